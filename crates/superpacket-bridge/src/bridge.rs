@@ -1,5 +1,5 @@
-//! The bridge as its user holds it: ports come and go, settings change, and the threads that move
-//! packets hear of it.
+//! The [`Bridge`]: opens and closes ports, changes settings, and runs the threads that move
+//! packets.
 
 mod apply;
 mod change;
@@ -9,12 +9,12 @@ mod mdb;
 mod memory;
 mod monitor;
 mod opened;
-mod place;
 mod reopen;
+mod slot;
 mod steered;
 mod steering;
 mod supervise;
-mod tidy;
+mod trim;
 mod vlan;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -33,18 +33,18 @@ use crate::icmp;
 use crate::links;
 use crate::monitor::Monitors;
 use crate::multicast::Snooping;
-use crate::poll_thread::{Common, Notice, PollThread};
+use crate::poll_thread::{PollThread, SupervisorEvent, ThreadContext};
 use crate::report::{PortFeatures, PortReport, PortStats};
-use crate::runtime::Shared;
+use crate::runtime::SharedPort;
 use crate::settings::{BridgeSettings, InPlace, PortSettings, UsableCpus};
-use crate::steering::State;
+use crate::steering::SteeringState;
 use crate::stoppable::Stoppable;
-use crate::table::Table;
+use crate::table::AddressTable;
 
 pub(crate) use fdb::check_layer;
 use fdb::check_static;
-use opened::Opened;
-use place::Place;
+use opened::OpenedPort;
+use slot::PortSlot;
 pub use steered::Steered;
 use steering::{Workers, sock_flow_table};
 use supervise::{LOOK, LOOK_ANYWAY, NOTICES};
@@ -54,31 +54,31 @@ use supervise::{LOOK, LOOK_ANYWAY, NOTICES};
 pub struct Bridge {
     inner: Arc<Inner>,
     supervisor: Option<JoinHandle<()>>,
-    /// `None` where the kernel does not tell: ports are looked at all the time then.
+    /// `None` if the kernel cannot report interface changes; the supervisor then polls the ports
+    /// more often.
     links: Option<Stoppable>,
 }
 
 #[derive(Debug)]
 struct Inner {
-    /// What holds for the whole bridge; the ports in it are as they were at the last start or
-    /// `apply`.
+    /// Settings of the whole bridge. The ports in it are those of the last start or `apply`.
     settings: Mutex<BridgeSettings>,
-    /// By number; places of removed ports are free.
-    places: Mutex<Vec<Option<Place>>>,
+    /// Indexed by port number. The slot of a removed port is `None`.
+    slots: Mutex<Vec<Option<PortSlot>>>,
     poll_threads: Mutex<Vec<PollThread>>,
     workers: Mutex<Workers>,
-    common: Common,
-    table: Arc<Table>,
+    context: ThreadContext,
+    table: Arc<AddressTable>,
     epoch: Arc<AtomicU64>,
-    /// The kernel tells of interfaces that have left the bridge's network namespace, too.
+    /// Whether the kernel also reports interfaces that have left the bridge's network namespace.
     hears_other_namespaces: bool,
     stopping: AtomicBool,
-    /// Held by who opens, closes and reopens ports: a number must not change hands between two
-    /// steps of another's. Taken before all other locks.
+    /// Held while ports are opened, closed or reopened, so that a port number keeps its meaning
+    /// between two steps. Taken before all other locks.
     changes: Mutex<()>,
 }
 
-/// Refuses a second port of the same name.
+/// Returns an error if two ports have the same name.
 fn reject_duplicates(ports: &[PortSettings]) -> Result<(), BridgeError> {
     match ports.iter().enumerate().find(|(index, port)| {
         ports[..*index].iter().any(|earlier| earlier.port.name() == port.port.name())
@@ -96,18 +96,18 @@ impl Bridge {
     /// Opens the ports and starts to forward.
     ///
     /// # Errors
-    /// [`BridgeError`]: a port cannot be opened, is named twice, or cannot be joined with the
+    /// [`BridgeError`] if a port cannot be opened, is named twice, or cannot be joined with the
     /// others.
     pub fn start(settings: BridgeSettings) -> Result<Bridge, BridgeError> {
         Bridge::start_with(settings, || Ok(()))
     }
 
-    /// As [`start`](Bridge::start), and calls `opened` when the ports are open and no thread of the
-    /// bridge has started: what it gives up for the thread it runs on, users and capabilities, the
-    /// bridge's threads do not have either.
+    /// Starts like [`start`](Bridge::start), and calls `opened` once the ports are open and before
+    /// any thread of the bridge starts. If `opened` drops privileges of the calling thread, the
+    /// bridge's threads do not have them either.
     ///
     /// # Errors
-    /// As [`start`](Bridge::start), and what `opened` says.
+    /// Those of [`start`](Bridge::start), and the error of `opened`.
     pub fn start_with(
         settings: BridgeSettings,
         opened: impl FnOnce() -> Result<(), crate::privileges::PrivilegeError>,
@@ -125,16 +125,18 @@ impl Bridge {
         reject_duplicates(&settings.ports)?;
         check_static(&settings)?;
         let no_memory = |_| BridgeError::NoAddressTable { addresses: settings.table_size };
-        let table =
-            Arc::new(Table::try_new(settings.table_size, settings.ageing_time).map_err(no_memory)?);
+        let table = Arc::new(
+            AddressTable::try_new(settings.table_size, settings.ageing_time).map_err(no_memory)?,
+        );
         let ports = settings
             .ports
             .iter()
-            .map(|port| Opened::new(&port.port, settings.shared_interfaces))
+            .map(|port| OpenedPort::new(&port.port, settings.shared_interfaces))
             .collect::<Result<Vec<_>, _>>()?;
-        // Before the rights are given up, and before the first look: no change is missed.
+        // Before privileges are dropped, and before the first look at the ports, so that no change
+        // is missed.
         let events = LinkEvents::open();
-        let unheard = |error: &std::io::Error| tracing::warn!(%error, "the kernel does not tell of changes of interfaces");
+        let unheard = |error: &std::io::Error| tracing::warn!(%error, "the kernel does not report interface changes: ports are checked at intervals");
         opened()?;
         let threads = match settings.threads {
             0 => std::thread::available_parallelism()
@@ -144,19 +146,19 @@ impl Bridge {
         };
         let epoch = Arc::new(AtomicU64::new(0));
         let (notices, inbox) = crossbeam_channel::bounded(NOTICES);
-        // Random: who chooses the traffic must not choose the buckets.
+        // Random, so that a sender cannot choose the hash buckets of its flows.
         let random = || u128::from(RandomState::new().build_hasher().finish());
         let random_key = || random() << 64 | random();
-        // What a consumer knows of a flow may be with its worker.
+        // A consumer may keep the state of a flow with its worker, so flows stay with workers.
         let in_place = if factory.is_some() { InPlace::NEVER } else { InPlace::Automatic };
         let sock_flows = sock_flow_table(&settings.steering)?;
-        let steering = State::new(
+        let steering = SteeringState::new(
             settings.steering.clone(),
             sock_flows,
             FlowHashKey::new(random_key()),
             in_place,
         );
-        let common = Common {
+        let context = ThreadContext {
             table: table.clone(),
             answers: Arc::new(icmp::rate_limit()),
             epoch: epoch.clone(),
@@ -176,17 +178,17 @@ impl Bridge {
                     format!("superpacket-{number}"),
                     None,
                     Arc::default(),
-                    common.clone(),
+                    context.clone(),
                 )
             })
             .collect::<Result<_, _>>()
             .map_err(|source| BridgeError::System { action: "starting a thread", source })?;
         let inner = Arc::new(Inner {
             settings: Mutex::new(BridgeSettings { ports: Vec::new(), ..settings.clone() }),
-            places: Mutex::new(Vec::new()),
+            slots: Mutex::new(Vec::new()),
             poll_threads: Mutex::new(poll_threads),
             workers: Mutex::new(Workers::new(UsableCpus::read())),
-            common,
+            context,
             table,
             epoch,
             hears_other_namespaces: events.as_ref().is_ok_and(LinkEvents::hears_other_namespaces),
@@ -199,12 +201,12 @@ impl Bridge {
         }
         lock(&inner.settings).ports = settings.ports;
         inner.reconcile_workers()?;
-        // Threads that had their ports before there were workers must hear of these.
+        // Threads that got their ports before the workers existed must learn of the workers.
         inner.announce();
-        let changed = inner.common.notices.clone();
+        let changed = inner.context.notices.clone();
         bridge.links = events
             .and_then(|events| {
-                links::watch(events, move || _ = changed.try_send(Notice::LinksChanged))
+                links::watch(events, move || _ = changed.try_send(SupervisorEvent::LinksChanged))
             })
             .inspect_err(unheard)
             .ok();
@@ -219,40 +221,37 @@ impl Bridge {
         Ok(bridge)
     }
 
-    /// What the bridge is asked now.
+    /// Returns the settings that are requested now, those of the ports included.
     pub fn settings(&self) -> BridgeSettings {
-        let ports = lock(&self.inner.places)
-            .iter()
-            .flatten()
-            .map(|place| place.shared.settings())
-            .collect();
+        let ports =
+            lock(&self.inner.slots).iter().flatten().map(|slot| slot.shared.settings()).collect();
         BridgeSettings { ports, ..lock(&self.inner.settings).clone() }
     }
 
-    /// The ports at a glance.
+    /// Returns a report of each port: state, address, limits and settings.
     pub fn ports(&self) -> Vec<PortReport> {
-        lock(&self.inner.places)
+        lock(&self.inner.slots)
             .iter()
             .flatten()
-            .map(|place| place.report(&self.inner.table))
+            .map(|slot| slot.report(&self.inner.table))
             .collect()
     }
 
-    /// The ports' offloads.
+    /// Returns the offloads of each port.
     pub fn features(&self) -> Vec<PortFeatures> {
-        lock(&self.inner.places).iter().flatten().map(|place| place.shared.features()).collect()
+        lock(&self.inner.slots).iter().flatten().map(|slot| slot.shared.features()).collect()
     }
 
-    /// What the ports counted.
+    /// Returns the counters of each port.
     pub fn stats(&self) -> Vec<PortStats> {
-        lock(&self.inner.places).iter_mut().flatten().map(Place::stats).collect()
+        lock(&self.inner.slots).iter_mut().flatten().map(PortSlot::stats).collect()
     }
 
     /// Opens another port, and joins it with the others.
     ///
     /// # Errors
-    /// [`BridgeError`]: it cannot be opened, or joined with the others, or a port of this name is
-    /// there. The bridge is as it was then.
+    /// [`BridgeError`] if the port cannot be opened or joined, or if its name is in use. The bridge
+    /// is then unchanged.
     pub fn add_port(&self, port: PortSettings) -> Result<PortReport, BridgeError> {
         let inner = &self.inner;
         let _alone = lock(&inner.changes);
@@ -262,18 +261,18 @@ impl Bridge {
         check_static(&settings)?;
         inner.add(&port, settings.shared_interfaces)?;
         let name = port.port.name();
-        // A mask may need workers that there cannot be.
+        // The port's mask may name CPUs on which no worker can be started.
         if let Err(error) = inner.reconcile_workers() {
-            let number = self.with(name, |place| place.shared.number)?;
+            let number = self.with(name, |slot| slot.shared.number)?;
             inner.remove(number);
             inner.announce();
             return Err(error);
         }
         inner.announce();
-        self.with(name, |place| place.report(&inner.table))
+        self.with(name, |slot| slot.report(&inner.table))
     }
 
-    /// Closes a port for good; the others go on. Returns what it was last.
+    /// Closes a port for good; the others go on. Returns the port's last report.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`].
@@ -281,7 +280,7 @@ impl Bridge {
         let inner = &self.inner;
         let _alone = lock(&inner.changes);
         let (number, report) =
-            self.with(port, |place| (place.shared.number, place.report(&inner.table)))?;
+            self.with(port, |slot| (slot.shared.number, slot.report(&inner.table)))?;
         inner.remove(number);
         inner.warn_of_one_port();
         let reconciled = inner.reconcile_workers();
@@ -289,7 +288,7 @@ impl Bridge {
         reconciled.map(|()| report)
     }
 
-    /// Sends what is held, closes the ports, and ends.
+    /// Sends the packets that are held, closes the ports, and ends all threads.
     pub fn stop(mut self) {
         self.end();
     }
@@ -297,30 +296,29 @@ impl Bridge {
     fn end(&mut self) {
         self.inner.stopping.store(true, Ordering::Release);
         self.links = None;
-        // The supervisor first: it opens ports and starts workers.
+        // The supervisor ends first, because it opens ports and starts workers.
         if let Some(supervisor) = self.supervisor.take() {
-            // Full, it wakes the supervisor as well.
-            let _ = self.inner.common.notices.try_send(Notice::Stopping);
+            // If the channel is full, its contents wake the supervisor as well.
+            let _ = self.inner.context.notices.try_send(SupervisorEvent::Stopping);
             if supervisor.join().is_err() {
-                tracing::error!("the thread that looks after the ports had panicked");
+                tracing::error!("the supervisor thread had panicked");
             }
         }
-        // Then those who receive: what they hand over is still processed.
+        // Then the receiving threads; the packets that they hand over are still processed.
         lock(&self.inner.poll_threads).drain(..).for_each(|mut thread| thread.stop());
         lock(&self.inner.workers).stop();
-        // What they moved last is still copied.
-        self.inner.common.monitors.end();
-        let places = std::mem::take(&mut *lock(&self.inner.places));
-        drop(places);
+        // The packets that the threads moved last are still copied to monitors.
+        self.inner.context.monitors.end();
+        let slots = std::mem::take(&mut *lock(&self.inner.slots));
+        drop(slots);
     }
 
-    fn with<R>(&self, port: &str, look: impl FnOnce(&Place) -> R) -> Result<R, BridgeError> {
-        let places = lock(&self.inner.places);
-        match places.iter().flatten().find(|place| place.shared.name == port) {
-            Some(place) => Ok(look(place)),
+    fn with<R>(&self, port: &str, look: impl FnOnce(&PortSlot) -> R) -> Result<R, BridgeError> {
+        let slots = lock(&self.inner.slots);
+        match slots.iter().flatten().find(|slot| slot.shared.name == port) {
+            Some(slot) => Ok(look(slot)),
             None => {
-                let known =
-                    places.iter().flatten().map(|place| place.shared.name.clone()).collect();
+                let known = slots.iter().flatten().map(|slot| slot.shared.name.clone()).collect();
                 Err(BridgeError::NoSuchPort { port: port.into(), known })
             }
         }
@@ -334,24 +332,24 @@ impl Drop for Bridge {
 }
 
 impl Inner {
-    /// Has all threads look at what has changed.
+    /// Makes all threads reread the settings and the list of workers.
     fn announce(&self) {
-        for place in lock(&self.places).iter().flatten() {
-            self.table.set_limit(place.shared.number, place.shared.settings().limits.address_limit);
+        for slot in lock(&self.slots).iter().flatten() {
+            self.table.set_limit(slot.shared.number, slot.shared.settings().limits.address_limit);
         }
         self.epoch.fetch_add(1, Ordering::Release);
         lock(&self.poll_threads).iter().for_each(PollThread::wake);
         lock(&self.workers).all().for_each(PollThread::wake);
     }
 
-    /// Has the address table hold a port's static entries.
-    fn set_static(&self, shared: &Shared) {
+    /// Writes a port's static entries into the address table.
+    fn set_static(&self, shared: &SharedPort) {
         self.table.set_static(shared.number, &shared.settings().static_entries);
     }
 
-    /// The name of the port with this number.
+    /// Returns the name of the port with this number.
     fn name(&self, number: u16) -> Option<String> {
-        Some(lock(&self.places).get(usize::from(number))?.as_ref()?.shared.name.clone())
+        Some(lock(&self.slots).get(usize::from(number))?.as_ref()?.shared.name.clone())
     }
 }
 
@@ -379,7 +377,7 @@ mod tests {
             (report.port.as_str(), names()),
             ("memory:comes", vec!["memory:stays".to_owned(), "memory:comes".to_owned()])
         );
-        // Both are one end of a link: it is up when the other end is there.
+        // A memory link is up only while both ends exist.
         let mut host = superpacket_model::open(&"memory:comes".parse().expect("a port string"))
             .expect("the other end");
         assert_eq!(host.state().link, LinkState::Up);
@@ -398,7 +396,7 @@ mod tests {
         );
         let gone = bridge.remove_port("memory:comes").expect_err("is gone");
         assert!(gone.to_string().contains("there are memory:stays"), "{gone}");
-        // Its number is free for the next one.
+        // The removed port's number is given to the next port.
         bridge.add_port(new("memory:next")).expect("it can be opened");
         assert_eq!(names(), ["memory:stays", "memory:next"]);
     }

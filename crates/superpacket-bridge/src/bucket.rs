@@ -1,9 +1,9 @@
-//! Token buckets: so much a second, and so much at once.
+//! Token buckets that limit the bytes and packets of a port.
 //!
-//! One is a single number, the time at which it will be full again (GCRA, ITU-T I.371): nothing is
-//! refilled by anybody, and all threads take from it without a lock. Times are in nanoseconds of
-//! the bridge's clock. Well-kept crates for this take whole nanoseconds for each token, so they
-//! cannot say more than 8 Gb/s in bytes; here the time is that of a whole packet.
+//! A bucket is a single number, the time at which it will be full again (GCRA, ITU-T I.371). No
+//! refill is needed, and threads share a bucket without a lock. Times are in nanoseconds of the
+//! bridge's clock. Public crates for this count whole nanoseconds per token, so they stop at 8 Gb/s
+//! in bytes; here times are computed for a whole packet.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,38 +14,39 @@ use crate::rates::{Rate, Rates};
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// A bucket, shared by all threads.
+/// A token bucket, shared by all threads.
 #[derive(Debug, Default)]
-pub(crate) struct Bucket {
-    /// What is added in a second; 0: there is no limit.
+pub(crate) struct TokenBucket {
+    /// Tokens added per second; 0 for no limit.
     rate: AtomicU64,
-    /// How long an empty bucket takes to be full.
+    /// Time that an empty bucket takes to fill, in nanoseconds.
     depth: AtomicU64,
-    /// When it will be full.
+    /// Time at which the bucket will be full, in nanoseconds.
     full_at: AtomicU64,
 }
 
-/// What a bucket has.
+/// The content of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Has {
-    /// So much; `u64::MAX` without a limit.
+pub(crate) enum BucketLevel {
+    /// This many tokens; `u64::MAX` if there is no limit.
     Some(u64),
-    /// Nothing, until then.
-    NothingUntil(u64),
+    /// Empty until this time, in nanoseconds.
+    EmptyUntil(u64),
 }
 
-/// Whoever waits for a bucket waits for at least so long, or for half of what fills it.
-const LEAST_WAIT: u64 = 1_000_000;
+/// Shortest wait for an empty bucket, in nanoseconds; less if half of the bucket fills sooner.
+/// Short waits would wake threads too often.
+const MIN_WAIT: u64 = 1_000_000;
 
-impl Bucket {
-    /// A bucket that is full.
+impl TokenBucket {
+    /// Returns a full bucket.
     pub(crate) fn new(rate: Rate) -> Self {
-        let bucket = Bucket::default();
+        let bucket = TokenBucket::default();
         bucket.set(rate);
         bucket
     }
 
-    /// Changes how much it takes; if that is a change, it is full then.
+    /// Changes the rate. A bucket whose rate changes is full afterwards.
     pub(crate) fn set(&self, rate: Rate) {
         let depth = duration(rate.burst, rate.per_second);
         let before = (
@@ -57,13 +58,13 @@ impl Bucket {
         }
     }
 
-    /// Is there a limit?
+    /// Returns whether the rate is limited.
     pub(crate) fn is_limited(&self) -> bool {
         self.rate.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes so much, if it is there. What is more than the bucket holds is let through by a full
-    /// one, which is empty for longer then.
+    /// Takes this many tokens, and returns whether they were available. An amount larger than the
+    /// bucket passes if the bucket is full, which is then empty for longer.
     pub(crate) fn take(&self, amount: u64, now: u64) -> bool {
         let rate = self.rate.load(Ordering::Relaxed);
         if rate == 0 {
@@ -78,7 +79,8 @@ impl Bucket {
         self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 
-    /// Takes so much although it may not be there: what is missing must be waited for.
+    /// Takes this many tokens even if they are not available; later packets wait for the
+    /// difference.
     pub(crate) fn charge(&self, amount: u64, now: u64) {
         let rate = self.rate.load(Ordering::Relaxed);
         if rate != 0 {
@@ -88,7 +90,7 @@ impl Bucket {
         }
     }
 
-    /// Puts back what was taken and not used.
+    /// Returns tokens that were taken but not used.
     fn put_back(&self, amount: u64) {
         let time = duration(amount, self.rate.load(Ordering::Relaxed));
         let _ = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
@@ -96,11 +98,11 @@ impl Bucket {
         });
     }
 
-    /// What is in it now.
-    pub(crate) fn has(&self, now: u64) -> Has {
+    /// Returns the content at time `now`.
+    pub(crate) fn has(&self, now: u64) -> BucketLevel {
         let rate = self.rate.load(Ordering::Relaxed);
         if rate == 0 {
-            return Has::Some(u64::MAX);
+            return BucketLevel::Some(u64::MAX);
         }
         let depth = self.depth.load(Ordering::Relaxed);
         let left = now
@@ -110,16 +112,16 @@ impl Bucket {
         match (u128::from(left) * u128::from(rate) / u128::from(NANOSECONDS)) as u64 {
             0 => {
                 let empty_until = self.full_at.load(Ordering::Relaxed).saturating_sub(depth);
-                Has::NothingUntil(
-                    empty_until.max(now).saturating_add(LEAST_WAIT.min(depth / 2).max(1)),
+                BucketLevel::EmptyUntil(
+                    empty_until.max(now).saturating_add(MIN_WAIT.min(depth / 2).max(1)),
                 )
             }
-            amount => Has::Some(amount),
+            amount => BucketLevel::Some(amount),
         }
     }
 }
 
-/// How long so much takes to come in.
+/// Returns the time in which this many tokens are added, in nanoseconds.
 fn duration(amount: u64, rate: u64) -> u64 {
     match rate {
         0 => 0,
@@ -127,34 +129,34 @@ fn duration(amount: u64, rate: u64) -> u64 {
     }
 }
 
-/// Returns what a packet takes from buckets: frames on the wire, and their bytes. What LRO merged
-/// counts as the packets that it was.
+/// Returns the tokens that a packet takes: its frames on the wire, and their bytes. A packet merged
+/// by LRO counts as the packets it was made of.
 pub(crate) fn taken_by(packet: &SuperPacket<'_, Buffer>) -> (u64, u64) {
     let (frames, bytes) = wire_size(packet);
     (u64::from(frames.max(packet.metadata.packets)), bytes)
 }
 
-/// The buckets of a port.
+/// The token buckets of a port.
 #[derive(Debug, Default)]
-pub(crate) struct Buckets {
-    pub(crate) rx_bytes: Bucket,
-    pub(crate) rx_packets: Bucket,
-    pub(crate) tx_bytes: Bucket,
-    pub(crate) tx_packets: Bucket,
-    pub(crate) storm_broadcast: Bucket,
-    pub(crate) storm_multicast: Bucket,
-    pub(crate) storm_unknown: Bucket,
+pub(crate) struct PortBuckets {
+    pub(crate) rx_bytes: TokenBucket,
+    pub(crate) rx_packets: TokenBucket,
+    pub(crate) tx_bytes: TokenBucket,
+    pub(crate) tx_packets: TokenBucket,
+    pub(crate) storm_broadcast: TokenBucket,
+    pub(crate) storm_multicast: TokenBucket,
+    pub(crate) storm_unknown: TokenBucket,
 }
 
-impl Buckets {
-    /// Full ones.
+impl PortBuckets {
+    /// Returns full buckets.
     pub(crate) fn new(rates: &Rates) -> Self {
-        let buckets = Buckets::default();
+        let buckets = PortBuckets::default();
         buckets.set(rates);
         buckets
     }
 
-    /// Changes how much they take.
+    /// Changes the rates.
     pub(crate) fn set(&self, rates: &Rates) {
         self.rx_bytes.set(rates.rx_bytes());
         self.rx_packets.set(rates.rx_packets());
@@ -165,17 +167,17 @@ impl Buckets {
         self.storm_unknown.set(Rate::of_a_second(rates.storm_unknown));
     }
 
-    /// Is what the port receives limited?
+    /// Returns whether a rate limits what the port receives.
     pub(crate) fn limit_rx(&self) -> bool {
         self.rx_bytes.is_limited() || self.rx_packets.is_limited()
     }
 
-    /// Is what leaves by the port limited?
+    /// Returns whether a rate limits what leaves by the port.
     pub(crate) fn limit_tx(&self) -> bool {
         self.tx_bytes.is_limited() || self.tx_packets.is_limited()
     }
 
-    /// May so many packets of so many bytes leave by the port?
+    /// Takes tokens for packets that leave by the port, and returns whether they may leave.
     pub(crate) fn take_tx(&self, packets: u64, bytes: u64, now: u64) -> bool {
         let taken = self.tx_packets.take(packets, now);
         let both = taken && self.tx_bytes.take(bytes, now);
@@ -192,16 +194,16 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn bucket(per_second: u64, burst: u64) -> Bucket {
-        Bucket::new(Rate { per_second, burst })
+    fn bucket(per_second: u64, burst: u64) -> TokenBucket {
+        TokenBucket::new(Rate { per_second, burst })
     }
 
     #[test]
-    fn so_much_a_second_and_so_much_at_once() {
+    fn rate_and_burst_are_enforced() {
         let bucket = bucket(10, 10);
         let at = |ms: u64| (0..100).filter(|_| bucket.take(1, ms * MS)).count();
         assert_eq!((at(0), at(500), at(60_000)), (10, 5, 10));
-        // All threads have these together.
+        // All threads together stay within the rate.
         let several = || (0..100).filter(|_| bucket.take(1, 120_000 * MS)).count();
         let taken = std::thread::scope(|scope| {
             [(); 4].map(|()| scope.spawn(several)).map(|thread| thread.join().expect("ends"))
@@ -224,7 +226,7 @@ mod tests {
         for (rate, burst, amount) in cases {
             let bucket = bucket(rate, burst);
             let (mut taken, end) = (0, 200 * MS.max(duration(10 * amount, rate) / 200));
-            // Somebody tries often.
+            // The bucket is tried often.
             let step = (duration(amount, rate) / 20).max(end / 100_000);
             let mut now = 0;
             while now < end {
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_the_bucket_passes_when_it_is_full() {
+    fn an_amount_larger_than_the_bucket_passes_when_it_is_full() {
         let bucket = bucket(1_000, 100);
         assert!(bucket.take(5_000, 0));
         assert!(!bucket.take(1, 0));
@@ -254,20 +256,20 @@ mod tests {
     }
 
     #[test]
-    fn who_charges_more_than_there_is_waits() {
+    fn charging_more_than_available_causes_a_wait() {
         let bucket = bucket(1_000, 100);
-        assert_eq!(bucket.has(0), Has::Some(100));
+        assert_eq!(bucket.has(0), BucketLevel::Some(100));
         bucket.charge(40, 0);
-        assert_eq!(bucket.has(0), Has::Some(60));
+        assert_eq!(bucket.has(0), BucketLevel::Some(60));
         bucket.charge(160, 0);
-        assert_eq!(bucket.has(0), Has::NothingUntil(101 * MS), "100 are missing");
-        assert!(matches!(bucket.has(99 * MS), Has::NothingUntil(_)));
-        assert_eq!(bucket.has(110 * MS), Has::Some(10));
-        assert_eq!(bucket.has(9_000 * MS), Has::Some(100), "never more than it holds");
+        assert_eq!(bucket.has(0), BucketLevel::EmptyUntil(101 * MS), "100 are missing");
+        assert!(matches!(bucket.has(99 * MS), BucketLevel::EmptyUntil(_)));
+        assert_eq!(bucket.has(110 * MS), BucketLevel::Some(10));
+        assert_eq!(bucket.has(9_000 * MS), BucketLevel::Some(100), "never more than it holds");
     }
 
     #[test]
-    fn bytes_that_are_refused_take_no_packets() {
+    fn refused_bytes_take_no_packet_tokens() {
         let rates = Rates {
             tx_packet_rate: 10,
             tx_packet_burst: 10,
@@ -275,7 +277,7 @@ mod tests {
             tx_byte_burst: 1_000,
             ..Rates::default()
         };
-        let buckets = Buckets::new(&rates);
+        let buckets = PortBuckets::new(&rates);
         assert!(buckets.limit_tx() && !buckets.limit_rx());
         let at =
             |ms: u64, bytes: u64| (0..100).filter(|_| buckets.take_tx(1, bytes, ms * MS)).count();
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_fills_it_and_none_leaves_it() {
+    fn a_changed_rate_fills_the_bucket() {
         let bucket = bucket(1, 1);
         bucket.charge(1_000, 0);
         bucket.set(Rate { per_second: 1, burst: 1 });
@@ -293,6 +295,6 @@ mod tests {
         assert!(bucket.take(1, 0) && !bucket.take(1, 0));
         bucket.set(Rate { per_second: 0, burst: 0 });
         assert!((0..1_000).all(|_| bucket.take(u64::MAX, 0)) && !bucket.is_limited());
-        assert_eq!(bucket.has(0), Has::Some(u64::MAX));
+        assert_eq!(bucket.has(0), BucketLevel::Some(u64::MAX));
     }
 }

@@ -1,10 +1,9 @@
-//! Which bridge has an interface.
+//! Ensures that an interface belongs to one bridge only.
 //!
-//! Two bridges that receive what arrives at the same interface would forward every frame twice. So
-//! a bridge binds, for each of its interfaces, a Unix socket of an abstract name: these are by
-//! network namespace, as interfaces are, need no directory and no rights, and are gone with the
-//! process that bound them, however it ended. The name of the interface is part of it, since that
-//! is what a port is opened by, again and again while the interface comes and goes.
+//! Two bridges that receive from the same interface would forward every frame twice. A bridge
+//! therefore binds an abstract Unix socket per interface. Such names belong to a network namespace,
+//! as interfaces do, need no directory or privileges, and vanish with the process. The name
+//! contains the interface's name, because ports are opened by name.
 
 use std::os::fd::OwnedFd;
 
@@ -17,17 +16,17 @@ use superpacket_port::{PortKind, PortSpec};
 
 use crate::error::BridgeError;
 
-/// An interface is this bridge's until this is dropped.
+/// The claim on an interface, held until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
     _socket: OwnedFd,
 }
 
-/// The interface all of whose frames a port takes.
+/// Returns the interface from which a port takes all frames, if there is one.
 pub(crate) fn interface_of(port: &PortSpec) -> Option<&str> {
     match port.kind() {
         PortKind::Packet => Some(port.device()),
-        // Of one queue, others may have the rest.
+        // An XDP port may take a single queue and leave the others to other bridges.
         PortKind::Xdp => {
             port.options().get("queue").is_none_or(|queue| queue == "all").then(|| port.device())
         }
@@ -36,11 +35,11 @@ pub(crate) fn interface_of(port: &PortSpec) -> Option<&str> {
 }
 
 impl Claim {
-    /// Claims the interface of a port in this thread's network namespace; `None` for a port that
-    /// has none.
+    /// Claims the interface of a port in this thread's network namespace; `None` if the port has
+    /// none.
     ///
     /// # Errors
-    /// [`BridgeError::Taken`] if another has it; [`BridgeError::System`].
+    /// [`BridgeError::Taken`] if another bridge has claimed it; [`BridgeError::System`].
     pub(crate) fn of(port: &PortSpec) -> Result<Option<Claim>, BridgeError> {
         let Some(interface) = interface_of(port) else { return Ok(None) };
         let system = |errno: Errno| BridgeError::System {
@@ -62,8 +61,9 @@ impl Claim {
         let claim = socket().map_err(system)?;
         match bind(&claim, &address) {
             Ok(()) => {
-                // Who is refused is told by whom: the kernel remembers who listens. Nobody is
-                // accepted: when so many have asked, the next ones are refused without that.
+                // A refused bridge connects to learn the holder's process, which the kernel records
+                // at `listen`. Connections are never accepted; once the queue is full, the holder
+                // is not named.
                 listen(&claim, 128).map_err(system)?;
                 Ok(Some(Claim { _socket: claim }))
             }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_is_taken_while_somebody_has_it_by_whatever_port() {
+    fn an_interface_is_claimed_while_any_port_holds_it() {
         let claim = |port: &str| Claim::of(&port.parse().expect("a port string"));
         let first = claim("packet:claimed0?ring=1m").expect("is free").expect("has an interface");
         for port in ["packet:claimed0", "xdp:claimed0", "nic:page=4k@packet:claimed0"] {

@@ -1,4 +1,4 @@
-//! Packets to whoever wants them, steered: protocol work of one's own in place of the bridge.
+//! The interface for programs that process steered packets themselves instead of bridging them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,23 +12,21 @@ use superpacket_steer::Cpu;
 
 use crate::egress::Egress;
 
-/// Takes the packets that are steered to one worker. There is one for each worker, and one for each
-/// thread that receives, for packets that are processed in place; each is called by its thread
-/// alone.
+/// Processes the packets that are steered to one worker. Each worker has a consumer, and each
+/// receiving thread has one for packets that are processed in place. Only that thread calls it.
 ///
-/// Packets of a flow come in order, and, as long as nobody changes masks, to the same consumer.
-/// After a change, a consumer gets them only when the other is done with all that it had before:
-/// what it sent by its [`PortEnd`] has left.
+/// The packets of a flow arrive in order, and at the same consumer while masks do not change. After
+/// a change, the new consumer gets packets of a flow only when the former has processed all of
+/// them, and what it sent by its [`PortEnd`] has left.
 ///
-/// Times are nanoseconds since the bridge started, the same for all threads, and never go back.
+/// Times are nanoseconds since the bridge started, the same for all threads, and never decrease.
 pub trait Consumer: Send {
-    /// Takes a packet, single or merged, at the time `now`. Its buffers are memory of the port:
-    /// those that are kept must be let go soon.
+    /// Takes a packet, single or merged, at the time `now`. Its buffers are memory of the port;
+    /// those that are kept must be released soon.
     fn receive(&mut self, packet: SuperPacket<'_, Buffer>, now: u64, end: &mut PortEnd<'_>);
 
-    /// Is called after each batch of packets, at the latest at the time that it said last: it does
-    /// what is due, sends by `end`, and says when it wants to be called again even if no packets
-    /// come.
+    /// Called after each batch of packets, and at the latest at the time that it returned last. It
+    /// does what is due and sends by `end`. Returns the time of the next call if no packets arrive.
     fn poll(&mut self, now: u64, end: &mut PortEnd<'_>) -> Option<u64>;
 }
 
@@ -38,11 +36,10 @@ impl fmt::Debug for dyn Consumer {
     }
 }
 
-/// Makes the consumer of a worker: of the one on this CPU, or, with `None`, of a thread that
-/// receives.
+/// Makes the consumer of the worker on this CPU, or of a receiving thread for `None`.
 pub type ConsumerFactory = dyn Fn(Option<Cpu>) -> Box<dyn Consumer> + Send + Sync;
 
-/// A factory that is shared.
+/// A shared [`ConsumerFactory`].
 #[derive(Clone)]
 pub(crate) struct Factory(pub(crate) Arc<ConsumerFactory>);
 
@@ -58,21 +55,21 @@ impl fmt::Debug for Factory {
     }
 }
 
-/// A consumer, and what it takes to send.
+/// A consumer, and the state that it needs to send.
 #[derive(Debug)]
-pub(crate) struct Consuming {
+pub(crate) struct ConsumerPort {
     pub(crate) consumer: Box<dyn Consumer>,
-    /// Makes packets of what is sent; holds nothing.
-    passer: Aggregator<Buffer>,
+    /// Turns sent frames into packets; never holds any.
+    packetizer: Aggregator<Buffer>,
 }
 
-impl Consuming {
+impl ConsumerPort {
     pub(crate) fn new(consumer: Box<dyn Consumer>) -> Self {
         let policy = Policy::gro().with_partial_checksums().with_max_flows(8);
-        Consuming { consumer, passer: Aggregator::new(policy, HashKey::new(0)) }
+        ConsumerPort { consumer, packetizer: Aggregator::new(policy, HashKey::new(0)) }
     }
 
-    /// The consumer, and its end of a port.
+    /// Returns the consumer, and its end of a port.
     pub(crate) fn split<'a>(
         &'a mut self,
         egress: &'a mut Egress,
@@ -80,54 +77,54 @@ impl Consuming {
         segmenter: &'a mut Segmenter,
         now: u64,
     ) -> (&'a mut dyn Consumer, PortEnd<'a>) {
-        let Consuming { consumer, passer } = self;
-        (&mut **consumer, PortEnd { egress, outgoing, segmenter, passer, now })
+        let ConsumerPort { consumer, packetizer } = self;
+        (&mut **consumer, PortEnd { egress, outgoing, segmenter, packetizer, now })
     }
 }
 
-/// The sending end of the port that packets came from. What is sent leaves at the end of the batch.
+/// The sending end of the port that packets came from. Frames leave at the end of the batch.
 #[derive(Debug)]
 pub struct PortEnd<'a> {
     egress: &'a mut Egress,
     outgoing: &'a mut Outgoing,
     segmenter: &'a mut Segmenter,
-    passer: &'a mut Aggregator<Buffer>,
-    /// The time, in nanoseconds.
+    packetizer: &'a mut Aggregator<Buffer>,
+    /// The current time in nanoseconds.
     now: u64,
 }
 
 impl PortEnd<'_> {
-    /// The port's name.
+    /// Returns the port's name.
     pub fn name(&self) -> &str {
         &self.egress.shared.name
     }
 
-    /// Where the port's packets start.
+    /// Returns the layer at which the port's packets start.
     pub fn layer(&self) -> Layer {
         self.egress.shared.layer
     }
 
-    /// The longest IP packet in bytes; `usize::MAX` without a limit.
+    /// Returns the maximum length of an IP packet in bytes; `usize::MAX` for no limit.
     pub fn mtu(&self) -> usize {
         self.egress.runtime.mtu
     }
 
-    /// What the port can do. Nothing of it needs to be asked before
-    /// [`send_offloaded`](Self::send_offloaded).
+    /// Returns the port's capabilities. [`send_offloaded`](Self::send_offloaded) works without
+    /// them.
     pub fn capabilities(&self) -> &Capabilities {
         &self.egress.runtime.capabilities
     }
 
-    /// Sends a frame (on a TUN port, an IP packet), complete with all checksums and no longer than
-    /// the port takes. It is copied.
+    /// Sends a frame (on a TUN port, an IP packet) with complete checksums, no longer than the
+    /// port's MTU. The frame is copied.
     pub fn send(&mut self, frame: &[u8]) {
         let layer = self.layer();
         self.egress.add_frame(self.outgoing, frame, layer, self.now);
     }
 
-    /// Sends a frame whose checksum is to be filled in, or that is to be cut into segments: by the
-    /// port if it does so, else in software. It is copied. One that cannot be cut is dropped and
-    /// counted at the port.
+    /// Sends a frame with a partial checksum or GSO metadata. The port completes or segments it if
+    /// it can, otherwise software does. The frame is copied. A frame that cannot be segmented is
+    /// dropped and counted at the port.
     pub fn send_offloaded(&mut self, frame: &[u8], checksum: RxChecksum, gso: Option<Gso>) {
         let mut packet = RxPacket::new(Buffer::from(frame.to_vec()));
         (packet.layer, packet.checksum) = (self.layer(), checksum);
@@ -135,8 +132,8 @@ impl PortEnd<'_> {
             Some(gso) => packet.with_gso(gso),
             None => packet,
         };
-        let PortEnd { egress, outgoing, segmenter, passer, now } = self;
-        passer.bypass(packet, &mut |mut packet: SuperPacket<'_, Buffer>| {
+        let PortEnd { egress, outgoing, segmenter, packetizer, now } = self;
+        packetizer.bypass(packet, &mut |mut packet: SuperPacket<'_, Buffer>| {
             let staged = outgoing.stage(&packet);
             egress.add(outgoing, &staged, &packet, segmenter, *now);
             outgoing.keep(staged, &mut packet);

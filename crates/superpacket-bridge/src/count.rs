@@ -1,13 +1,13 @@
-//! A number that threads count by.
+//! A counter that several threads increment.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that only grows.
+/// A counter that only increases.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    /// Adds to it.
+    /// Adds `more` to the counter.
     #[inline]
     pub(crate) fn add(&self, more: u64) {
         if more != 0 {
@@ -15,7 +15,7 @@ impl Count {
         }
     }
 
-    /// What it is now.
+    /// Returns the current value.
     pub(crate) fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

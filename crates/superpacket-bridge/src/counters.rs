@@ -1,4 +1,4 @@
-//! What happens at a port, counted by the threads that see it.
+//! The counters of a port, and the reasons for drops.
 
 use std::collections::BTreeMap;
 
@@ -12,45 +12,46 @@ use crate::report::{PortStats, QueueStats};
 /// The reason for which a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DropReason {
-    /// It is longer than the MTU of the port that it leaves by, and cannot be cut.
+    /// The packet exceeds the egress port's MTU, and cannot be segmented.
     TooBig,
-    /// It is a super-packet that its port does not take, and it cannot be cut.
+    /// The packet is a super-packet that the egress port does not accept, and it cannot be
+    /// segmented.
     CannotSegment,
-    /// The port that it leaves by could not take more.
+    /// The egress port's queue is full.
     Full,
-    /// The port that it leaves by is down.
+    /// The egress port is down.
     Down,
-    /// The port that it leaves by is gone.
+    /// The egress port is gone.
     Gone,
-    /// The port refused it in every form.
+    /// The egress port refused the packet in every form.
     Refused,
-    /// It came round a loop.
+    /// The packet returned through a loop.
     Loop,
-    /// Its destination is an address that bridges do not forward to (IEEE 802.1Q, table 8-1).
+    /// The destination is an address that bridges do not forward to (IEEE 802.1Q, table 8-1).
     Reserved,
-    /// Its source is no address of a station, or it is shorter than an Ethernet header.
+    /// The source is not a valid unicast address, or the frame is shorter than an Ethernet header.
     Malformed,
-    /// No other port is open, or that of a static entry is not.
+    /// No other port is open, or the port of the destination's static entry is not open.
     NoPort,
-    /// No port that it might leave by is given such packets (`isolated`, `flood`, `mcast_flood`,
+    /// Forwarding flags exclude every egress port (`isolated`, `flood`, `mcast_flood`,
     /// `bcast_flood`).
     Forwarding,
-    /// Where the bridge filters by VLAN: it is in none that the port it came by is in, or in one
-    /// that no port it might leave by is in.
+    /// The ingress port is not in the packet's VLAN, or no possible egress port is (with VLAN
+    /// filtering only).
     Vlan,
-    /// It is for a group that no port has asked for, and none leads to a router
+    /// No port has joined the multicast group, and no port leads to a router
     /// (`multicast-snooping`).
     Multicast,
-    /// It is one of more packets for all, for many or for nobody known than the port that it came
-    /// by may send (`storm_broadcast`, `storm_multicast`, `storm_unknown`).
+    /// The packet exceeds the ingress port's limit for broadcast, multicast or unknown destinations
+    /// (`storm_broadcast`, `storm_multicast`, `storm_unknown`).
     Storm,
-    /// It is more than may leave by its port (`tx_byte_rate`, `tx_packet_rate`).
+    /// The packet exceeds the egress port's rate (`tx_byte_rate`, `tx_packet_rate`).
     TxRate,
-    /// The backlog of the worker that it is for is as long as it may be.
+    /// The worker's backlog has reached its maximum length.
     Backlog,
-    /// Its flow fills the backlog of the worker that it is for.
+    /// The packet's flow takes more than its share of the worker's backlog (flow limit).
     FlowLimit,
-    /// The thread that processed it panicked.
+    /// The thread that processed the packet panicked.
     Panic,
 }
 
@@ -81,16 +82,16 @@ macro_rules! counts {
     ($($name:ident),*) => {
         /// The counters of one port, shared by all threads.
         #[derive(Debug, Default)]
-        pub(crate) struct Counts {
+        pub(crate) struct PortCounts {
             $(pub(crate) $name: Count,)*
-            /// What passed, by queue: the port's own numbers are the sums.
+            /// Packets and bytes by queue; the port's totals are their sums.
             pub(crate) queues: Queues,
             drops: [Count; DropReason::ALL.len()],
             reasons: Reasons,
         }
 
-        impl Counts {
-            /// The counters as they stand.
+        impl PortCounts {
+            /// Returns the current values.
             pub(crate) fn report(&self, port: &str) -> PortStats {
                 let drops: BTreeMap<String, u64> = DropReason::ALL.into_iter().map(|(cause, name)| (name.into(), self.drops[cause as usize].value())).collect();
                 let (rx_queues, tx_queues) = (self.queues.received(), self.queues.sent());
@@ -151,13 +152,13 @@ counts!(
     in_place_switches
 );
 
-impl Counts {
-    /// Packets were dropped.
+impl PortCounts {
+    /// Adds dropped packets.
     pub(crate) fn dropped(&self, cause: DropReason, packets: u64) {
         self.drops[cause as usize].add(packets);
     }
 
-    /// What an aggregator counted since it had counted `before`.
+    /// Adds the difference between two states of an aggregator's counters.
     pub(crate) fn received(&self, before: &Counters, now: &Counters) {
         self.merged.add(now.merged - before.merged);
         self.aggregated.add(now.super_packets - before.super_packets);
@@ -171,7 +172,7 @@ impl Counts {
         }
     }
 
-    /// What waited in front of gaps since `before`.
+    /// Adds the difference between two states of the counters of sequence gaps.
     pub(crate) fn gaps(&self, before: &GapCounters, now: &GapCounters) {
         self.gap_waited.add(now.waited - before.waited);
         self.gap_filled.add(now.filled - before.filled);
@@ -179,7 +180,7 @@ impl Counts {
     }
 }
 
-/// Packets that left an aggregator, by the reason for which they left as they did.
+/// Packets that left an aggregator, by flush reason.
 #[derive(Debug)]
 struct Reasons([Count; Reason::COUNT]);
 
@@ -190,7 +191,7 @@ impl Default for Reasons {
 }
 
 impl Reasons {
-    /// The reasons that occurred.
+    /// Returns the reasons that occurred, with their numbers.
     fn report(&self) -> BTreeMap<String, u64> {
         let counted = Reason::ALL
             .iter()
@@ -205,8 +206,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_cause_counts_in_its_place() {
-        let counts = Counts::default();
+    fn each_drop_reason_has_its_counter() {
+        let counts = PortCounts::default();
         for (number, (cause, _)) in DropReason::ALL.into_iter().enumerate() {
             assert_eq!(cause as usize, number);
             counts.dropped(cause, number as u64 + 1);

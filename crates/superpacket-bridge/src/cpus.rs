@@ -7,22 +7,21 @@ use crate::topology::{allowed, online, possible};
 /// The CPUs on which this process can have workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsableCpus {
-    /// Those that are online.
+    /// The CPUs that are online.
     pub online: CpuMask,
-    /// Those that the process may run on (`taskset`, `cpuset`).
+    /// The CPUs that the process may run on (`taskset`, `cpuset`).
     pub affinity: CpuMask,
 }
 
 impl UsableCpus {
-    /// Reads both: what is online from `/sys/devices/system/cpu/online`, the affinity of the
-    /// process's first thread from `/proc/self/status`. Where one of them cannot be read, it limits
-    /// nothing.
+    /// Reads the online CPUs from `/sys/devices/system/cpu/online`, and the affinity of the
+    /// process's main thread from `/proc/self/status`. A mask that cannot be read allows all CPUs.
     pub fn read() -> Self {
         let all = |_| CpuMask::first_cpus(MAX_CPUS);
         UsableCpus { online: online().unwrap_or_else(all), affinity: allowed().unwrap_or_else(all) }
     }
 
-    /// The CPUs that are both.
+    /// Returns the CPUs that are in both masks.
     pub fn mask(&self) -> CpuMask {
         &self.online & &self.affinity
     }
@@ -39,8 +38,8 @@ impl UsableCpus {
     }
 }
 
-/// How many CPUs a mask has room for: one more than the highest that this kernel may ever have
-/// (`nr_cpu_ids`).
+/// Returns the number of CPUs that a mask has room for: one more than the highest that this kernel
+/// may ever have (`nr_cpu_ids`).
 pub fn possible_cpus() -> usize {
     let possible = possible().ok().flatten().and_then(|possible| possible.last());
     possible.map_or_else(
@@ -54,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_has_cpus_that_threads_can_be_kept_on() {
+    fn threads_can_be_pinned_to_this_machines_cpus() {
         let usable = UsableCpus::read();
         let mask = usable.mask();
         assert!(mask.last().is_some_and(|last| last.number() < possible_cpus()), "{usable:?}");
@@ -72,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_is_told_why() {
+    fn unusable_cpus_have_a_reason() {
         let cpu = |number| Cpu::new(number).expect("below 8192");
         let usable =
             UsableCpus { online: CpuMask::first_cpus(3), affinity: CpuMask::first_cpus(2) };

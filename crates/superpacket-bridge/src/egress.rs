@@ -1,11 +1,11 @@
-//! The way out of a port: what the port takes goes whole, what it lacks is done here, as late as
-//! possible.
+//! Sends packets by a port: packets that it supports are sent as they are, the others are adapted
+//! in software, as late as possible.
 //!
-//! [`Egress::add`] decides for each packet: whole, cut into segments, its checksum filled in,
-//! fragmented, or dropped. [`Egress::flush`] sends what was added, and falls back to software for
-//! what the kernel refuses.
+//! [`Egress::add`] decides for each packet: send it whole, segment it, complete its checksum,
+//! fragment it, or drop it. [`Egress::flush`] sends the frames that were added, and falls back to
+//! software if the kernel refuses one.
 
-mod need;
+mod action;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,61 +26,62 @@ use crate::bucket::taken_by;
 use crate::counters::DropReason;
 use crate::monitor::Copies;
 use crate::queues::QueueCounts;
-use crate::runtime::{Runtime, Shared};
+use crate::runtime::{Runtime, SharedPort};
 use crate::settings::TooBig;
 use crate::vlan::{PortVlans, number};
-use need::{Need, need};
+use action::{EgressAction, egress_action};
 
-/// How often a full port is tried again before its frames are dropped.
+/// Number of retries at a full port before its frames are dropped.
 const FULL_RETRIES: u32 = 4;
 
-/// The most segments of a packet: 64 KB in segments of 8 bytes, the least that the kernel's TCP
-/// cuts (`TCP_MIN_GSO_SIZE`). With less, few packets would keep a thread busy for a second.
-const MOST_SEGMENTS: MaxSegments = MaxSegments::new(8192).expect("not zero");
+/// Maximum segments per packet: 64 KB in segments of 8 bytes, the smallest size that the kernel's
+/// TCP uses (`TCP_MIN_GSO_SIZE`). Smaller segments would let a few packets keep a thread busy for a
+/// second.
+const MAX_SEGMENTS: MaxSegments = MaxSegments::new(8192).expect("not zero");
 
-/// Refusals of a kind of packet without a success in between, after which it is no longer left to
-/// the port.
+/// Consecutive refusals of a kind of packet after which that kind is no longer offloaded to the
+/// port.
 const REFUSAL_LIMIT: u32 = 16;
 
-/// The sending end of a port for one thread, and what is about to be sent.
+/// The sending end of a port for one thread, with the frames to be sent.
 #[derive(Debug)]
 pub(crate) struct Egress {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedPort>,
     pub(crate) runtime: Runtime,
-    /// Its VLANs; `None` where the bridge does not filter by them.
+    /// The port's VLANs; `None` if the bridge does not filter by VLAN.
     pub(crate) vlans: Option<Arc<PortVlans>>,
     transmit: Box<dyn Transmit>,
-    /// What this end of its transmit queue counts.
+    /// Counters of this thread's end of the transmit queue.
     counts: Arc<QueueCounts>,
     batch: TxBatch,
-    /// What the kernel refused is sent from here.
-    again: TxBatch,
-    /// What the kernel has refused.
+    /// Frames to send again in software after the kernel refused them.
+    fallback: TxBatch,
+    /// Refusals by the kernel, by kind of packet.
     refusals: Vec<Refusals>,
-    /// What leaves is limited to a rate.
+    /// Whether a rate limits what leaves by the port.
     is_limited: bool,
-    /// Which opening of the port this is an end of.
+    /// The opening of the port that this end belongs to.
     pub(crate) opening: u32,
 }
 
 /// The refusals of one kind of packet.
 #[derive(Debug)]
 struct Refusals {
-    /// The kind; `None` for packets that are of none, whose refusal is not remembered.
+    /// The kind; `None` for packets without one, whose refusals are not recorded.
     kind: Option<PacketKind>,
-    /// Whether they were super-packets; else they had a partial checksum.
+    /// Whether these are super-packets; otherwise they have a partial checksum.
     super_packets: bool,
-    /// The number of refusals since one was taken.
-    in_a_row: u32,
+    /// Number of refusals since the kernel last accepted a packet of this kind.
+    consecutive: u32,
 }
 
-/// The port can be used no longer.
+/// Error: the port can no longer be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken;
 
 impl Egress {
-    /// An end that sends by `transmit`.
-    pub(crate) fn new(shared: Arc<Shared>, transmit: Box<dyn Transmit>) -> Self {
+    /// Returns an end that sends by `transmit`.
+    pub(crate) fn new(shared: Arc<SharedPort>, transmit: Box<dyn Transmit>) -> Self {
         let (runtime, opening) = (shared.runtime(), shared.opening());
         let (vlans, is_limited) = (shared.vlans(), shared.buckets.limit_tx());
         Egress {
@@ -90,21 +91,21 @@ impl Egress {
             vlans,
             transmit,
             batch: TxBatch::new(),
-            again: TxBatch::new(),
+            fallback: TxBatch::new(),
             refusals: Vec::new(),
             is_limited,
             opening,
         }
     }
 
-    /// Settings have changed.
+    /// Rereads the port's settings.
     pub(crate) fn refresh(&mut self) {
         self.runtime = self.shared.runtime();
         self.vlans = self.shared.vlans();
         self.is_limited = self.shared.buckets.limit_tx();
     }
 
-    /// Is the port in the VLAN that the tag says? Where the bridge does not filter, each is in all.
+    /// Returns whether the port is in the tag's VLAN. Without VLAN filtering every port is.
     #[inline]
     pub(crate) fn is_in(&self, tag: Option<VlanTag>) -> bool {
         match (&self.vlans, tag) {
@@ -114,14 +115,14 @@ impl Egress {
         }
     }
 
-    /// How many frames wait to be sent.
+    /// Returns the number of frames that wait to be sent.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
         self.batch.frames().len()
     }
 
-    /// Adds a packet that is to leave by this port, at this time in nanoseconds. `false`: it is too
-    /// long for the port, and its sender should be told.
+    /// Adds a packet to be sent, at the time `now` in nanoseconds. Returns `false` if the packet is
+    /// too long for the port and its sender should be told.
     pub(crate) fn add(
         &mut self,
         outgoing: &mut Outgoing,
@@ -137,19 +138,19 @@ impl Egress {
             }
         }
         let metadata = &packet.metadata;
-        match need(&self.runtime, packet) {
-            Need::Nothing => {
+        match egress_action(&self.runtime, packet) {
+            EgressAction::Unchanged => {
                 self.batch.push_packet(outgoing, staged, packet, self.runtime.max_slices())
             }
-            Need::Checksum => {
+            EgressAction::CompleteChecksum => {
                 if self.cut(outgoing, staged, packet, segmenter, SegmentOptions::default()) {
                     self.shared.counts.checksummed.add(1);
                 }
             }
-            Need::Parts(gso, size, layout) => {
+            EgressAction::SmallerSuperPackets(gso, size, layout) => {
                 self.cut_into_parts(outgoing, staged, packet, segmenter, gso, size, &layout)
             }
-            Need::WholeParts(layout) => {
+            EgressAction::UniformParts(layout) => {
                 let options = SegmentOptions::default()
                     .with_checksum(ChecksumOutput::Partial)
                     .with_whole_parts();
@@ -160,7 +161,7 @@ impl Egress {
                 };
                 self.push_parts(outgoing, staged, packet, segmenter, options, part);
             }
-            Need::Whole(gso, layout) => {
+            EgressAction::Offload(gso, layout) => {
                 self.batch.push_super_packet(
                     outgoing,
                     staged,
@@ -170,16 +171,16 @@ impl Egress {
                     self.runtime.max_slices(),
                 );
             }
-            need @ (Need::Cut(..) | Need::CutUneven) => {
+            need @ (EgressAction::Segment(..) | EgressAction::SegmentUneven) => {
                 let partial = self.runtime.has(Feature::TxChecksumming);
                 let checksum =
                     if partial { ChecksumOutput::AsMerged } else { ChecksumOutput::Full };
                 let before = self.waiting();
                 let options = SegmentOptions::default()
                     .with_checksum(checksum)
-                    .with_max_segments(MOST_SEGMENTS);
+                    .with_max_segments(MAX_SEGMENTS);
                 let (options, unsupported) = match need {
-                    Need::Cut(gso, unsupported) => (options.with_gso(gso), unsupported),
+                    EgressAction::Segment(gso, unsupported) => (options.with_gso(gso), unsupported),
                     _ => (options, None),
                 };
                 if self.cut(outgoing, staged, packet, segmenter, options) {
@@ -187,11 +188,11 @@ impl Egress {
                     self.count_unsupported(unsupported);
                 }
             }
-            Need::Shorter => match self.runtime.too_big {
+            EgressAction::TooLong => match self.runtime.too_big {
                 TooBig::Fragment => {
                     let (batch, slices) = (&mut self.batch, self.runtime.max_slices());
                     let before = batch.frames().len();
-                    // Over IPv6 only the sender's host may fragment (RFC 8200, section 4.5).
+                    // Only the sender may fragment IPv6 packets (RFC 8200, section 4.5).
                     let done = segmenter.fragment(packet, self.runtime.mtu, None, |segment| {
                         batch.push_segment(
                             outgoing,
@@ -216,7 +217,7 @@ impl Egress {
         true
     }
 
-    /// May so many packets leave? What may not is counted.
+    /// Returns whether the rate limits let these packets leave. If not, counts them as dropped.
     #[cold]
     fn allows(&self, packets: u64, bytes: u64, now: u64) -> bool {
         let allowed = self.shared.buckets.take_tx(packets, bytes, now);
@@ -226,7 +227,7 @@ impl Egress {
         allowed
     }
 
-    /// Adds a frame of a consumer's, at this time in nanoseconds.
+    /// Adds a frame that a consumer sends, at the time `now` in nanoseconds.
     pub(crate) fn add_frame(
         &mut self,
         outgoing: &mut Outgoing,
@@ -239,15 +240,15 @@ impl Egress {
         }
     }
 
-    /// Adds a frame of the bridge's own.
+    /// Adds a frame that the bridge itself generated.
     pub(crate) fn add_bytes(&mut self, outgoing: &mut Outgoing, frame: &[u8], layer: Layer) {
         self.batch.push_bytes(outgoing, frame, RxChecksum::None, None, layer);
     }
 
-    /// Forgets what was added.
+    /// Discards the frames that were added.
     pub(crate) fn abandon(&mut self) {
         self.batch.clear();
-        self.again.clear();
+        self.fallback.clear();
     }
 
     fn cut(
@@ -266,22 +267,22 @@ impl Egress {
         self.is_cut(&done)
     }
 
-    /// Was it? A packet that cannot be cut is dropped.
+    /// Returns whether the packet was segmented. If not, counts it as dropped.
     fn is_cut(&self, done: &Result<Plan, SegmentError>) -> bool {
         if let Err(error) = done {
-            tracing::debug!(port = %self.shared.name, %error, "a packet cannot be cut");
+            tracing::debug!(port = %self.shared.name, %error, "a packet cannot be segmented");
             self.shared.counts.dropped(DropReason::CannotSegment, 1);
         }
         done.is_ok()
     }
 
-    /// Counts a packet whose segments were added to so many frames.
+    /// Counts a packet whose segments were added after the first `before` frames.
     fn count_segments(&self, before: usize) {
         self.shared.counts.segmented.add(1);
         self.shared.counts.segments.add((self.waiting() - before) as u64);
     }
 
-    /// Counts a packet that was segmented because the port could not.
+    /// Counts a packet that was segmented because the port does not support it.
     fn count_unsupported(&self, unsupported: Option<Unsupported>) {
         let counts = &self.shared.counts;
         let count = match unsupported {
@@ -293,13 +294,13 @@ impl Egress {
             Some(Unsupported::SegmentSize | Unsupported::Segments | Unsupported::Size) => {
                 &counts.segmented_for_size
             }
-            // The port's offload is off, and `features` shows it.
+            // The port's offload is switched off, which `features` shows.
             _ => return,
         };
         count.add(1);
     }
 
-    /// Adds a super-packet in smaller ones, of `size` bytes of payload each.
+    /// Adds a super-packet as smaller ones, with `size` payload bytes each.
     #[expect(clippy::too_many_arguments, reason = "what `cut` takes, and how")]
     fn cut_into_parts(
         &mut self,
@@ -311,8 +312,7 @@ impl Egress {
         size: SegmentSize,
         layout: &Layout,
     ) {
-        // Each part counts as one identification where it is cut, and takes one for each of its
-        // segments.
+        // The cutter gives each part one identification, but a part uses one per segment.
         let extra = (size.get() / gso.size.get() - 1) as u16;
         let whole = gso.with_size(size).with_checksum(ChecksumForm::Partial);
         let options =
@@ -321,7 +321,8 @@ impl Egress {
         self.push_parts(outgoing, staged, packet, segmenter, options, part);
     }
 
-    /// Adds the segments of a packet, each of which is a super-packet: the part of that number.
+    /// Adds the segments of a packet, each of which is itself a super-packet. The closure gives the
+    /// metadata of a part by its number.
     fn push_parts<'l>(
         &mut self,
         outgoing: &mut Outgoing,
@@ -342,7 +343,7 @@ impl Egress {
         }
     }
 
-    /// Sends what was added, and copies it for who monitors the port.
+    /// Sends the frames that were added, and copies them for monitors of the port.
     pub(crate) fn flush(
         &mut self,
         outgoing: &mut Outgoing,
@@ -355,7 +356,7 @@ impl Egress {
             let time = copies.time();
             let Progress { sent, stopped } = self.transmit.transmit(outgoing, &self.batch, from);
             self.count(from..from + sent);
-            if self.refusals.iter().any(|refusals| refusals.in_a_row != 0) {
+            if self.refusals.iter().any(|refusals| refusals.consecutive != 0) {
                 self.note_taken(outgoing, from..from + sent);
             }
             if let Some(time) = time {
@@ -371,8 +372,8 @@ impl Egress {
                     continue;
                 }
                 Stop::Full => {
-                    // A port looks at all that is left before it refuses the first: frame by frame,
-                    // a full port would cost many times what one costs that sends.
+                    // Drop half, not one frame: a port checks all remaining frames before it
+                    // refuses the first, so single drops would make a full port expensive.
                     let dropped = left.div_ceil(2);
                     self.shared.counts.dropped(DropReason::Full, dropped);
                     from += dropped as usize;
@@ -385,13 +386,13 @@ impl Egress {
                     break;
                 }
                 Stop::Gone(error) => {
-                    tracing::debug!(port = %self.shared.name, %error, "nothing can be sent any more");
+                    tracing::debug!(port = %self.shared.name, %error, "the port cannot send any more");
                     self.shared.counts.dropped(DropReason::Gone, left);
                     done = Err(Broken);
                     break;
                 }
                 Stop::Refused(error) => self.refused(&error),
-                // A reason that this bridge does not know yet.
+                // An error that this bridge does not know yet.
                 other => {
                     tracing::debug!(port = %self.shared.name, ?other, "a frame was not sent");
                     self.shared.counts.dropped(DropReason::Refused, 1);
@@ -418,7 +419,7 @@ impl Egress {
         counts.tx_super_segments.add(whole().map(|frame| u64::from(frame.segments)).sum());
     }
 
-    /// Begins to count anew where the kernel has taken frames of a kind that it refused before.
+    /// Resets the refusal counters of the kinds of packets that the kernel has just accepted.
     #[cold]
     fn note_taken(&mut self, outgoing: &Outgoing, sent: Range<usize>) {
         for frame in self.batch.frames()[sent].iter().filter(|frame| !frame.is_plain()) {
@@ -428,12 +429,12 @@ impl Egress {
                 .iter_mut()
                 .filter(|known| known.kind == kind && known.super_packets == super_packets)
             {
-                refusals.in_a_row = 0;
+                refusals.consecutive = 0;
             }
         }
     }
 
-    /// Sends a frame in software that the kernel refused with its offloads.
+    /// Sends a frame in software after the kernel refused it with its offloads.
     #[cold]
     fn fall_back(
         &mut self,
@@ -452,16 +453,16 @@ impl Egress {
             .position(|known| known.kind == kind && known.super_packets == super_packets);
         let index = known.unwrap_or_else(|| {
             let name = kind.map_or("packets of an unknown kind".to_owned(), |kind| kind.to_string());
-            tracing::warn!(port = %self.shared.name, %error, offload, kind = name, "the kernel refused an offload: it is done in software");
-            self.refusals.push(Refusals { kind, super_packets, in_a_row: 0 });
+            tracing::warn!(port = %self.shared.name, %error, offload, kind = name, "the kernel refused an offload: the packet is processed in software");
+            self.refusals.push(Refusals { kind, super_packets, consecutive: 0 });
             self.refusals.len() - 1
         });
         let refusals = &mut self.refusals[index];
-        refusals.in_a_row += 1;
-        if refusals.in_a_row == REFUSAL_LIMIT {
-            refusals.in_a_row = 0;
+        refusals.consecutive += 1;
+        if refusals.consecutive == REFUSAL_LIMIT {
+            refusals.consecutive = 0;
             if let Some(kind) = kind {
-                tracing::warn!(port = %self.shared.name, offload, %kind, "the kernel refuses this again and again: it is done in software from now on");
+                tracing::warn!(port = %self.shared.name, offload, %kind, "the kernel refuses an offload repeatedly: it is done in software from now on");
                 self.shared.refuse(kind, super_packets);
                 self.runtime = self.shared.runtime();
             }
@@ -472,34 +473,34 @@ impl Egress {
         let packet = GsoPacket::new(std::slice::from_ref(&bytes), frame.gso)
             .with_layer(frame.layer)
             .with_checksum(frame.checksum);
-        let (again, layer) = (&mut self.again, frame.layer);
-        again.clear();
+        let (fallback, layer) = (&mut self.fallback, frame.layer);
+        fallback.clear();
         let mut segment_bytes = Vec::new();
         let done = segmenter.segment(&packet, &SegmentOptions::default(), |segment| {
             segment_bytes.clear();
             segment.copy_to(&mut segment_bytes);
-            again.push_bytes(outgoing, &segment_bytes, RxChecksum::None, None, layer);
+            fallback.push_bytes(outgoing, &segment_bytes, RxChecksum::None, None, layer);
         });
         if done.is_err() {
             return self.shared.counts.dropped(DropReason::CannotSegment, 1);
         }
-        let (mut from, total) = (0, self.again.frames().len());
+        let (mut from, total) = (0, self.fallback.frames().len());
         if frame.gso.is_some() {
             self.shared.counts.segmented.add(1);
             self.shared.counts.segments.add(total as u64);
         }
         while from < total {
             let time = copies.time();
-            let Progress { sent, stopped } = self.transmit.transmit(outgoing, &self.again, from);
+            let Progress { sent, stopped } = self.transmit.transmit(outgoing, &self.fallback, from);
             self.counts.packets.add(sent as u64);
             self.counts.bytes.add(
-                self.again.frames()[from..from + sent]
+                self.fallback.frames()[from..from + sent]
                     .iter()
                     .map(|frame| u64::from(frame.length))
                     .sum(),
             );
             if let Some(time) = time {
-                copies.sent(&self.shared, outgoing, &self.again, from..from + sent, time);
+                copies.sent(&self.shared, outgoing, &self.fallback, from..from + sent, time);
             }
             from += sent;
             if let Some(stop) = stopped {
@@ -511,7 +512,7 @@ impl Egress {
                     Stop::Gone(_) => DropReason::Gone,
                     _ => DropReason::Refused,
                 };
-                // What does not fit now does not fit in a moment.
+                // A frame that does not fit now will not fit in a moment either.
                 let dropped =
                     if matches!(cause, DropReason::Full | DropReason::Down | DropReason::Gone) {
                         total - from
@@ -525,7 +526,7 @@ impl Egress {
     }
 }
 
-/// Returns the kind of a frame that has offloads, and whether it is a super-packet.
+/// Returns the kind of a frame with offloads, and whether it is a super-packet.
 fn kind_of(outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> (Option<PacketKind>, bool) {
     let mut scratch = [0; MAX_HEADER];
     let head = batch.head(outgoing, frame, &mut scratch);

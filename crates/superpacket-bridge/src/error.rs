@@ -1,4 +1,4 @@
-//! What a bridge refuses, and why.
+//! The errors of a bridge.
 
 use std::any::Any;
 
@@ -9,145 +9,146 @@ use crate::privileges::PrivilegeError;
 use crate::settings::SteeringProblem;
 use crate::topology::TopologyError;
 
-/// A bridge could not be made, or not be changed as asked. Nothing has changed then.
+/// The bridge could not be started or changed. Unless a variant says otherwise, nothing has
+/// changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BridgeError {
     /// A port could not be opened.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// There is no port of this name.
+    /// No port has this name.
     #[error("there is no port {port:?}: there are {}", .known.join(", "))]
     NoSuchPort {
-        /// What was asked for.
+        /// The requested name.
         port: String,
-        /// The ports that there are.
+        /// The names of all ports.
         known: Vec<String>,
     },
-    /// A port is named twice.
+    /// Two ports have the same name.
     #[error("port {port:?} is named twice")]
     DuplicatePort {
-        /// The port.
+        /// The port's name.
         port: String,
     },
-    /// A port could not be opened by another port string.
+    /// The port could not be opened by another port string.
     #[error("{port}: it cannot be opened as {string}: {problem}; {}", as_before(before, *restored))]
     NotReopened {
-        /// The port.
+        /// The port's name.
         port: String,
-        /// The port string, without the port's name.
+        /// The requested port string, without the port's name.
         string: String,
-        /// Why it cannot be opened so.
+        /// The reason for the failure.
         problem: String,
-        /// What it was open by before.
+        /// The port string that it was open by before.
         before: String,
-        /// It is open by that again; else it is tried until it is.
+        /// Whether the port is open by its former string again. If not, the bridge keeps trying.
         restored: bool,
     },
-    /// Ports whose packets start at Ethernet and ports whose packets start at IP cannot be joined.
+    /// Ports whose packets start at Ethernet cannot be joined with ports whose packets start at IP.
     #[error(
-        "port {port:?} carries packets from {layer} on, the bridge's other ports do not: TUN devices can be joined with each other only"
+        "port {port:?} carries packets from {layer} on, and the bridge's other ports do not: TUN ports can only be joined with TUN ports"
     )]
     Layer {
-        /// The port.
+        /// The port's name.
         port: String,
-        /// Where its packets start.
+        /// The layer at which its packets start.
         layer: &'static str,
     },
-    /// More ports than a bridge can tell apart.
+    /// The bridge has the maximum number of ports.
     #[error("a bridge has at most {limit} ports")]
     TooManyPorts {
-        /// The most.
+        /// The maximum number of ports.
         limit: usize,
     },
-    /// More monitors than a bridge copies packets for.
+    /// The bridge has the maximum number of monitors.
     #[error("a bridge has at most {limit} monitors at a time: end one of them first")]
     TooManyMonitors {
-        /// The most.
+        /// The maximum number of monitors.
         limit: usize,
     },
-    /// A setting of a monitor that is out of range.
+    /// A setting of a monitor is out of range.
     #[error("{0}")]
     Monitor(String),
-    /// LRO on a port whose packets are forwarded.
+    /// LRO was requested for a port whose packets are forwarded.
     #[error(
         "{port}: large-receive-offload is refused: packets are forwarded, and what LRO merged cannot be cut into the packets that came (force it for a port that only receives)"
     )]
     Forwarded {
-        /// The port.
+        /// The port's name.
         port: String,
     },
-    /// A limit that is none, or out of range.
+    /// A setting is unknown or out of range.
     #[error("{port}: {problem}")]
     Limit {
-        /// The port.
+        /// The port's name.
         port: String,
-        /// What is wrong.
+        /// The reason, as a sentence.
         problem: String,
     },
-    /// An entry of the address table that cannot be added or deleted.
+    /// An entry of the address table cannot be added or deleted.
     #[error("{station}: {problem}")]
     Entry {
-        /// Whose it is.
+        /// The entry's station.
         station: Station,
-        /// What is wrong.
+        /// The reason, as a sentence.
         problem: String,
     },
-    /// More static entries than the address table holds.
+    /// The address table cannot hold more static entries.
     #[error("the address table holds at most {limit} static entries: half of table-size")]
     TooManyStatic {
-        /// The most.
+        /// The maximum number of static entries.
         limit: usize,
     },
-    /// The address table takes more memory than there is.
+    /// The address table does not fit in memory.
     #[error("table-size: ENOMEM: there is no memory for a table of {addresses} addresses")]
     NoAddressTable {
-        /// How many it was to hold.
+        /// The requested number of addresses.
         addresses: usize,
     },
-    /// The address table of ports that carry packets from IP on has no hardware addresses.
-    #[error("{port} carries packets from IP on: they have no hardware addresses")]
+    /// The ports carry IP packets, so the address table has no hardware addresses.
+    #[error("{port} carries IP packets, which have no hardware addresses")]
     NoHardwareAddresses {
-        /// The port.
+        /// The port's name.
         port: String,
     },
-    /// Another bridge has the interface.
+    /// Another bridge has claimed the interface.
     #[error(
         "{port}: another bridge{holder} has the interface {interface}: every frame would pass twice (--shared-interfaces, or shared-interfaces = true in the file, opens it all the same)"
     )]
     Taken {
-        /// The port.
+        /// The port's name.
         port: String,
-        /// The interface.
+        /// The interface's name.
         interface: String,
-        /// Who has it, in brackets behind a space, or nothing.
+        /// The process that holds it, in brackets after a space; may be empty.
         holder: String,
     },
-    /// A setting that only a new start can change.
+    /// The setting can only be changed by a restart.
     #[error("{setting} cannot be changed while the bridge runs: start it again")]
     Fixed {
-        /// The setting.
+        /// The setting's description.
         setting: &'static str,
     },
-    /// A mask of CPUs that the kernel would refuse too.
+    /// The CPU mask is invalid; the kernel would refuse it too.
     #[error("{port}: rps_cpus: {problem}")]
     Mask {
-        /// The port.
+        /// The port's name.
         port: String,
-        /// The kernel's error, with the chunk or item that it is about.
+        /// The kernel's error, with the part of the mask that it is about.
         problem: String,
     },
-    /// There is no receive queue of this number.
+    /// The port has no receive queue with this number.
     #[error("{port} has no receive queue {queue}: it has {queues}, numbered from 0")]
     NoSuchQueue {
-        /// The port.
+        /// The port's name.
         port: String,
-        /// What was asked for.
+        /// The requested queue.
         queue: u16,
-        /// How many there are.
+        /// The number of receive queues.
         queues: usize,
     },
-    /// A setting of steering that is none, or out of range.
+    /// A steering setting is unknown or out of range.
     #[error(transparent)]
     Steering(#[from] SteeringProblem),
     /// The machine's CPUs could not be read.
@@ -156,18 +157,18 @@ pub enum BridgeError {
     /// Privileges could not be given up.
     #[error(transparent)]
     Privileges(#[from] PrivilegeError),
-    /// A thread or a descriptor could not be had.
+    /// The system refused a thread or a descriptor.
     #[error("{action}: {source}")]
     System {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// Why it failed.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
 impl BridgeError {
-    /// Returns what is wrong without naming the port: for who has said that it is about this one.
+    /// Returns the problem without the port's name, for messages that name the port themselves.
     pub(crate) fn problem(&self, port: &PortSpec) -> String {
         match self {
             BridgeError::Port(PortError::Spec(error)) => error.problem(&port.to_string()),
@@ -190,7 +191,7 @@ fn as_before(before: &str, restored: bool) -> String {
     }
 }
 
-/// What a panic says, if it says anything.
+/// Returns the message of a panic, if it has one.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> Option<&str> {
     panic
         .downcast_ref::<&str>()

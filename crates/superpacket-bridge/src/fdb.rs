@@ -1,5 +1,4 @@
-//! The forwarding database, as iproute2's `bridge fdb` calls it: which address lies behind which
-//! port.
+//! The forwarding database, as iproute2's `bridge fdb` calls it: maps addresses to ports.
 
 use std::fmt;
 
@@ -7,24 +6,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::vlan::check_number;
 
-/// The most entries of one answer ([`FdbPage`]).
+/// Maximum number of entries in one [`FdbPage`].
 pub const MOST_LISTED: usize = 10_000;
 
-/// A station: a hardware address in a VLAN. Stations are in order of the VLAN, then of the address.
+/// A hardware address in a VLAN. Ordered by VLAN, then by address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Station {
-    /// The VLAN's number, 1 to 4094; 0: frames without a VLAN tag.
+    /// The VLAN's number, 1 to 4094; 0 for frames without a VLAN tag.
     pub vlan: u16,
-    /// The hardware address, in the order of the wire.
+    /// The hardware address in network byte order.
     pub address: [u8; 6],
 }
 
 impl Station {
-    /// Reads an address as `52:54:00:12:34:56` (or with hyphens), and checks that it can be that of
-    /// one station; without a VLAN, that of frames without a tag.
+    /// Parses an address such as `52:54:00:12:34:56` (or with hyphens), which must be unicast.
+    /// `None` as VLAN means frames without a tag.
     ///
     /// # Errors
-    /// A sentence: the text is no address, the address is nobody's or of many, or the VLAN is none.
+    /// A sentence: the text is not an address, the address is zero or a group's, or the VLAN is out
+    /// of range.
     pub fn parse(address: &str, vlan: Option<u16>) -> Result<Station, String> {
         let station = Station {
             vlan: vlan.unwrap_or(0),
@@ -40,7 +40,7 @@ impl Station {
         Ok(station)
     }
 
-    /// The address as `52:54:00:12:34:56`.
+    /// Returns the address in the form `52:54:00:12:34:56`.
     pub fn mac(&self) -> String {
         self.address.map(|byte| format!("{byte:02x}")).join(":")
     }
@@ -54,7 +54,7 @@ fn bytes(text: &str) -> Option<[u8; 6]> {
     let mut address = [0; 6];
     let mut parts = text.split([':', '-']);
     for byte in &mut address {
-        // No sign, and no more than two digits.
+        // Reject signs, and more than two digits.
         let digits = parts.next().filter(|part| {
             matches!(part.len(), 1 | 2) && part.bytes().all(|digit| digit.is_ascii_hexdigit())
         })?;
@@ -73,43 +73,43 @@ impl fmt::Display for Station {
     }
 }
 
-/// An entry, with the names that iproute2's `bridge -json fdb` has for what it says.
+/// An entry, with the field names of iproute2's `bridge -json fdb`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FdbEntry {
     /// The hardware address.
     pub mac: String,
     /// The port's name.
     pub ifname: String,
-    /// The VLAN; not there: frames without a tag.
+    /// The VLAN; `None` for frames without a tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
-    /// Seconds since the address was last heard at its port; of a static entry, heard or made. Not
-    /// there where that is not recorded.
+    /// Seconds since the address was last seen at its port; for a static entry, since it was seen
+    /// or added. `None` if that is not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated: Option<u64>,
-    /// `sticky` for static entries: they do not move to another port.
+    /// `sticky` for static entries, which do not move to another port.
     pub flags: Vec<String>,
-    /// `static`, or empty for what was learned.
+    /// `static`, or empty for a learned entry.
     pub state: String,
 }
 
-/// Entries in order of the VLAN, then of the address: at most [`MOST_LISTED`] of them.
+/// At most [`MOST_LISTED`] entries, ordered by VLAN, then by address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FdbPage {
     /// The entries.
     pub entries: Vec<FdbEntry>,
-    /// How many come after them.
+    /// Number of entries after these.
     pub more: usize,
 }
 
-/// Which entries are meant.
+/// Selects entries of the address table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FdbFilter {
-    /// Only of this port.
+    /// Only entries of this port.
     pub port: Option<String>,
-    /// Only of this VLAN; 0: frames without a tag.
+    /// Only entries of this VLAN; 0 for frames without a tag.
     pub vlan: Option<u16>,
-    /// Only static ones, or only learned ones.
+    /// Only static entries, or only learned ones.
     pub is_static: Option<bool>,
 }
 

@@ -1,8 +1,7 @@
-//! The bridge without threads: its user says when it looks for packets, and what time it is.
+//! A bridge without threads: its user decides when it polls, and passes the time.
 //!
-//! The same steps as in a thread of [`Bridge`](crate::Bridge), so for the same packets in the same
-//! rounds the same comes out: what experiments and tests count. It also serves who has an event
-//! loop of his own.
+//! It takes the same steps as a thread of [`Bridge`](crate::Bridge), so the result depends only on
+//! the packets and rounds. Experiments and tests use it, as can programs with their own event loop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,40 +17,40 @@ use crate::error::BridgeError;
 use crate::handover::Doorbell;
 use crate::icmp;
 use crate::ingress::{Ingress, PollBuffer};
-use crate::output::Output;
+use crate::output::PacketForwarder;
 use crate::report::PortStats;
-use crate::runtime::Shared;
+use crate::runtime::SharedPort;
 use crate::settings::MAX_PORTS;
 use crate::settings::{InPlace, PortSettings, SteeringSettings};
-use crate::steering::State;
-use crate::table::Table;
+use crate::steering::SteeringState;
+use crate::table::AddressTable;
 use crate::vlan::VlanProtocol;
 
-/// A bridge that does nothing by itself. What its ports can do and their MTU are as they were when
-/// they joined.
+/// A bridge without threads. The capabilities and MTU of its ports are those at the time they
+/// joined.
 #[derive(Debug)]
 pub struct Forwarder {
     key: HashKey,
-    /// Without workers: packets are processed where they are received.
-    steering: Arc<State>,
-    table: Arc<Table>,
-    output: Output,
+    /// The steering state, without workers: packets are processed where they are received.
+    steering: Arc<SteeringState>,
+    table: Arc<AddressTable>,
+    output: PacketForwarder,
     ingress: Vec<Ingress>,
     poll_buffer: PollBuffer,
-    ports: Vec<(Arc<Shared>, Box<dyn Port>)>,
+    ports: Vec<(Arc<SharedPort>, Box<dyn Port>)>,
     vlan_filtering: Option<VlanProtocol>,
 }
 
 impl Forwarder {
-    /// A bridge without ports that remembers about `table_size` addresses for `ageing_time`. `key`
-    /// is that of the hash by which flows are told apart: random, where strangers choose the
-    /// traffic. Where there is no memory for the addresses, 16 bytes each, the process ends.
+    /// Returns a bridge without ports that holds about `table_size` addresses (16 bytes each) for
+    /// `ageing_time`. `key` is the key of the flow hash; it should be random if the traffic is not
+    /// trusted. The process ends if there is no memory for the addresses.
     #[must_use]
     pub fn new(table_size: usize, ageing_time: Duration, key: HashKey) -> Self {
-        let table = Arc::new(Table::new(table_size, ageing_time));
-        let output = Output::new(table.clone(), Arc::new(icmp::rate_limit()));
-        // No hash chooses anything where there are no workers.
-        let steering = Arc::new(State::new(
+        let table = Arc::new(AddressTable::new(table_size, ageing_time));
+        let output = PacketForwarder::new(table.clone(), Arc::new(icmp::rate_limit()));
+        // The hash has no effect without workers.
+        let steering = Arc::new(SteeringState::new(
             SteeringSettings::default(),
             None,
             FlowHashKey::new(0),
@@ -70,8 +69,8 @@ impl Forwarder {
         }
     }
 
-    /// The same bridge, filtering by VLAN: packets pass only between ports that are in their VLAN
-    /// ([`PortSettings::vlans`]), which tags of this protocol say. For ports that join after this.
+    /// Enables VLAN filtering for ports that join after this call. Packets pass only between ports
+    /// that are in their VLAN ([`PortSettings::vlans`]), given by tags of this protocol.
     #[must_use]
     pub fn with_vlan_filtering(self, protocol: VlanProtocol) -> Self {
         Forwarder {
@@ -81,13 +80,12 @@ impl Forwarder {
         }
     }
 
-    /// Joins a port that is open; it is asked what `settings` say, whatever port they name.
+    /// Joins an open port, with `settings`; the port string in `settings` is not used.
     ///
     /// # Errors
-    /// [`BridgeError::TooManyPorts`]; [`BridgeError::Layer`] if its packets do not start where the
-    /// others' do; [`BridgeError::Port`] if it gives no end to send through;
-    /// [`BridgeError::System`] if there is no descriptor to be had, or no memory for what is
-    /// received.
+    /// [`BridgeError::TooManyPorts`]; [`BridgeError::Layer`] if its packets start at another layer
+    /// than those of the other ports; [`BridgeError::Port`] if it has no transmit end;
+    /// [`BridgeError::System`] if there is no descriptor, or no memory for received packets.
     pub fn join(
         &mut self,
         settings: PortSettings,
@@ -109,10 +107,11 @@ impl Forwarder {
         let state = port.state();
         let (address_limit, static_entries) =
             (settings.limits.address_limit, settings.static_entries.clone());
-        let shared = Shared::new(number as u16, settings, port.capabilities(), port.layer(), state);
+        let shared =
+            SharedPort::new(number as u16, settings, port.capabilities(), port.layer(), state);
         let shared = Arc::new(shared.with_vlan_filtering(self.vlan_filtering));
         self.output.egress.push(Some(Egress::new(shared.clone(), port.transmitter()?)));
-        // Nobody sleeps here, and nobody rings.
+        // Required by the queues, but no thread sleeps here.
         let bell = Doorbell::new().map_err(|source| BridgeError::System {
             action: "making an event descriptor",
             source,
@@ -137,14 +136,13 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Polls every receive queue once, in the order in which their ports joined, and sends on their
-    /// way what came; says how many packets that were. `now` is in nanoseconds of any clock, and
-    /// matters only where a port has a `gro_flush_timeout` or a rate that it is limited to, and for
-    /// how many senders of packets that are too long are told so.
+    /// Polls every receive queue once, in the order in which the ports joined, forwards the
+    /// packets, and returns their number. `now` is in nanoseconds of any clock. It matters only for
+    /// `gro_flush_timeout`, for rate limits, and for the number of ICMP messages about packets that
+    /// are too long.
     ///
     /// # Errors
-    /// The first port's from which nothing more will come as it is: it is down or gone. The others
-    /// have been polled.
+    /// The first error of a port that is down or gone. The other ports have been polled.
     pub fn round(&mut self, now: u64) -> Result<usize, PortError> {
         self.output.begin(now);
         self.table.expire(self.table.now());
@@ -162,9 +160,8 @@ impl Forwarder {
         failed.map_or(Ok(received), Err)
     }
 
-    /// When the next round is due although nothing arrives, in nanoseconds of the clock of
-    /// [`round`](Self::round); `None`: nothing is held, and no port waits for a rate that it is
-    /// limited to.
+    /// Returns the time of the next round if no packets arrive, in nanoseconds of the clock of
+    /// [`round`](Self::round). `None` if no packet is held and no port waits for its rate limit.
     #[must_use]
     pub fn deadline(&self) -> Option<u64> {
         self.ingress
@@ -174,9 +171,9 @@ impl Forwarder {
             .min()
     }
 
-    /// What the ports counted, in the order in which they joined.
+    /// Returns the counters of the ports, in the order in which they joined.
     pub fn stats(&mut self) -> Vec<PortStats> {
-        let report = |(shared, port): &mut (Arc<Shared>, Box<dyn Port>)| {
+        let report = |(shared, port): &mut (Arc<SharedPort>, Box<dyn Port>)| {
             shared.counts.report(&shared.name).with(port.counters(), &port.queue_drops())
         };
         self.ports.iter_mut().map(report).collect()
@@ -190,7 +187,7 @@ mod tests {
     use superpacket_model::memory::{MemoryPort, MemorySettings, pair};
     use superpacket_port::{Outgoing, TxBatch};
 
-    /// A host's end and the bridge's of a link, the latter joined.
+    /// Joins one end of a memory link, and returns the other.
     fn joined(bridge: &mut Forwarder, name: &str) -> MemoryPort {
         let (host, port) =
             pair(&MemorySettings::default(), &MemorySettings::default()).expect("file descriptors");
@@ -213,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_takes_what_is_there_and_sends_it_on() {
+    fn a_round_forwards_all_waiting_packets() {
         let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
         let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| joined(&mut bridge, name));
         let mut ends = [&mut b, &mut c].map(|host| host.receivers().remove(0));
@@ -227,7 +224,7 @@ mod tests {
         assert_eq!(came(), [2, 2], "nobody knows yet where it is");
         send(&mut b, &[frame(1, 2)]);
         send(&mut a, &[frame(2, 1)]);
-        // A's port comes first: its packet still goes to both.
+        // Port A is polled first, while B is still up, so its packet goes to both.
         assert_eq!(bridge.round(0).expect("all are up"), 2);
         send(&mut a, &[frame(2, 1)]);
         assert_eq!(bridge.round(0).expect("all are up"), 1);
@@ -241,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_with_a_rate_is_left_alone_until_more_is_allowed_and_the_others_are_not() {
+    fn a_port_with_a_rate_waits_and_others_do_not() {
         let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
         let (mut host, port) =
             pair(&MemorySettings::default(), &MemorySettings::default()).expect("file descriptors");
@@ -257,7 +254,7 @@ mod tests {
         let ms = |ms: u64| ms * 1_000_000;
         send(&mut host, &vec![frame(1); 1_000]);
         let mut came = [0u64; 2];
-        // As fast as rounds go, for 300 ms; B sends one frame in each.
+        // Rounds run as fast as possible for 300 ms; B sends one frame in each.
         let mut rounds = 0;
         for step in 0..3_000 {
             send(&mut b, &[frame(2)]);
@@ -285,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_down_does_not_keep_the_others_from_being_served() {
+    fn a_port_that_is_down_does_not_stop_the_others() {
         let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
         let gone = joined(&mut bridge, "gone");
         gone.control().set_state(superpacket_port::LinkState::Gone);

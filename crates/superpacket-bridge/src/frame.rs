@@ -1,4 +1,4 @@
-//! What the bridge reads of a packet's first bytes.
+//! Reads addresses and offsets from a packet's first bytes.
 
 use superpacket::packet::Layer;
 use superpacket::super_packet::{Metadata, SuperPacket};
@@ -13,39 +13,39 @@ const TAGS: [u16; 2] = [0x8100, 0x88a8];
 /// Bytes of an Ethernet header.
 pub(crate) const ETHERNET: usize = 14;
 
-/// Bytes that hold the addresses of any packet: an Ethernet header and a tag, or an IPv6 header.
+/// Bytes that contain the addresses of any packet: an Ethernet header and a tag, or an IPv6 header.
 pub(crate) const ADDRESSES: usize = 40;
 
-/// The first bytes of a packet in one piece: copied, up to [`MAX_HEADER`], only where they lie
-/// apart.
+/// The first bytes of a packet, contiguous. Copied, up to [`MAX_HEADER`], only if they are in
+/// several buffers.
 #[derive(Debug)]
-pub(crate) struct Head {
+pub(crate) struct PacketHead {
     gathered: Option<([u8; MAX_HEADER], usize)>,
 }
 
-impl Head {
-    /// Finds at least the first `wanted`, if there are as many.
+impl PacketHead {
+    /// Finds at least the first `wanted` bytes, or the whole packet if it is shorter.
     #[inline]
-    pub(crate) fn new(packet: &SuperPacket<'_, Buffer>, wanted: usize) -> Head {
+    pub(crate) fn new(packet: &SuperPacket<'_, Buffer>, wanted: usize) -> PacketHead {
         let first = packet.slices().next().map_or(0, <[u8]>::len);
         if first >= wanted || first == packet.length() {
-            return Head { gathered: None };
+            return PacketHead { gathered: None };
         }
-        Head::gather(packet)
+        PacketHead::gather(packet)
     }
 
     #[cold]
-    fn gather(packet: &SuperPacket<'_, Buffer>) -> Head {
+    fn gather(packet: &SuperPacket<'_, Buffer>) -> PacketHead {
         let (mut bytes, mut filled) = ([0; MAX_HEADER], 0);
         for slice in packet.slices() {
             let take = slice.len().min(MAX_HEADER - filled);
             bytes[filled..filled + take].copy_from_slice(&slice[..take]);
             filled += take;
         }
-        Head { gathered: Some((bytes, filled)) }
+        PacketHead { gathered: Some((bytes, filled)) }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[inline]
     pub(crate) fn bytes<'a>(&'a self, packet: &'a SuperPacket<'_, Buffer>) -> &'a [u8] {
         match &self.gathered {
@@ -55,7 +55,7 @@ impl Head {
     }
 }
 
-/// Which address a packet comes from or goes to, in which VLAN.
+/// A packet's source or destination address, together with its VLAN, as a 64-bit key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AddressKey(pub(crate) u64);
 
@@ -66,7 +66,7 @@ impl From<Station> for AddressKey {
 }
 
 impl AddressKey {
-    /// A hardware address in a VLAN (0: untagged).
+    /// Returns the key of a hardware address in a VLAN (0 for untagged).
     pub(crate) fn ethernet(address: [u8; 6], vlan: u16) -> AddressKey {
         let [a, b, c, d, e, f] = address;
         AddressKey(
@@ -74,13 +74,13 @@ impl AddressKey {
         )
     }
 
-    /// The hardware address and the VLAN; `None` for an IP address.
+    /// Returns the hardware address and the VLAN; `None` for an IP address.
     pub(crate) fn station(self) -> Option<Station> {
         let [_, _, address @ ..] = self.0.to_be_bytes();
         (self.0 & 1 << 60 != 0).then_some(Station { vlan: (self.0 >> 48) as u16 & 0x0fff, address })
     }
 
-    /// An IP address, for ports without a link layer: by a hash of 60 bits.
+    /// Returns the key of an IP address, for ports without a link layer: a 60-bit hash.
     pub(crate) fn ip(address: &[u8]) -> AddressKey {
         let mut hash = 0x9e37_79b9_7f4a_7c15u64;
         for chunk in address.chunks(4) {
@@ -92,28 +92,28 @@ impl AddressKey {
     }
 }
 
-/// Who sends a packet to whom.
+/// The source and destination addresses of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Addresses {
-    /// Where it comes from; `None` if that is nobody's address.
+    /// The source; `None` if it is not a valid unicast address.
     pub(crate) source: Option<AddressKey>,
-    pub(crate) destination: Destination,
+    pub(crate) destination: FrameDestination,
 }
 
-/// Where a packet goes.
+/// The destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Destination {
-    /// To one station.
+pub(crate) enum FrameDestination {
+    /// A unicast address.
     Station(AddressKey),
-    /// To many: multicast.
+    /// A multicast address.
     Many,
-    /// To all: broadcast.
+    /// The broadcast address.
     All,
-    /// To the other end of the cable: bridges do not forward it.
+    /// A link-local address that bridges do not forward to.
     Neighbour,
 }
 
-/// Reads a packet's addresses; `None` if it has none.
+/// Returns a packet's addresses; `None` if it is too short to have any.
 #[inline]
 pub(crate) fn addresses(head: &[u8], metadata: &Metadata) -> Option<Addresses> {
     if metadata.layer == Layer::Ip {
@@ -130,21 +130,21 @@ pub(crate) fn addresses(head: &[u8], metadata: &Metadata) -> Option<Addresses> {
         None => 0,
     };
     let destination = if d0 & 1 == 0 {
-        Destination::Station(AddressKey::ethernet(to, vlan))
+        FrameDestination::Station(AddressKey::ethernet(to, vlan))
     } else if to[..5] == [0x01, 0x80, 0xc2, 0x00, 0x00] && d5 & 0xf0 == 0 && d5 != 0 {
-        // IEEE 802.1Q, table 8-1. The first of them carries spanning trees, which a bridge that
-        // speaks none passes on, as the kernel's does.
-        Destination::Neighbour
+        // IEEE 802.1Q, table 8-1. The first address carries the spanning tree protocol. Like the
+        // kernel, a bridge without that protocol forwards it.
+        FrameDestination::Neighbour
     } else if to == [0xff; 6] {
-        Destination::All
+        FrameDestination::All
     } else {
-        Destination::Many
+        FrameDestination::Many
     };
     let source = (s0 & 1 == 0 && from != [0; 6]).then(|| AddressKey::ethernet(from, vlan));
     Some(Addresses { source, destination })
 }
 
-/// The addresses of a packet that starts at its IP header.
+/// Returns the addresses of a packet that starts at its IP header.
 fn ip_addresses(head: &[u8]) -> Option<Addresses> {
     let (source, destination, is_multicast) = match head.first()? >> 4 {
         4 => {
@@ -158,18 +158,19 @@ fn ip_addresses(head: &[u8]) -> Option<Addresses> {
         _ => return None,
     };
     let destination = match destination {
-        [0xff, 0xff, 0xff, 0xff] => Destination::All,
-        _ if is_multicast => Destination::Many,
-        _ => Destination::Station(AddressKey::ip(destination)),
+        [0xff, 0xff, 0xff, 0xff] => FrameDestination::All,
+        _ if is_multicast => FrameDestination::Many,
+        _ => FrameDestination::Station(AddressKey::ip(destination)),
     };
-    // An address that is none yet (DHCP, duplicate address detection) is nobody's.
+    // The unspecified address (DHCP, duplicate address detection) identifies no host.
     Some(Addresses {
         source: source.iter().any(|&byte| byte != 0).then(|| AddressKey::ip(source)),
         destination,
     })
 }
 
-/// Offset of the outermost IP header, or what would be it, from the start of a packet.
+/// Returns the offset of the outermost IP header, or of the bytes in its place, from the start of
+/// the packet.
 #[inline]
 pub(crate) fn network_offset(head: &[u8], metadata: &Metadata) -> usize {
     if let Some(layout) = &metadata.layout {
@@ -193,7 +194,7 @@ mod tests {
     use superpacket::aggregate::{Aggregator, HashKey, Policy};
     use superpacket::packet::{RxPacket, VlanTag};
 
-    /// What is read of a frame, and where its IP header is.
+    /// Returns the addresses of a frame, and the offset of its IP header.
     fn read(frame: &[u8], layer: Layer, vlan: Option<VlanTag>) -> (Option<Addresses>, usize) {
         let mut packet = RxPacket::new(Buffer::from(frame.to_vec()));
         (packet.layer, packet.vlan) = (layer, vlan);
@@ -201,7 +202,7 @@ mod tests {
         let mut aggregator =
             Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| {
-            let head = Head::new(&packet, MAX_HEADER);
+            let head = PacketHead::new(&packet, MAX_HEADER);
             result = Some((
                 addresses(head.bytes(&packet), &packet.metadata),
                 network_offset(head.bytes(&packet), &packet.metadata),
@@ -220,12 +221,12 @@ mod tests {
     const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
 
     #[test]
-    fn the_tag_is_part_of_the_address_wherever_it_is() {
+    fn the_vlan_is_part_of_the_address_wherever_the_tag_is() {
         let tagged = ethernet(B, A, &[0x81, 0, 0x20, 7, 0x88, 0xb5, 1, 2]);
         let plain = ethernet(B, A, &[0x88, 0xb5, 1, 2]);
         let expected = Addresses {
             source: Some(AddressKey::ethernet(A, 7)),
-            destination: Destination::Station(AddressKey::ethernet(B, 7)),
+            destination: FrameDestination::Station(AddressKey::ethernet(B, 7)),
         };
         assert_eq!(read(&tagged, Layer::Ethernet, None), (Some(expected), 18));
         assert_eq!(
@@ -235,17 +236,17 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_neighbours() {
+    fn multicast_and_link_local_destinations_are_recognized() {
         let to = |address| {
             read(&ethernet(address, A, &[0x88, 0xb5]), Layer::Ethernet, None)
                 .0
                 .map(|read| read.destination)
         };
-        assert_eq!(to([0xff; 6]), Some(Destination::All));
-        assert_eq!(to([1, 0, 0x5e, 0, 0, 1]), Some(Destination::Many));
-        assert_eq!(to([1, 0x80, 0xc2, 0, 0, 0]), Some(Destination::Many));
-        assert_eq!(to([1, 0x80, 0xc2, 0, 0, 0xe]), Some(Destination::Neighbour));
-        assert_eq!(to([1, 0x80, 0xc2, 0, 0, 0x10]), Some(Destination::Many));
+        assert_eq!(to([0xff; 6]), Some(FrameDestination::All));
+        assert_eq!(to([1, 0, 0x5e, 0, 0, 1]), Some(FrameDestination::Many));
+        assert_eq!(to([1, 0x80, 0xc2, 0, 0, 0]), Some(FrameDestination::Many));
+        assert_eq!(to([1, 0x80, 0xc2, 0, 0, 0xe]), Some(FrameDestination::Neighbour));
+        assert_eq!(to([1, 0x80, 0xc2, 0, 0, 0x10]), Some(FrameDestination::Many));
         assert_eq!(
             read(&ethernet(B, [3, 0, 0, 0, 0, 1], &[8, 0]), Layer::Ethernet, None)
                 .0
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_without_a_link_layer_go_by_their_ip_addresses() {
+    fn packets_without_a_link_layer_use_their_ip_addresses() {
         let mut packet = [0; 20];
         packet[0] = 0x45;
         packet[12..16].copy_from_slice(&[10, 0, 0, 1]);
@@ -264,12 +265,13 @@ mod tests {
         let (read, network) = read(&packet, Layer::Ip, None);
         let expected = Addresses {
             source: Some(AddressKey::ip(&[10, 0, 0, 1])),
-            destination: Destination::Station(AddressKey::ip(&[10, 0, 0, 2])),
+            destination: FrameDestination::Station(AddressKey::ip(&[10, 0, 0, 2])),
         };
         assert_eq!((read, network), (Some(expected), 0));
-        for (destination, expected) in
-            [([255, 255, 255, 255], Destination::All), ([224, 0, 0, 251], Destination::Many)]
-        {
+        for (destination, expected) in [
+            ([255, 255, 255, 255], FrameDestination::All),
+            ([224, 0, 0, 251], FrameDestination::Many),
+        ] {
             packet[16..20].copy_from_slice(&destination);
             assert_eq!(
                 self::read(&packet, Layer::Ip, None).0.map(|read| read.destination),

@@ -1,14 +1,14 @@
-//! The answer to a packet that is too long: ICMP "fragmentation needed", ICMPv6 "packet too big".
+//! The answer to a packet that is too long: ICMP "fragmentation needed" or ICMPv6 "packet too big".
 //!
-//! A bridge has no address of its own: it answers in the name of the host that the packet was sent
-//! to, as the kernel's `br_netfilter` does. Of ICMP it is these two messages, on the path of
-//! packets, with the engine's sums: so no library's.
+//! A bridge has no address. It answers in the name of the packet's destination, as the kernel's
+//! `br_netfilter` does. No library is used: these are the only two messages, and the engine has the
+//! checksums.
 
 use superpacket::checksum::{Sum, pseudo_header, words};
 use superpacket::packet::VlanTag;
 use superpacket::wire::IpVersion;
 
-use crate::bucket::Bucket;
+use crate::bucket::TokenBucket;
 use crate::frame::ETHERNET;
 use crate::rates::Rate;
 
@@ -18,28 +18,27 @@ const IPV4: usize = 20;
 const IPV6: usize = 40;
 /// Bytes of an ICMP header with the unused word or the MTU.
 const ICMP: usize = 8;
-/// The most of the packet that an ICMPv6 error quotes: what keeps the answer within 1,280 bytes
+/// Maximum bytes of the packet that an ICMPv6 error quotes; keeps the answer within 1,280 bytes
 /// (RFC 4443, section 2.4).
 const QUOTE6: usize = 1280 - IPV6 - ICMP;
-/// The most that an ICMP error quotes: what keeps the answer within 576 bytes (RFC 1812, section
+/// Maximum bytes that an ICMP error quotes; keeps the answer within 576 bytes (RFC 1812, section
 /// 4.3.2.3).
 const QUOTE4: usize = 576 - IPV4 - ICMP;
 
-/// Answers to packets that are too long, a second. The kernel's limits are one a second for each
-/// destination (`icmp_ratelimit`), which is too few for several hosts behind one port, and 1,000
-/// for all (`icmp_msgs_per_sec`).
+/// Maximum answers per second. The kernel allows 1 per destination (`icmp_ratelimit`), too few for
+/// several hosts behind a port, and 1,000 in all (`icmp_msgs_per_sec`).
 const ANSWERS: u64 = 100;
 
-/// How many answers may be sent, by all threads of a bridge together.
-pub(crate) fn rate_limit() -> Bucket {
-    Bucket::new(Rate::of_a_second(ANSWERS))
+/// Returns the rate limit of answers, which all threads of a bridge share.
+pub(crate) fn rate_limit() -> TokenBucket {
+    TokenBucket::new(Rate::of_a_second(ANSWERS))
 }
 
-/// The frame that tells the sender of `frame` that at most `mtu` bytes pass: `frame` holds the
-/// first bytes of what it sent, with the IP header at `network` and without the tag `vlan`.
+/// Returns the frame that tells the sender of `frame` that at most `mtu` bytes pass. `frame` holds
+/// the first bytes of the packet, with the IP header at `network`, and without the tag `vlan`.
 ///
-/// `None` where no answer may be given: to groups and nobodies, to ICMP errors, to fragments but
-/// the first, to IPv4 that may be fragmented.
+/// `None` if no answer may be sent: for multicast and unspecified addresses, ICMP errors, non-first
+/// fragments, and IPv4 packets that may be fragmented.
 pub(crate) fn too_big(
     frame: &[u8],
     network: usize,
@@ -50,7 +49,7 @@ pub(crate) fn too_big(
     let version = packet.first()? >> 4;
     let mut answer = Vec::with_capacity(network + IPV6 + ICMP + QUOTE6);
     if network >= ETHERNET {
-        // The sender's own address is not asked for by ARP: it is in the frame.
+        // The sender's hardware address is taken from the frame, without ARP.
         let (to, from) = (frame.get(6..12)?, frame.get(0..6)?);
         let is_ip = match frame.get(network - 2..network)? {
             [0x08, 0x00] => version == 4,
@@ -112,8 +111,8 @@ fn ipv6(packet: &[u8], mtu: usize, answer: &mut Vec<u8>) -> Option<()> {
     let header = packet.first_chunk::<IPV6>()?;
     let is_error = header[6] == 58 && packet.get(IPV6).is_none_or(|kind| kind & 0x80 == 0);
     let (source, destination) = (&header[8..24], &header[24..40]);
-    // "Packet too big" alone may answer a multicast (RFC 4443, section 2.4 (e.3)), but not in its
-    // name: there is no station to answer as.
+    // Only "packet too big" may answer a multicast (RFC 4443, section 2.4 (e.3)), but there is no
+    // unicast address to answer from.
     if is_error || source[0] == 0xff || destination[0] == 0xff || source == [0; 16] {
         return None;
     }
@@ -134,13 +133,13 @@ fn ipv6(packet: &[u8], mtu: usize, answer: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Is this IPv4 address one host's?
+/// Returns whether an IPv4 address belongs to a single host.
 fn answers(address: &[u8]) -> bool {
     let first = address[0];
     first != 0 && first != 127 && first < 224
 }
 
-/// Fills in the checksum at `at` of everything from `start` on.
+/// Writes to `at` the checksum of all bytes from `start` on.
 fn put_checksum(bytes: &mut [u8], start: usize, at: usize, pseudo: Sum) {
     let checksum = pseudo.add_sum(words(&bytes[start..])).checksum();
     bytes[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_is_told_the_mtu_in_the_name_of_its_destination() {
+    fn an_ipv4_answer_has_the_mtu_and_the_destination_as_source() {
         let frame = ipv4_frame(0x4000, 17);
         let answer = too_big(&frame, 14, None, 1280).expect("an answer");
         assert_eq!(answer.len(), 14 + 576);
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_is_told_too_and_a_stripped_tag_comes_back() {
+    fn an_ipv6_answer_has_the_mtu_and_the_stripped_tag() {
         let mut frame = [&ETHER[..], &[0x86, 0xdd, 0x60, 0, 0, 0, 5, 0xa0, 17, 64]].concat();
         frame.extend((0..32).map(|number| if number < 16 { 0x20 } else { 0x21 }));
         frame.extend([9; 1440]);
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_answers_errors_groups_and_fragments() {
+    fn errors_groups_and_fragments_are_not_answered() {
         assert!(too_big(&ipv4_frame(0, 17), 14, None, 1280).is_none(), "it may be fragmented");
         assert!(too_big(&ipv4_frame(0x4001, 17), 14, None, 1280).is_none(), "a later fragment");
         assert!(too_big(&ipv4_frame(0x4000, 1), 14, None, 1280).is_none(), "type 3 is an error");

@@ -1,5 +1,5 @@
-//! The way in by one receive queue: poll, believe of the device what is to be believed, aggregate,
-//! hand on.
+//! Receives from one queue: polls it, decides which device checksums and hashes to trust,
+//! aggregates, and dispatches the packets.
 
 use std::io;
 use std::sync::Arc;
@@ -11,90 +11,90 @@ use superpacket::super_packet::SuperPacket;
 use superpacket_port::features::Feature;
 use superpacket_port::{Buffer, POLL_LIMIT, PortError, Receive, wire_bytes, wire_segments};
 
-use crate::bucket::Has;
+use crate::bucket::BucketLevel;
 use crate::counters::DropReason;
 use crate::handover::Doorbell;
-use crate::output::Output;
+use crate::output::PacketForwarder;
 use crate::queues::QueueCounts;
 use crate::rewritten::copied;
-use crate::runtime::{Runtime, Shared};
-use crate::steering::{Dispatch, State};
+use crate::runtime::{Runtime, SharedPort};
+use crate::steering::{Dispatch, SteeringState};
 use crate::tag;
 
-/// The frames that a super-packet of a sender's kernel is on a wire, and its bytes: where rates are
-/// limited, so much is reckoned with for each packet before it is known.
-const MOST_PACKETS: u64 = 64;
-const MOST_BYTES: u64 = 65_536;
+/// Wire frames and bytes of a full super-packet. A rate limit reserves this much for each packet
+/// before its size is known.
+const MAX_SUPER_PACKET_FRAMES: u64 = 64;
+const MAX_SUPER_PACKET_BYTES: u64 = 65_536;
 
-/// What a thread takes of a receive queue at once: its queues use the same memory, one after the
-/// other.
+/// The packets of one poll. All queues of a thread use the same buffer, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct PollBuffer(Vec<RxPacket<Buffer>>);
 
 impl PollBuffer {
-    /// Has room for as many packets as a poll takes, 200 KB: a queue must not be polled before.
+    /// Allocates room for the packets of one poll, 200 KB; required before the first poll.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// There is not enough memory.
     pub(crate) fn reserve(&mut self) -> io::Result<()> {
         Ok(self.0.try_reserve_exact(POLL_LIMIT)?)
     }
 
-    /// After a panic: what is left in it is lost.
+    /// Drops the packets that are left in it after a panic.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 }
 
-/// One receive queue of a port.
+/// A receive queue of a port.
 #[derive(Debug)]
 pub(crate) struct Ingress {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedPort>,
     pub(crate) receive: Box<dyn Receive>,
     runtime: Runtime,
     policy: Option<Policy>,
     key: HashKey,
     aggregator: Aggregator<Buffer>,
-    /// What came ahead of others waits here for them, where the port's limits say so.
+    /// Holds packets that arrived ahead of their sequence until the gap is filled, if the port's
+    /// limits enable it.
     gaps: Option<Gaps<Buffer>>,
-    /// The aggregator's counters as of the last time that they were added to the port's.
-    counted: Counters,
+    /// The aggregator's counters when they were last added to the port's.
+    reported: Counters,
     pub(crate) dispatch: Dispatch,
-    /// What the aggregator's count of packets will be when it has seen all that was polled.
-    polled: u64,
-    /// The bell of the thread that polls it.
+    /// Value that the aggregator's packet counter will have after all polled packets.
+    expected_in: u64,
+    /// The doorbell of the thread that polls the queue.
     bell: Arc<Doorbell>,
-    /// Which opening of the port this is a queue of.
+    /// The opening of the port that this queue belongs to.
     pub(crate) opening: u32,
-    /// Its descriptor's name in the thread's `epoll`, while it is there.
+    /// Identifies the queue's descriptor in the thread's `epoll`, while it is registered.
     pub(crate) token: u64,
-    /// May there be packets?
+    /// Whether the queue may have packets.
     pub(crate) ready: bool,
-    /// It is left alone until then, in nanoseconds: its interface is down.
+    /// The queue is not polled until this time, in nanoseconds, because its interface is down.
     pub(crate) paused_until: Option<u64>,
-    /// What the queue counts.
+    /// The queue's counters.
     counts: Arc<QueueCounts>,
-    /// What it receives is limited to a rate.
+    /// Whether a rate limits what the port receives.
     is_limited: bool,
-    /// No more may be taken of what it received until then, in nanoseconds.
+    /// The queue is not polled until this time, in nanoseconds, because of its rate limit.
     pub(crate) throttled_until: Option<u64>,
-    /// It waits for a worker: when the thread is woken, it may go on.
-    pub(crate) watching: bool,
-    /// Its readiness ends a wait only when it is new
-    /// ([`PollThread`](crate::poll_thread::PollThread) says why).
-    pub(crate) edge: bool,
-    /// Nothing was with workers when its readiness was looked at last.
-    pub(crate) armed: bool,
+    /// Whether the queue waits for a worker; if so, it may go on when the thread is woken.
+    pub(crate) waits_for_worker: bool,
+    /// Whether its descriptor is edge-triggered; see
+    /// [`PollThread`](crate::poll_thread::PollThread).
+    pub(crate) edge_triggered: bool,
+    /// Whether no packets were with workers when the descriptor was last checked.
+    pub(crate) is_quiet: bool,
 }
 
 impl Ingress {
-    /// A queue of a port, polled by the thread with this bell. `key` should be random.
+    /// Returns a queue of a port, polled by the thread with this doorbell. `key` should be random.
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<SharedPort>,
         queue: u16,
         receive: Box<dyn Receive>,
         key: HashKey,
-        steering: Arc<State>,
+        steering: Arc<SteeringState>,
         bell: Arc<Doorbell>,
         token: u64,
     ) -> Self {
@@ -106,38 +106,39 @@ impl Ingress {
             counts: shared.counts.queues.receives_by(queue),
             shared,
             dispatch,
-            polled: 0,
+            expected_in: 0,
             bell,
             receive,
             runtime,
             policy: None,
             key,
             gaps: gaps(&runtime, key),
-            aggregator: passing(key),
-            counted: Counters::default(),
+            aggregator: pass_through(key),
+            reported: Counters::default(),
             opening,
             token,
             ready: true,
             paused_until: None,
             is_limited,
             throttled_until: None,
-            watching: false,
-            edge: false,
-            armed: false,
+            waits_for_worker: false,
+            edge_triggered: false,
+            is_quiet: false,
         };
         ingress.set_policy(runtime.policy());
         ingress
     }
 
-    /// Aggregates so from here on; where there is no memory for it, as before, or not at all.
-    /// Nothing may be held.
+    /// Changes the aggregation policy. Without memory for it the old policy stays, or aggregation
+    /// is switched off. No packet may be held.
     fn set_policy(&mut self, policy: Option<Policy>) {
-        match policy
-            .map_or_else(|| Ok(passing(self.key)), |policy| Aggregator::try_new(policy, self.key))
-        {
+        match policy.map_or_else(
+            || Ok(pass_through(self.key)),
+            |policy| Aggregator::try_new(policy, self.key),
+        ) {
             Ok(aggregator) => {
                 (self.policy, self.aggregator) = (policy, aggregator);
-                (self.counted, self.polled) = (Counters::default(), 0);
+                (self.reported, self.expected_in) = (Counters::default(), 0);
             }
             Err(error) => {
                 let how =
@@ -147,12 +148,12 @@ impl Ingress {
         }
     }
 
-    /// Settings have changed.
-    pub(crate) fn refresh(&mut self, output: &mut Output, packets: &mut PollBuffer) {
+    /// Rereads the port's settings.
+    pub(crate) fn refresh(&mut self, forwarder: &mut PacketForwarder, packets: &mut PollBuffer) {
         self.runtime = self.shared.runtime();
         self.is_limited = self.shared.buckets.limit_rx();
         if self.throttled_until.take().is_some() {
-            // By the rates that hold now, more may be allowed.
+            // The new rates may allow more packets.
             (self.paused_until, self.ready) = (None, true);
         }
         let policy = self.runtime.policy();
@@ -160,18 +161,18 @@ impl Ingress {
             || self.gaps.as_ref().map_or(0, |gaps| gaps.limits().hold_time)
                 != gap_timeout(&self.runtime)
         {
-            self.drain(output, packets);
+            self.drain(forwarder, packets);
             self.gaps = gaps(&self.runtime, self.key);
             self.set_policy(policy);
         }
-        // What is held was received under the old settings, and is steered by them.
-        self.drain(output, packets);
+        // Held packets were received under the old settings, and are dispatched by them.
+        self.drain(forwarder, packets);
         self.dispatch.refresh(&self.shared, &self.bell, self.runtime.has(Feature::ReceiveHashing));
     }
 
-    /// Does what is due without packets: sends what waited for room, leaves CPUs that are not
-    /// wanted any more.
-    pub(crate) fn tend(&mut self) {
+    /// Performs the work that is due without packets: sends what waited for room, and closes the
+    /// backlogs of CPUs that are no longer in the mask.
+    pub(crate) fn run_deferred(&mut self) {
         if self.dispatch.is_on() {
             if self.dispatch.is_stuck() {
                 self.dispatch.end_of_round(&self.shared);
@@ -180,34 +181,34 @@ impl Ingress {
         }
     }
 
-    /// After a panic: what is in the thread's hands is lost, and counted; `unsent` of it were on
-    /// their way out.
-    pub(crate) fn lose(&mut self, unsent: u64) {
+    /// Counts as lost, after a panic, the packets that the thread had in its hands; `unsent` of
+    /// them were waiting to be sent.
+    pub(crate) fn count_lost(&mut self, unsent: u64) {
         let counters = self.aggregator.counters();
-        let unseen = self.polled.saturating_sub(counters.packets_in);
+        let unseen = self.expected_in.saturating_sub(counters.packets_in);
         self.shared.counts.dropped(DropReason::Panic, unsent + counters.held + unseen);
         self.gaps = gaps(&self.runtime, self.key);
-        // The old one's memory is given back first: the new one needs as much.
+        // Frees the old aggregator before the new one takes as much memory.
         let policy = self.policy.take();
         self.set_policy(None);
         self.set_policy(policy);
         self.dispatch.lose();
     }
 
-    /// Takes what has arrived, and sends it on its way; says how many packets that were.
+    /// Polls the queue, forwards the packets, and returns their number.
     pub(crate) fn poll(
         &mut self,
-        output: &mut Output,
+        forwarder: &mut PacketForwarder,
         PollBuffer(packets): &mut PollBuffer,
         now: u64,
     ) -> Result<usize, PortError> {
         if self.dispatch.must_wait() {
-            // Nothing is lost by it: the packets wait in the port. When workers have gone on, this
-            // thread is woken.
+            // No packet is lost: they wait in the port, and workers wake this thread when they have
+            // gone on.
             self.receive.give_back();
             return Ok(0);
         }
-        let limit = if self.is_limited { self.allowed(now) } else { POLL_LIMIT };
+        let limit = if self.is_limited { self.packet_allowance(now) } else { POLL_LIMIT };
         if limit == 0 {
             self.receive.give_back();
             return Ok(0);
@@ -215,13 +216,13 @@ impl Ingress {
         let polled = self.receive.poll(packets, limit);
         let received = packets.len();
         if received != 0 {
-            if output.copies.is_on() {
-                output.copies.received(&self.shared, packets);
+            if forwarder.copies.is_on() {
+                forwarder.copies.received(&self.shared, packets);
             }
             if self.is_limited {
                 self.charge(packets, now);
             }
-            self.take(output, packets, now);
+            self.take(forwarder, packets, now);
         } else if self
             .gaps
             .as_ref()
@@ -229,31 +230,32 @@ impl Ingress {
             .is_some_and(|deadline| deadline <= now)
         {
             self.fill_gaps(packets, now);
-            self.aggregate(output, packets, now);
+            self.aggregate(forwarder, packets, now);
         } else if self.policy.is_some_and(|policy| policy.hold_time != 0)
             && self.aggregator.counters().held != 0
         {
-            self.end(output, now);
+            self.end(forwarder, now);
         }
         self.receive.give_back();
         polled.map(|_| received)
     }
 
-    /// How many packets may be taken of what was received, each of which may be the longest there
-    /// is; 0: none, until a time that is set.
+    /// Returns how many packets the rate limits allow, if each has the maximum size. If 0, sets the
+    /// time of the next poll.
     #[cold]
-    fn allowed(&mut self, now: u64) -> usize {
+    fn packet_allowance(&mut self, now: u64) -> usize {
         let buckets = &self.shared.buckets;
         let mut allowed = POLL_LIMIT;
         self.throttled_until = None;
-        for (has, of_each) in
-            [(buckets.rx_packets.has(now), MOST_PACKETS), (buckets.rx_bytes.has(now), MOST_BYTES)]
-        {
+        for (has, of_each) in [
+            (buckets.rx_packets.has(now), MAX_SUPER_PACKET_FRAMES),
+            (buckets.rx_bytes.has(now), MAX_SUPER_PACKET_BYTES),
+        ] {
             match has {
-                Has::Some(amount) => {
+                BucketLevel::Some(amount) => {
                     allowed = allowed.min((amount / of_each).clamp(1, POLL_LIMIT as u64) as usize)
                 }
-                Has::NothingUntil(time) => {
+                BucketLevel::EmptyUntil(time) => {
                     self.throttled_until = self.throttled_until.max(Some(time))
                 }
             }
@@ -265,7 +267,7 @@ impl Ingress {
         0
     }
 
-    /// Takes from the buckets what was received.
+    /// Takes the received packets from the rate limits.
     #[cold]
     fn charge(&self, packets: &[RxPacket<Buffer>], now: u64) {
         let size = |packet: &RxPacket<Buffer>| {
@@ -280,16 +282,22 @@ impl Ingress {
         buckets.rx_bytes.charge(packets.iter().map(size).sum(), now);
     }
 
-    fn take(&mut self, output: &mut Output, packets: &mut Vec<RxPacket<Buffer>>, now: u64) {
+    fn take(
+        &mut self,
+        forwarder: &mut PacketForwarder,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        now: u64,
+    ) {
         let waiting = self.gaps.as_ref().map_or(0, |gaps| gaps.counters().waiting);
-        self.polled = self.aggregator.counters().packets_in + waiting + packets.len() as u64;
+        self.expected_in = self.aggregator.counters().packets_in + waiting + packets.len() as u64;
         self.dispatch.received(&self.shared, packets.len(), now);
         let (checksums, hashes) =
             (self.runtime.has(Feature::RxChecksumming), self.runtime.has(Feature::ReceiveHashing));
         if !checksums || !hashes {
             for packet in &mut *packets {
                 packet.hash = packet.hash.filter(|_| hashes);
-                // A partial checksum is no verdict of the device's: the packet has none yet.
+                // A partial checksum is not a result of the device's verification; it has yet to be
+                // completed.
                 if !checksums && !matches!(packet.checksum, RxChecksum::Partial { .. }) {
                     packet.checksum = RxChecksum::None;
                 }
@@ -306,10 +314,11 @@ impl Ingress {
             packets.iter_mut().for_each(|packet| tag::sort(packet, protocol));
         }
         self.fill_gaps(packets, now);
-        self.aggregate(output, packets, now);
+        self.aggregate(forwarder, packets, now);
     }
 
-    /// Takes out what came ahead of others, and puts in what has waited.
+    /// Moves packets that arrived ahead of a gap out of the batch, and packets whose gap is filled
+    /// into it.
     #[inline]
     fn fill_gaps(&mut self, packets: &mut Vec<RxPacket<Buffer>>, now: u64) {
         if let Some(gaps) = &mut self.gaps {
@@ -319,68 +328,80 @@ impl Ingress {
         }
     }
 
-    fn aggregate(&mut self, output: &mut Output, packets: &mut Vec<RxPacket<Buffer>>, now: u64) {
+    fn aggregate(
+        &mut self,
+        forwarder: &mut PacketForwarder,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        now: u64,
+    ) {
         let Ingress { shared, aggregator, policy, dispatch, .. } = self;
-        let mut sink = |packet: SuperPacket<'_, Buffer>| dispatch.forward(shared, output, packet);
+        let mut sink =
+            |packet: SuperPacket<'_, Buffer>| dispatch.forward(shared, forwarder, packet);
         if policy.is_some() {
             aggregator.receive_batch(packets, now, &mut sink);
         } else {
             packets.drain(..).for_each(|packet| aggregator.bypass(packet, &mut sink));
         }
-        self.end(output, now);
+        self.end(forwarder, now);
     }
 
-    /// Ends a poll: what may not be held leaves, and all that waits is sent.
-    fn end(&mut self, output: &mut Output, now: u64) {
+    /// Ends a poll: flushes packets that may not be held longer, and sends all waiting frames.
+    fn end(&mut self, forwarder: &mut PacketForwarder, now: u64) {
         let Ingress { shared, aggregator, dispatch, .. } = self;
         aggregator.poll_end(now, &mut |packet: SuperPacket<'_, Buffer>| {
-            dispatch.forward(shared, output, packet)
+            dispatch.forward(shared, forwarder, packet)
         });
         self.count();
-        output.flush();
+        forwarder.flush();
         self.dispatch.end_of_round(&self.shared);
     }
 
     fn count(&mut self) {
-        // The aggregator's counters only grow, and are this thread's: what is new is what is not
-        // counted yet.
+        // The aggregator's counters only increase and belong to this thread, so the difference has
+        // not been reported yet.
         let (counters, counts) = (*self.aggregator.counters(), &self.shared.counts);
-        counts.received(&self.counted, &counters);
-        self.counted = counters;
+        counts.received(&self.reported, &counters);
+        self.reported = counters;
     }
 
-    /// Sends on its way all that is held.
-    pub(crate) fn drain(&mut self, output: &mut Output, PollBuffer(packets): &mut PollBuffer) {
+    /// Flushes and forwards all held packets.
+    pub(crate) fn drain(
+        &mut self,
+        forwarder: &mut PacketForwarder,
+        PollBuffer(packets): &mut PollBuffer,
+    ) {
         let Ingress { shared, aggregator, dispatch, gaps, .. } = self;
         if let Some(gaps) = gaps
             && gaps.counters().waiting != 0
         {
             gaps.release_all(packets);
             aggregator.receive_batch(packets, 0, &mut |packet: SuperPacket<'_, Buffer>| {
-                dispatch.forward(shared, output, packet)
+                dispatch.forward(shared, forwarder, packet)
             });
         }
         aggregator.flush_all(&mut |packet: SuperPacket<'_, Buffer>| {
-            dispatch.forward(shared, output, packet)
+            dispatch.forward(shared, forwarder, packet)
         });
         self.count();
-        output.flush();
+        forwarder.flush();
         self.dispatch.end_of_round(&self.shared);
     }
 
-    /// When something held must leave, in nanoseconds; `None`: nothing is held.
+    /// Returns the time at which a held packet must leave, in nanoseconds; `None` if none is held.
     pub(crate) fn deadline(&self) -> Option<u64> {
         let gaps = self.gaps.as_ref().and_then(Gaps::deadline);
         self.aggregator.deadline().into_iter().chain(gaps).min()
     }
 }
 
-/// What packets pass that are not aggregated: it holds nothing, and takes next to no memory.
-fn passing(key: HashKey) -> Aggregator<Buffer> {
+/// Returns an aggregator that holds no packets and takes almost no memory, for packets that are not
+/// aggregated.
+fn pass_through(key: HashKey) -> Aggregator<Buffer> {
     Aggregator::new(Policy::gro().with_partial_checksums().with_max_flows(8), key)
 }
 
-/// How long segments may wait for those before them: only what is aggregated gains by it.
+/// Returns how long segments may wait for earlier ones; 0 without aggregation, which would not gain
+/// by it.
 fn gap_timeout(runtime: &Runtime) -> u64 {
     if runtime.policy().is_some() { runtime.limits.gap_timeout } else { 0 }
 }
@@ -390,7 +411,7 @@ fn gaps(runtime: &Runtime, key: HashKey) -> Option<Gaps<Buffer>> {
     (hold_time != 0).then(|| Gaps::new(GapLimits::new(hold_time), key))
 }
 
-/// How many frames a received packet is on a wire.
+/// Returns the number of wire frames of a received packet.
 fn segments(packet: &RxPacket<Buffer>) -> u32 {
     let head = packet.buffers().next().map_or(&[][..], Buffer::bytes);
     packet.gso.map_or(1, |gso| wire_segments(head, packet.length(), gso, packet.checksum))

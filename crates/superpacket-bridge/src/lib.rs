@@ -1,17 +1,17 @@
 //! A learning bridge in user space that gives every port the offloads it lacks.
 //!
-//! Ports that take super-packets get them whole; for the others they are cut as late as possible,
-//! at the port itself. What arrives in single packets is aggregated as early as possible. Each
-//! offload has its name in ethtool and is switched for each port while the bridge runs.
+//! Ports that accept super-packets receive them whole. For other ports packets are segmented as
+//! late as possible, at the egress port. Single packets are aggregated as early as possible. Each
+//! offload has its ethtool name, and is switched per port while the bridge runs.
 //!
-//! A packet's way, one file a step:
+//! The path of a packet, one file per step:
 //! ```text
 //! poll_thread  a thread polls its receive queues
-//! ingress      checksums and hashes are believed or not; GRO or LRO
-//! steering     in place, or over to the worker of another CPU (handover), a poll thread too
-//! output       addresses are learned and looked up; one port, or all others, or a group's (multicast)
-//! egress       whole if the port takes it; else cut, filled in, fragmented or dropped; sent in batches
-//! monitor      what ports receive and send, copied for who asks for it
+//! ingress      trusts or drops device checksums and hashes; GRO or LRO
+//! steering     processes in place, or hands over (handover) to the worker of another CPU
+//! output       learns and looks up addresses; one port, all others, or a group's (multicast)
+//! egress       sends whole, segments, completes checksums, fragments or drops; sends in batches
+//! monitor      copies what ports receive and send, on request
 //! ```
 //!
 //! ```no_run
@@ -32,6 +32,7 @@
 mod bridge;
 mod bucket;
 mod claim;
+mod command;
 pub mod config;
 pub mod consumer;
 pub mod control;
@@ -51,7 +52,6 @@ mod loops;
 pub mod metrics;
 pub mod monitor;
 mod multicast;
-mod order;
 mod output;
 mod poll_thread;
 pub mod privileges;
@@ -76,7 +76,7 @@ pub use bridge::{Bridge, Steered};
 pub use error::BridgeError;
 pub use forwarder::Forwarder;
 
-/// Runs the example of the crate's README with the tests.
+/// Runs the example of the crate's README as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! A thread that hears from the kernel when an interface comes, goes or changes.
+//! A thread that reports when a network interface is added, removed or changed.
 
 use std::io;
 
@@ -8,14 +8,15 @@ use superpacket_port::system::LinkEvents;
 
 use crate::stoppable::Stoppable;
 
-/// How long at least lies between two notices: a host on which hundreds of interfaces come at once
-/// is not looked at hundreds of times.
-const SPACING: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// Minimum interval between two notices, so that hundreds of new interfaces do not cause hundreds
+/// of checks.
+const MIN_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Calls `changed` from a thread of its own after what `events` tell, until the thread is dropped.
+/// Starts a thread that calls `changed` after `events` report a change, until the returned value is
+/// dropped.
 ///
 /// # Errors
-/// What the system says if it gives no thread or descriptor.
+/// The system's error if there is no thread or descriptor.
 pub(crate) fn watch(
     events: LinkEvents,
     mut changed: impl FnMut() + Send + 'static,
@@ -30,19 +31,20 @@ pub(crate) fn watch(
                 }
                 if events.take()? {
                     changed();
-                    if is_first_ready(&mut waiting[..1], Some(&SPACING))? {
+                    if is_first_ready(&mut waiting[..1], Some(&MIN_INTERVAL))? {
                         return Ok(());
                     }
                 }
             }
         };
         if let Err(error) = listen() {
-            tracing::warn!(%error, "changes of interfaces are not heard of any more at once");
+            tracing::warn!(%error, "the kernel no longer reports interface changes: ports are checked at intervals");
         }
     })
 }
 
-/// Waits until one of them is ready, or the time is over; says whether it is the first.
+/// Waits until a descriptor is ready or the timeout expires; returns whether the first one is
+/// ready.
 fn is_first_ready(waiting: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> io::Result<bool> {
     match poll(waiting, timeout) {
         Ok(_) => Ok(!waiting[0].revents().is_empty()),

@@ -1,10 +1,11 @@
-//! Tells frames that came round a loop from all others.
+//! Detects frames that return through a loop in the network.
 //!
-//! An address that is seen at two ports is only a hint: anybody can send with the address of
-//! another. What nobody but a loop does is to bring the very same frame back, by a port that this
-//! bridge has just sent it to. A frame that is dropped for it has gone to all ports that it would
-//! go to now, but for the one that its first copy came by: so whoever repeats the frames of others,
-//! or sends them ahead, takes nothing from them.
+//! An address seen at two ports is only a hint, because anybody can send with another's address.
+//! The proof is an identical frame that returns by a port to which this bridge has just sent it.
+//! A frame is dropped only if its
+//! first copy has gone to every port that this copy would go to, except the port that received the
+//! first copy. So a host that replays other hosts' frames, or sends them ahead, cannot suppress
+//! them.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::ops::Range;
@@ -14,75 +15,74 @@ use superpacket::packet::RxChecksum;
 use superpacket::super_packet::SuperPacket;
 use superpacket_port::Buffer;
 
-use crate::multicast::Given;
+use crate::multicast::Recipients;
 use crate::settings::MAX_PORTS;
 
-/// A flooded frame that is the same as one within this time may have come round, in ticks of the
-/// table. Who asks again does so later: ARP and neighbour discovery after a second.
+/// A flooded frame with a copy within this time may be from a loop, in table ticks. Retries come
+/// later: ARP and neighbour discovery repeat after a second.
 pub(crate) const WINDOW: u16 = 50;
 
-/// How many frames are remembered while a loop is suspected.
+/// Number of frames remembered while a loop is suspected.
 pub(crate) const REMEMBERED: usize = 4096;
 
-/// Frames whose hashes leave them the same places: a cache line.
+/// Frames per set of the hash table: one cache line.
 const WAYS: usize = 8;
 
-/// For so many ticks, a frame keeps its place although others have none. A frame of a loop is back
-/// in less; if frames took their places from each other at once, all of them would go round for
-/// ever.
-const KEPT: u16 = 2;
+/// Ticks for which a frame keeps its slot although no other is free. A looping frame returns
+/// sooner. If frames evicted each other at once, all of them would circulate for ever.
+const MIN_KEEP: u16 = 2;
 
-/// How often a port that is part of a loop may repeat a frame within [`WINDOW`]. A frame that goes
-/// round in one direction comes back to the port that it first came by, as if its sender repeated
-/// it.
-pub(crate) const MOST_REPEATS: u64 = 8;
+/// Maximum repeats within [`WINDOW`] by a port that is part of a loop. A frame that circulates in
+/// one direction returns to the port of its first copy, as if its sender repeated it.
+pub(crate) const MAX_LOOP_REPEATS: u64 = 8;
 
-/// How long a hint or a frame that came back counts, in ticks: what goes round in one direction
-/// only shows itself when somebody else speaks to all, as ARP does about once a minute.
+/// Lifetime of a hint or a returned frame, in ticks. A one-directional loop shows only when
+/// another host broadcasts, which ARP does about once a minute.
 const SUSPICION: u64 = 6000;
 
-/// How seldom the log speaks of loops, in ticks: who chooses the traffic must not fill it.
+/// Minimum interval between log messages about loops, in ticks, so that traffic cannot fill the
+/// log.
 const WARN_INTERVAL: u64 = 100;
 
-/// The frames that were flooded within the last half second, while a loop is suspected. Shared by
-/// all threads, without a lock.
+/// The frames flooded within the last half second, while a loop is suspected. Shared by all threads
+/// without a lock.
 #[derive(Debug)]
 pub(crate) struct LoopGuard {
-    /// Random: who chooses the traffic must not choose the places, nor know which bytes of a long
-    /// packet are looked at.
+    /// Random, so that a sender can predict neither slots nor the bytes of a long packet that are
+    /// hashed.
     hasher: RandomState,
     frames: Box<[[AtomicU64; WAYS]]>,
-    /// By port: when a frame that had first come by another port came back there; 0: never.
-    returned: Box<[AtomicU64]>,
-    /// When an address was last seen at two ports; 0: never.
-    suspected: AtomicU64,
-    /// When the log last spoke of a loop; 0: never.
-    warned: AtomicU64,
+    /// By port: when a frame first received by another port returned there; 0 for never.
+    last_return: Box<[AtomicU64]>,
+    /// When an address was last seen at two ports; 0 for never.
+    last_suspicion: AtomicU64,
+    /// When the last log message about a loop was written; 0 for never.
+    last_warning: AtomicU64,
 }
 
-/// A port that a frame came by.
+/// The port that received a frame.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct IngressPort {
     pub(crate) port: u16,
-    /// What comes by it goes to no isolated port.
+    /// Whether the port is isolated; its frames reach no other isolated port.
     pub(crate) is_isolated: bool,
 }
 
-/// A flooded frame: 32 bits of its hash, 16 of the tick of its first copy, the port of that copy
-/// (10 bits), how often that port has repeated it (4 bits), whether that port was isolated, and
-/// whether another port has repeated the frame.
+/// A record of a flooded frame: 32 bits of its hash, 16 bits of the tick of its first copy, that
+/// copy's port (10 bits), the repeats by that port (4 bits), whether that port was isolated, and
+/// whether another port repeated the frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Flooded(u64);
+struct FloodedFrame(u64);
 
-/// The greatest number of repeats that is counted.
-const COUNTED: u64 = 0xf;
+/// Maximum repeats that are counted.
+const MAX_REPEATS: u64 = 0xf;
 
-const _: () = assert!(MOST_REPEATS <= COUNTED);
+const _: () = assert!(MAX_LOOP_REPEATS <= MAX_REPEATS);
 
-impl Flooded {
-    fn new(tag: u32, tick: u16, by: Arrival) -> Flooded {
+impl FloodedFrame {
+    fn new(tag: u32, tick: u16, by: IngressPort) -> FloodedFrame {
         let place = u64::from(tag) << 32 | u64::from(tick) << 16;
-        Flooded(place | u64::from(by.port & 0x3ff) << 6 | u64::from(by.is_isolated) << 1)
+        FloodedFrame(place | u64::from(by.port & 0x3ff) << 6 | u64::from(by.is_isolated) << 1)
     }
 
     fn tag(self) -> u32 {
@@ -93,11 +93,11 @@ impl Flooded {
         (self.0 >> 16) as u16
     }
 
-    /// How long ago the first copy came, for a frame that is there.
+    /// Returns the ticks since the first copy.
     fn age(self, tick: u16) -> u16 {
         match tick.wrapping_sub(self.tick()) {
             age if age <= u16::MAX / 2 => age,
-            // Another thread's round began later.
+            // The time is from another thread's later round.
             _ => 0,
         }
     }
@@ -107,11 +107,11 @@ impl Flooded {
     }
 
     fn repeats(self) -> u64 {
-        self.0 >> 2 & COUNTED
+        self.0 >> 2 & MAX_REPEATS
     }
 
-    /// Did the first copy come by an isolated port?
-    fn is_of_isolated(self) -> bool {
+    /// Returns whether the first copy was received by an isolated port.
+    fn is_from_isolated_port(self) -> bool {
         self.0 & 2 != 0
     }
 
@@ -119,55 +119,56 @@ impl Flooded {
         self.0 & 1 != 0
     }
 
-    fn repeated(self) -> Flooded {
-        if self.repeats() == COUNTED { self } else { Flooded(self.0 + 4) }
+    fn repeated(self) -> FloodedFrame {
+        if self.repeats() == MAX_REPEATS { self } else { FloodedFrame(self.0 + 4) }
     }
 
-    fn returned(self) -> Flooded {
-        Flooded(self.0 | 1)
+    fn returned(self) -> FloodedFrame {
+        FloodedFrame(self.0 | 1)
     }
 }
 
 impl LoopGuard {
-    /// Nothing is suspected.
+    /// Returns a guard without frames that suspects no loop.
     pub(crate) fn new() -> Self {
         LoopGuard {
             hasher: RandomState::new(),
             frames: (0..REMEMBERED / WAYS).map(|_| Default::default()).collect(),
-            returned: (0..MAX_PORTS).map(|_| AtomicU64::new(0)).collect(),
-            suspected: AtomicU64::new(0),
-            warned: AtomicU64::new(0),
+            last_return: (0..MAX_PORTS).map(|_| AtomicU64::new(0)).collect(),
+            last_suspicion: AtomicU64::new(0),
+            last_warning: AtomicU64::new(0),
         }
     }
 
-    /// An address was seen at two ports at once: there may be a loop.
+    /// Records that an address was seen at two ports, so there may be a loop.
     pub(crate) fn suspect(&self, now: u64) {
-        self.suspected.store(now, Ordering::Relaxed);
+        self.last_suspicion.store(now, Ordering::Relaxed);
     }
 
-    /// Are flooded frames to be looked at?
+    /// Returns whether flooded frames must be checked.
     pub(crate) fn is_suspected(&self, now: u64) -> bool {
-        is_recent(&self.suspected, now)
+        is_recent(&self.last_suspicion, now)
     }
 
-    /// Has this frame, which a port received and which is about to be flooded to at least one port,
-    /// come round a loop? If it is the first of its kind, it is remembered. `given` says to whom it
-    /// goes if it is for many.
+    /// Returns whether this frame, which is about to be flooded to at least one port, has returned
+    /// through a loop. The first copy of a frame is recorded. `recipients` lists the receivers of a
+    /// multicast frame.
     #[cold]
     pub(crate) fn has_come_round(
         &self,
-        by: Arrival,
+        by: IngressPort,
         packet: &SuperPacket<'_, Buffer>,
-        given: &Given,
+        recipients: &Recipients,
         now: u64,
     ) -> bool {
-        let hash = self.hash(packet, given);
+        let hash = self.hash(packet, recipients);
         let set = &self.frames[hash as usize % self.frames.len()];
-        // 0 is a free place.
+        // 0 marks a free slot.
         let (tag, tick) = (((hash >> 32) as u32).max(1), now as u16);
-        // Again if another thread has just changed the place; a frame that comes round comes again.
+        // Retried if another thread has just changed the slot. If all attempts fail, the frame
+        // passes; a looping frame returns.
         for _ in 0..WAYS {
-            let words = set.each_ref().map(|place| Flooded(place.load(Ordering::Relaxed)));
+            let words = set.each_ref().map(|place| FloodedFrame(place.load(Ordering::Relaxed)));
             let known =
                 words.iter().position(|known| known.tag() == tag && known.age(tick) < WINDOW);
             let (index, next, came_round) = match known {
@@ -175,11 +176,11 @@ impl LoopGuard {
                     let (next, came_round) = self.came_again(words[index], tick, by, now);
                     (index, next, came_round)
                 }
-                // The time stays that of the first: what is sent again and again passes now and
-                // then.
+                // Keeps the time of the first copy, so that a frame that a host keeps repeating
+                // passes now and then.
                 None => match oldest(&words, tick) {
-                    Some(index) => (index, Flooded::new(tag, tick, by), false),
-                    // It has its turn when there is a place.
+                    Some(index) => (index, FloodedFrame::new(tag, tick, by), false),
+                    // Every slot is in use; the frame is recorded when it returns.
                     None => return false,
                 },
             };
@@ -195,85 +196,90 @@ impl LoopGuard {
         false
     }
 
-    /// A frame that is known came again: what is remembered of it now, and has it come round?
-    fn came_again(&self, known: Flooded, tick: u16, by: Arrival, now: u64) -> (Flooded, bool) {
+    /// Handles another copy of a recorded frame. Returns the new record, and whether the frame has
+    /// returned through a loop.
+    fn came_again(
+        &self,
+        known: FloodedFrame,
+        tick: u16,
+        by: IngressPort,
+        now: u64,
+    ) -> (FloodedFrame, bool) {
         let port = by.port;
-        if known.port() != port && known.is_of_isolated() && !by.is_isolated {
-            // No isolated port has had it yet, and this copy goes to them. The next one has gone
-            // to all.
-            return (Flooded::new(known.tag(), tick, by), false);
+        if known.port() != port && known.is_from_isolated_port() && !by.is_isolated {
+            // Isolated ports have not received the frame, and this copy reaches them. The next copy
+            // has reached all.
+            return (FloodedFrame::new(known.tag(), tick, by), false);
         }
-        let returned = &self.returned[usize::from(port) % MAX_PORTS];
+        let returned = &self.last_return[usize::from(port) % MAX_PORTS];
         if known.port() != port {
             returned.store(now, Ordering::Relaxed);
             self.warn(known.port(), port, now);
             return (known.returned(), true);
         }
         let is_of_loop = known.has_returned() || is_recent(returned, now);
-        (known.repeated(), is_of_loop && known.repeats() >= MOST_REPEATS)
+        (known.repeated(), is_of_loop && known.repeats() >= MAX_LOOP_REPEATS)
     }
 
-    fn hash(&self, packet: &SuperPacket<'_, Buffer>, given: &Given) -> u64 {
+    fn hash(&self, packet: &SuperPacket<'_, Buffer>, recipients: &Recipients) -> u64 {
         let mut hasher = self.hasher.build_hasher();
-        identify(packet, given, &mut hasher);
+        identify(packet, recipients, &mut hasher);
         hasher.finish()
     }
 
-    /// Says that there is a loop, unless it has just been said.
+    /// Logs that there is a loop, at most once per interval.
     fn warn(&self, first: u16, port: u16, now: u64) {
-        let warned = self.warned.load(Ordering::Relaxed);
-        if (warned == 0 || now.saturating_sub(warned) >= WARN_INTERVAL)
+        let last_warning = self.last_warning.load(Ordering::Relaxed);
+        if (last_warning == 0 || now.saturating_sub(last_warning) >= WARN_INTERVAL)
             && self
-                .warned
-                .compare_exchange(warned, now, Ordering::Relaxed, Ordering::Relaxed)
+                .last_warning
+                .compare_exchange(last_warning, now, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
         {
             tracing::warn!(
                 first,
                 again = port,
-                "a loop: a frame that was flooded came back by another port (by number, from 0 on), and is dropped there"
+                "a loop: a flooded frame returned by another port (numbered from 0), and is dropped"
             );
         }
     }
 }
 
-/// The place that a frame may have that has none: a free one, or that of the oldest.
-fn oldest(words: &[Flooded; WAYS], tick: u16) -> Option<usize> {
-    let age = |known: &Flooded| if known.0 == 0 { u16::MAX } else { known.age(tick) };
+/// Returns the slot for a new frame: a free one, or the oldest.
+fn oldest(words: &[FloodedFrame; WAYS], tick: u16) -> Option<usize> {
+    let age = |known: &FloodedFrame| if known.0 == 0 { u16::MAX } else { known.age(tick) };
     let (index, age) = words.iter().map(age).enumerate().max_by_key(|&(_, age)| age)?;
-    (age >= KEPT).then_some(index)
+    (age >= MIN_KEEP).then_some(index)
 }
 
-/// Was this within the time that a hint counts?
+/// Returns whether this time is recent enough to count.
 fn is_recent(time: &AtomicU64, now: u64) -> bool {
     let time = time.load(Ordering::Relaxed);
     time != 0 && now.saturating_sub(time) <= SUSPICION
 }
 
-/// Packets of at most so many bytes are hashed whole: all that are not super-packets or jumbo
-/// frames.
+/// Maximum bytes of a packet that is hashed whole; only super-packets and jumbo frames are longer.
 const WHOLE: usize = 2_048;
 
-/// So many bytes of a longer packet's start are hashed, and as many of its end.
+/// Bytes hashed at the start, and at the end, of a longer packet.
 const END: usize = 128;
 
-/// So many ranges between them are hashed, and of so many bytes.
+/// Number of ranges hashed between them, and bytes per range.
 const RANGES: usize = 16;
 const RANGE: usize = 64;
 
-/// Feeds a hasher with what tells a packet from others: its bytes, and whatever else decides who is
-/// given what. The same bytes in another VLAN go to others; cut otherwise, or with a checksum that
-/// nobody fills in, they are not what the receiver was to have.
+/// Feeds a hasher with all that identifies a packet: its bytes, VLAN, recipients, segmentation and
+/// checksum state. Copies that differ in one of these reach other stations or have other contents.
 ///
-/// Of packets of more than [`WHOLE`] bytes it is a part, so that floods of long packets cost no
-/// more than floods of short ones: both ends, and ranges between them that nobody can know who does
-/// not know the hasher's key.
-fn identify(packet: &SuperPacket<'_, Buffer>, given: &Given, hasher: &mut impl Hasher) {
+/// Of a packet longer than [`WHOLE`], only both ends and some ranges between them are hashed, so
+/// that floods of long packets cost no more than floods of short ones. The ranges depend on the
+/// hasher's secret key.
+fn identify(packet: &SuperPacket<'_, Buffer>, recipients: &Recipients, hasher: &mut impl Hasher) {
     let length = packet.length();
     let metadata = &packet.metadata;
     let partial =
         matches!(metadata.checksum, RxChecksum::Partial { .. }).then_some(metadata.checksum);
-    (metadata.vlan, metadata.gso, partial, given, length).hash(hasher);
+    (metadata.vlan, metadata.gso, partial, recipients, length).hash(hasher);
     if length <= WHOLE {
         return packet.slices().for_each(|slice| hasher.write(slice));
     }
@@ -281,12 +287,12 @@ fn identify(packet: &SuperPacket<'_, Buffer>, given: &Given, hasher: &mut impl H
     feed(packet, &between(length, hasher.finish()), hasher);
 }
 
-/// The ranges that are hashed between a packet's ends: one in each part of equal length, at a place
-/// that the seed says.
+/// Returns the ranges hashed between a packet's ends: one in each of several equal parts, at a
+/// position derived from the seed.
 fn between(length: usize, mut seed: u64) -> [Range<usize>; RANGES] {
     let part = (length - 2 * END) / RANGES;
     std::array::from_fn(|index| {
-        // Knuth's linear congruential generator, of which the upper bits are the random ones.
+        // Knuth's linear congruential generator; its upper bits are the random ones.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let offset = ((u128::from(seed) * (part - RANGE + 1) as u128) >> 64) as usize;
         let start = END + index * part + offset;
@@ -294,7 +300,7 @@ fn between(length: usize, mut seed: u64) -> [Range<usize>; RANGES] {
     })
 }
 
-/// Feeds a hasher with these ranges of a packet, which lie one behind the other.
+/// Feeds a hasher with these ranges of a packet, in ascending order.
 fn feed(packet: &SuperPacket<'_, Buffer>, ranges: &[Range<usize>], hasher: &mut impl Hasher) {
     let mut offset = 0;
     for slice in packet.slices() {
@@ -315,10 +321,10 @@ mod tests {
 
     use super::*;
 
-    /// Keeps what it is fed.
+    /// A hasher that keeps the bytes it is fed.
     struct Fed {
         bytes: Vec<u8>,
-        /// The hash of anything.
+        /// The value that `finish` returns.
         hash: u64,
     }
 
@@ -348,7 +354,7 @@ mod tests {
 
     fn fed_packet(packet: RxPacket<Buffer>, hash: u64) -> Vec<u8> {
         let mut fed = Fed { bytes: Vec::new(), hash };
-        with(packet, |packet| identify(packet, &Given::All, &mut fed));
+        with(packet, |packet| identify(packet, &Recipients::All, &mut fed));
         fed.bytes
     }
 
@@ -356,7 +362,7 @@ mod tests {
         fed_packet(received(frame), 0x9e37_79b9_7f4a_7c15)
     }
 
-    /// What is said of a frame besides its bytes.
+    /// Returns the number of bytes hashed besides the frame's own.
     fn besides() -> usize {
         fed(&[]).len()
     }
@@ -366,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_that_are_looked_at_are_bounded() {
+    fn the_number_of_hashed_bytes_is_bounded() {
         for length in [60, 127, 128, 257, 600, 1_514, WHOLE] {
             let frame = numbered(length);
             assert_eq!(fed(&frame)[besides()..], frame, "all of it");
@@ -384,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_of_a_frame_and_both_ends_of_a_long_packet_tell_it_from_others() {
+    fn every_byte_of_a_frame_and_both_ends_of_a_long_packet_are_hashed() {
         let differs = |length: usize, index: usize| {
             let mut frame = vec![0u8; length];
             let before = fed(&frame);
@@ -401,11 +407,11 @@ mod tests {
     }
 
     #[test]
-    fn where_a_long_packet_is_looked_at_nobody_knows() {
+    fn the_hashed_ranges_of_a_long_packet_are_random() {
         let length = 65_549;
         let mut looked_at = vec![0; length];
         for seed in 0..2_000u64 {
-            // As a hash is: another one altogether for each packet.
+            // Different for each packet, as a hash is.
             let ranges = between(length, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             assert!(ranges.is_sorted_by_key(|range| range.start), "{ranges:?}");
             assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "{ranges:?}");
@@ -418,7 +424,7 @@ mod tests {
             .count();
         assert!(seldom * 20 < length, "{seldom} bytes are never looked at");
         let hash = |guard: &LoopGuard| {
-            with(received(&numbered(600)), |packet| guard.hash(packet, &Given::All))
+            with(received(&numbered(600)), |packet| guard.hash(packet, &Recipients::All))
         };
         assert_ne!(
             hash(&LoopGuard::new()),
@@ -432,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_bytes_are_another_packet_where_others_are_given_it_or_it_is_cut_otherwise() {
+    fn equal_bytes_with_other_recipients_or_segmentation_are_another_packet() {
         let plain = || received(&numbered(600));
         let gso = |size| Gso::new(GsoKind::Udp, SegmentSize::new(size).expect("not zero"));
         let tagged = |protocol, control| {
@@ -458,17 +464,17 @@ mod tests {
         let fed: std::collections::HashSet<_> =
             packets.into_iter().map(|packet| fed_packet(packet, 0)).collect();
         assert_eq!(fed.len(), 8);
-        // What a port has verified is no part of it.
+        // The checksum verdict of a port does not count.
         assert_eq!(
             fed_packet(plain().with_checksum(RxChecksum::Unnecessary { level: 0 }), 0),
             fed_packet(plain(), 0)
         );
         let guard = LoopGuard::new();
-        let to = |given: Given| with(plain(), |packet| guard.hash(packet, &given));
-        assert_ne!(to(Given::All), to(Given::Ports([1, 2].into_iter().collect())));
+        let to = |recipients: Recipients| with(plain(), |packet| guard.hash(packet, &recipients));
+        assert_ne!(to(Recipients::All), to(Recipients::Ports([1, 2].into_iter().collect())));
         assert_ne!(
-            to(Given::Ports([1].into_iter().collect())),
-            to(Given::Ports([1, 2].into_iter().collect()))
+            to(Recipients::Ports([1].into_iter().collect())),
+            to(Recipients::Ports([1, 2].into_iter().collect()))
         );
     }
 }

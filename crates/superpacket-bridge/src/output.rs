@@ -1,4 +1,4 @@
-//! From a packet to the ports that it leaves by: what a learning bridge does.
+//! Forwards packets to egress ports, as a learning bridge does.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,59 +9,69 @@ use superpacket::super_packet::SuperPacket;
 use superpacket::wire::MAX_HEADER;
 use superpacket_port::{Buffer, Outgoing};
 
-use crate::bucket::{Bucket, taken_by};
-use crate::consumer::{Consumer, Consuming};
+use crate::bucket::{TokenBucket, taken_by};
+use crate::consumer::{Consumer, ConsumerPort};
 use crate::counters::DropReason;
 use crate::egress::Egress;
-use crate::frame::{ADDRESSES, Addresses, Destination, Head, addresses, network_offset};
+use crate::frame::{ADDRESSES, Addresses, FrameDestination, PacketHead, addresses, network_offset};
 use crate::icmp;
-use crate::loops::Arrival;
+use crate::loops::IngressPort;
 use crate::monitor::{Copies, Monitors};
-use crate::multicast::{Given, Snooping, Speaker};
-use crate::runtime::Shared;
+use crate::multicast::{MessageSource, Recipients, Snooping};
+use crate::runtime::SharedPort;
 use crate::settings::Forwarding;
-use crate::table::{Located, Table};
+use crate::table::{AddressTable, Located};
 use crate::vlan::{PortVlans, VlanProtocol, number};
 
-/// So many frames are sent before the round ends: what is sent should still be in the cache.
+/// Number of frames after which a batch is sent early, while they are still in the cache.
 const FLUSH_AT: usize = 256;
 
-/// All ways out, for one thread.
+/// Forwards packets to the egress ports. Each poll thread has one.
 #[derive(Debug)]
-pub(crate) struct Output {
-    /// By the ports' numbers.
+pub(crate) struct PacketForwarder {
+    /// Indexed by port number.
     pub(crate) egress: Vec<Option<Egress>>,
     outgoing: Outgoing,
     segmenter: Segmenter,
-    /// What is copied for who monitors ports.
+    /// Copies packets for monitors.
     pub(crate) copies: Copies,
-    table: Arc<Table>,
-    /// Who is in which group, where the bridge listens to it.
+    table: Arc<AddressTable>,
+    /// The group members; `None` without multicast snooping.
     snooping: Option<Arc<Snooping>>,
-    /// The tags by which the bridge filters, if it does.
+    /// The type of VLAN tag that the bridge filters by, if it does.
     vlan_protocol: VlanProtocol,
-    /// The table's time, as of the round's start.
+    /// The address table's time at the start of the round.
     tick: u64,
-    /// How many senders of packets that are too long are told so.
-    answers: Arc<Bucket>,
-    /// A loop is suspected, as of the round's start.
+    /// The rate limit of ICMP answers to packets that are too long.
+    answers: Arc<TokenBucket>,
+    /// Whether a loop was suspected at the start of the round.
     loop_suspected: bool,
-    /// Ports that turned out to be gone, and which opening of them.
+    /// Ports that turned out to be gone, each with its opening.
     pub(crate) broken: BTreeSet<(u16, u32)>,
-    /// Takes the packets instead of the bridge.
-    consuming: Option<Consuming>,
-    /// When it wants to be called, in nanoseconds.
+    /// Takes all packets instead of the egress ports, if there is a consumer.
+    consumer_port: Option<ConsumerPort>,
+    /// When the consumer asked to be called next, in nanoseconds.
     pub(crate) next_call: Option<u64>,
     /// The time of the round, in nanoseconds.
     now: u64,
-    /// Packets that have come since the last time that all was sent.
+    /// Packets received since the last flush.
     unsent: u64,
 }
 
-impl Output {
-    /// No way out. Packets are bridged.
-    pub(crate) fn new(table: Arc<Table>, answers: Arc<Bucket>) -> Self {
-        Output {
+/// The addresses of a packet that may enter the bridge, with the rules that it is forwarded by.
+#[derive(Clone, Copy)]
+struct Admitted {
+    addresses: Addresses,
+    /// The forwarding flags of the ingress port.
+    rules: Forwarding,
+    /// The tag that names the packet's VLAN, if the bridge filters by VLAN.
+    tag: Option<VlanTag>,
+}
+
+impl PacketForwarder {
+    /// Returns a forwarder without ports, which bridges packets.
+    pub(crate) fn new(table: Arc<AddressTable>, answers: Arc<TokenBucket>) -> Self {
+        PacketForwarder {
             egress: Vec::new(),
             outgoing: Outgoing::new(),
             segmenter: Segmenter::new(),
@@ -73,100 +83,67 @@ impl Output {
             answers,
             loop_suspected: false,
             broken: BTreeSet::new(),
-            consuming: None,
+            consumer_port: None,
             next_call: None,
             now: 0,
             unsent: 0,
         }
     }
 
-    /// The same, which listens to who is in which group, or does not.
+    /// Enables multicast snooping, or disables it with `None`.
     pub(crate) fn with_snooping(self, snooping: Option<Arc<Snooping>>) -> Self {
-        Output { snooping, ..self }
+        PacketForwarder { snooping, ..self }
     }
 
-    /// The same, where tags of this protocol say a packet's VLAN.
+    /// Sets the type of tag that names a packet's VLAN.
     pub(crate) fn with_vlan_protocol(self, vlan_protocol: VlanProtocol) -> Self {
-        Output { vlan_protocol, ..self }
+        PacketForwarder { vlan_protocol, ..self }
     }
 
     /// Gives all packets to this consumer from now on.
     pub(crate) fn set_consumer(&mut self, consumer: Option<Box<dyn Consumer>>) {
-        self.consuming = consumer.map(Consuming::new);
+        self.consumer_port = consumer.map(ConsumerPort::new);
     }
 
-    /// A round begins, at this time in nanoseconds.
+    /// Starts a round, at the time `now` in nanoseconds.
     pub(crate) fn begin(&mut self, now: u64) {
         self.now = now;
         self.tick = self.table.now();
         self.loop_suspected = self.table.loops.is_suspected(self.tick);
     }
 
-    /// Sends a packet, received by port `from`, on its way.
-    pub(crate) fn forward(&mut self, from: &Shared, mut packet: SuperPacket<'_, Buffer>) {
+    /// Forwards a packet that port `from` received.
+    pub(crate) fn forward(&mut self, from: &SharedPort, mut packet: SuperPacket<'_, Buffer>) {
         let packets = u64::from(packet.metadata.packets);
         self.unsent += packets;
-        if self.consuming.is_some() {
+        if self.consumer_port.is_some() {
             return self.consume(from, packet);
         }
-        let came_by = self.egress.get(usize::from(from.number)).and_then(Option::as_ref);
-        let vlans = came_by.and_then(|egress| egress.vlans.as_deref());
-        let tag = match vlans.map(|vlans| vlans.admit(packet.metadata.vlan, self.vlan_protocol)) {
-            None => None,
-            Some(None) => return from.counts.dropped(DropReason::Vlan, packets),
-            // From here on it says the packet's VLAN, and the addresses are of that VLAN.
-            Some(tag) => {
-                packet.metadata.vlan = tag;
-                tag
-            }
-        };
-        let rules = came_by.map_or_else(Forwarding::default, |egress| egress.runtime.forwarding);
-        let head = Head::new(&packet, ADDRESSES);
-        let Some(addresses) = addresses(head.bytes(&packet), &packet.metadata) else {
-            return from.counts.dropped(DropReason::Malformed, packets);
-        };
-        match addresses.source {
-            Some(_) if !rules.learning => {}
-            Some(source) => self.table.learn(source, from.number, self.tick),
-            None if packet.metadata.layer == superpacket::packet::Layer::Ethernet => {
-                return from.counts.dropped(DropReason::Malformed, packets);
-            }
-            None => {}
-        }
+        let Some(admitted) = self.admit(from, &mut packet) else { return };
+        let Admitted { addresses, rules, tag } = admitted;
         let located = match addresses.destination {
-            Destination::Station(key) => self.table.find(key, from.number, self.tick),
-            Destination::Many | Destination::All => None,
-            Destination::Neighbour => return from.counts.dropped(DropReason::Reserved, packets),
+            FrameDestination::Station(key) => self.table.find(key, from.number, self.tick),
+            FrameDestination::Many | FrameDestination::All => None,
+            FrameDestination::Neighbour => {
+                return from.counts.dropped(DropReason::Reserved, packets);
+            }
         };
         let known = located.map(|located| located.port);
         let is_disputed = located.is_some_and(|located| located.is_disputed);
         if known.is_none() && is_storm(from, &packet, &addresses.destination, self.now) {
             return from.counts.dropped(DropReason::Storm, packets);
         }
-        let given = match (&self.snooping, addresses.destination) {
-            (Some(snooping), Destination::Many) => {
+        let recipients = match (&self.snooping, addresses.destination) {
+            (Some(snooping), FrameDestination::Many) => {
                 listen(snooping, from, rules.isolated, &packet, tag, self.now)
             }
-            _ => Given::All,
+            _ => Recipients::All,
         };
-        // What is for a disputed address goes to two ports, which may be a loop's.
-        if known.is_none() && self.loop_suspected || is_disputed {
-            // Only what is delivered is remembered. What a copy says of groups was heard above: a
-            // port's report counts although somebody has sent the same ahead.
-            let is_delivered = is_disputed
-                || flooded_to(
-                    &mut self.egress,
-                    from.number,
-                    rules,
-                    &addresses.destination,
-                    tag,
-                    &given,
-                )
-                .is_ok();
-            let by = Arrival { port: from.number, is_isolated: rules.isolated };
-            if is_delivered && self.table.loops.has_come_round(by, &packet, &given, self.tick) {
-                return from.counts.dropped(DropReason::Loop, packets);
-            }
+        // A packet for a disputed address is sent to two ports, which may be part of a loop.
+        if (known.is_none() && self.loop_suspected || is_disputed)
+            && self.has_come_round(from, &admitted, &recipients, &packet, is_disputed)
+        {
+            return from.counts.dropped(DropReason::Loop, packets);
         }
         let (known, other) = match located {
             Some(located) if is_disputed => {
@@ -174,12 +151,12 @@ impl Output {
             }
             _ => (known, None),
         };
-        let Output { egress, outgoing, segmenter, table, now, .. } = self;
+        let PacketForwarder { egress, outgoing, segmenter, table, now, .. } = self;
         let now = *now;
         let staged = outgoing.stage(&packet);
         let mut waiting = 0;
-        // The MTU that a packet was too long for, where its sender is to be told. One that is
-        // flooded may well have reached its destination by another port.
+        // The MTU to report to the sender. A flooded packet is not reported if it fits any port,
+        // since it may have reached its destination there.
         let (mut exceeded_mtu, mut fits) = (None, false);
         let mut send = |egress: &mut Egress| {
             if let (Some(vlans), Some(tag)) = (&egress.vlans, tag) {
@@ -211,12 +188,19 @@ impl Output {
                     send(egress);
                 }
             }
-            // Its port is gone for now: nobody else is given what is for the station.
+            // The station's port is gone for now; no other port may receive its packets.
             _ if known.is_some() && is_static(table, &addresses.destination) => {
                 return from.counts.dropped(DropReason::NoPort, packets);
             }
             _ => {
-                match flooded_to(egress, from.number, rules, &addresses.destination, tag, &given) {
+                match flooded_to(
+                    egress,
+                    from.number,
+                    rules,
+                    &addresses.destination,
+                    tag,
+                    &recipients,
+                ) {
                     Ok(ports) => ports.for_each(&mut send),
                     Err(reason) => return from.counts.dropped(reason, packets),
                 }
@@ -226,7 +210,7 @@ impl Output {
             if let (Some(vlans), Some(tag)) = (self.vlans_of(from), tag) {
                 packet.metadata.vlan = vlans.leave(tag);
             }
-            self.answer(from, &packet, mtu);
+            self.send_too_big(from, &packet, mtu);
         }
         self.outgoing.keep(staged, &mut packet);
         if waiting >= FLUSH_AT {
@@ -234,13 +218,83 @@ impl Output {
         }
     }
 
-    /// Returns the ports that a packet for a disputed address goes to, of those that it may leave
-    /// by. It is counted if these are two, and the log says so now and then.
+    /// Checks the VLAN and the addresses of a packet, and learns its source. Returns `None` if the
+    /// packet is dropped.
+    #[inline(always)]
+    fn admit(
+        &mut self,
+        from: &SharedPort,
+        packet: &mut SuperPacket<'_, Buffer>,
+    ) -> Option<Admitted> {
+        let packets = u64::from(packet.metadata.packets);
+        let from_egress = self.egress.get(usize::from(from.number)).and_then(Option::as_ref);
+        let vlans = from_egress.and_then(|egress| egress.vlans.as_deref());
+        let tag = match vlans.map(|vlans| vlans.admit(packet.metadata.vlan, self.vlan_protocol)) {
+            None => None,
+            Some(None) => {
+                from.counts.dropped(DropReason::Vlan, packets);
+                return None;
+            }
+            // From here on, the metadata's tag names the packet's VLAN, and addresses are looked up
+            // in that VLAN.
+            Some(tag) => {
+                packet.metadata.vlan = tag;
+                tag
+            }
+        };
+        let rules =
+            from_egress.map_or_else(Forwarding::default, |egress| egress.runtime.forwarding);
+        let head = PacketHead::new(packet, ADDRESSES);
+        let Some(addresses) = addresses(head.bytes(packet), &packet.metadata) else {
+            from.counts.dropped(DropReason::Malformed, packets);
+            return None;
+        };
+        match addresses.source {
+            Some(_) if !rules.learning => {}
+            Some(source) => self.table.learn(source, from.number, self.tick),
+            None if packet.metadata.layer == superpacket::packet::Layer::Ethernet => {
+                from.counts.dropped(DropReason::Malformed, packets);
+                return None;
+            }
+            None => {}
+        }
+        Some(Admitted { addresses, rules, tag })
+    }
+
+    /// Returns whether a packet that would reach a port has returned through a loop.
+    #[inline]
+    fn has_come_round(
+        &mut self,
+        from: &SharedPort,
+        admitted: &Admitted,
+        recipients: &Recipients,
+        packet: &SuperPacket<'_, Buffer>,
+        is_disputed: bool,
+    ) -> bool {
+        let Admitted { addresses, rules, tag } = admitted;
+        // Only packets that reach a port are recorded. Snooping has already seen this copy, so a
+        // port's report counts even if another host replayed it earlier.
+        let is_delivered = is_disputed
+            || flooded_to(
+                &mut self.egress,
+                from.number,
+                *rules,
+                &addresses.destination,
+                *tag,
+                recipients,
+            )
+            .is_ok();
+        let by = IngressPort { port: from.number, is_isolated: rules.isolated };
+        is_delivered && self.table.loops.has_come_round(by, packet, recipients, self.tick)
+    }
+
+    /// Returns the one or two ports, of those allowed, to which a packet for a disputed address is
+    /// sent. Two ports are counted, and logged now and then.
     #[cold]
     fn dispute(
         &self,
         located: Located,
-        from: &Shared,
+        from: &SharedPort,
         addresses: &Addresses,
         rules: Forwarding,
         tag: Option<VlanTag>,
@@ -253,13 +307,13 @@ impl Output {
         };
         let other = located.other.and_then(way_out);
         let (Some(seen), Some(other)) = (way_out(located.port), other) else {
-            // Why it may leave by neither, the packet's way says.
+            // With neither allowed, the caller finds and counts the reason.
             return (other.map_or(Some(located.port), |other| Some(other.shared.number)), None);
         };
         from.counts.disputed.add(packets);
         if self.table.may_warn(self.tick) {
             let station = match addresses.destination {
-                Destination::Station(key) => key.station(),
+                FrameDestination::Station(key) => key.station(),
                 _ => None,
             };
             let address =
@@ -268,47 +322,50 @@ impl Output {
                 address,
                 first = other.shared.name,
                 last = seen.shared.name,
-                "an address was seen at two ports: what is for it goes to both, until it is heard at the first again"
+                "an address was seen at two ports: its packets go to both, until it is seen at the first again"
             );
         }
         (Some(located.port), located.other)
     }
 
-    /// The VLANs of a port, where the bridge filters by them.
+    /// Returns the VLANs of a port; `None` if the bridge does not filter by VLAN.
     #[cold]
-    fn vlans_of(&self, port: &Shared) -> Option<&PortVlans> {
+    fn vlans_of(&self, port: &SharedPort) -> Option<&PortVlans> {
         self.egress.get(usize::from(port.number))?.as_ref()?.vlans.as_deref()
     }
 
-    /// Monitors have come or gone.
+    /// Updates the list of monitors.
     pub(crate) fn refresh_copies(&mut self, monitors: &Monitors) {
         let ports = self.egress.iter().flatten();
         self.copies.refresh(monitors, ports.map(|egress| &*egress.shared));
     }
 
     /// Gives a packet to the consumer.
-    fn consume(&mut self, from: &Shared, packet: SuperPacket<'_, Buffer>) {
+    fn consume(&mut self, from: &SharedPort, packet: SuperPacket<'_, Buffer>) {
         let packets = u64::from(packet.metadata.packets);
-        let Output { consuming: Some(consuming), egress, outgoing, segmenter, .. } = self else {
+        let PacketForwarder {
+            consumer_port: Some(consumer_port), egress, outgoing, segmenter, ..
+        } = self
+        else {
             return;
         };
         let Some(Some(egress)) = egress.get_mut(usize::from(from.number)) else {
             return from.counts.dropped(DropReason::NoPort, packets);
         };
-        let (consumer, mut end) = consuming.split(egress, outgoing, segmenter, self.now);
+        let (consumer, mut end) = consumer_port.split(egress, outgoing, segmenter, self.now);
         consumer.receive(packet, self.now, &mut end);
         if egress.waiting() >= FLUSH_AT {
             self.send();
         }
     }
 
-    /// Tells the sender of a packet that it is too long.
+    /// Tells the sender of a packet by ICMP that it is too long.
     #[cold]
-    fn answer(&mut self, from: &Shared, packet: &SuperPacket<'_, Buffer>, mtu: usize) {
+    fn send_too_big(&mut self, from: &SharedPort, packet: &SuperPacket<'_, Buffer>, mtu: usize) {
         if !self.answers.take(1, self.now) {
             return;
         }
-        let head = Head::new(packet, MAX_HEADER);
+        let head = PacketHead::new(packet, MAX_HEADER);
         let bytes = head.bytes(packet);
         let network = network_offset(bytes, &packet.metadata);
         let Some(answer) = icmp::too_big(bytes, network, packet.metadata.vlan, mtu) else { return };
@@ -317,19 +374,19 @@ impl Output {
         }
     }
 
-    /// Ends a batch: the consumer, if there is one, may act, then all that waits is sent.
+    /// Ends a batch: calls the consumer, if there is one, and sends all waiting frames.
     pub(crate) fn flush(&mut self) {
-        let Output { consuming, egress, outgoing, segmenter, .. } = self;
-        if let Some(consuming) = consuming
+        let PacketForwarder { consumer_port, egress, outgoing, segmenter, .. } = self;
+        if let Some(consumer_port) = consumer_port
             && let Some(egress) = egress.iter_mut().flatten().next()
         {
-            let (consumer, mut end) = consuming.split(egress, outgoing, segmenter, self.now);
+            let (consumer, mut end) = consumer_port.split(egress, outgoing, segmenter, self.now);
             self.next_call = consumer.poll(self.now, &mut end);
         }
         self.send();
     }
 
-    /// Forgets all that waits, after a panic; says how many packets may be lost with it.
+    /// Discards all waiting frames after a panic, and returns how many packets may be lost.
     pub(crate) fn abandon(&mut self) -> u64 {
         self.egress.iter_mut().flatten().for_each(Egress::abandon);
         self.outgoing.clear();
@@ -338,7 +395,7 @@ impl Output {
         std::mem::take(&mut self.unsent)
     }
 
-    /// Sends all that waits, and lets go of the buffers.
+    /// Sends all waiting frames, and releases their buffers.
     fn send(&mut self) {
         for egress in self.egress.iter_mut().flatten().filter(|egress| egress.waiting() != 0) {
             if egress.flush(&mut self.outgoing, &mut self.segmenter, &mut self.copies).is_err() {
@@ -350,47 +407,54 @@ impl Output {
     }
 }
 
-/// Listens to a packet for many, with this tag where the bridge filters by VLAN; says who is given
-/// it.
+/// Learns from a multicast packet, with its tag if the bridge filters by VLAN, and returns its
+/// recipients.
 fn listen(
     snooping: &Snooping,
-    from: &Shared,
+    from: &SharedPort,
     is_isolated: bool,
     packet: &SuperPacket<'_, Buffer>,
     tag: Option<VlanTag>,
     now: u64,
-) -> Given {
-    // Where the bridge does not know of VLANs, what is in one says nothing of what is not.
+) -> Recipients {
+    // Without VLAN filtering, groups in a VLAN are not told apart from untagged groups, so a tagged
+    // packet is not used.
     if tag.is_none() && packet.metadata.vlan.is_some() {
-        return Given::All;
+        return Recipients::All;
     }
-    let given =
-        snooping.listen(Speaker::new(from.number, is_isolated), tag.map_or(0, number), packet, now);
-    if given == Given::AllOfMalformed {
+    let recipients = snooping.listen(
+        MessageSource::new(from.number, is_isolated),
+        tag.map_or(0, number),
+        packet,
+        now,
+    );
+    if recipients == Recipients::AllMalformed {
         from.counts.mcast_malformed.add(1);
     }
-    given
+    recipients
 }
 
-/// The ports that are given what is flooded by port `from`, with its rules, and with this tag where
-/// the bridge filters by VLAN; of what is for many, `given` says to whom it goes. Why there are
-/// none.
+/// Returns the ports to which a packet from port `from` is flooded. These depend on the flags of
+/// both ports, on the VLAN tag if the bridge filters by VLAN, and on `recipients` for multicast.
+///
+/// # Errors
+/// The reason why there are no such ports.
 fn flooded_to<'a>(
     egress: &'a mut [Option<Egress>],
     from: u16,
     rules: Forwarding,
-    destination: &'a Destination,
+    destination: &'a FrameDestination,
     tag: Option<VlanTag>,
-    given: &'a Given,
+    recipients: &'a Recipients,
 ) -> Result<impl Iterator<Item = &'a mut Egress>, DropReason> {
     let is_given = move |egress: &Egress| {
         let to = &egress.runtime.forwarding;
-        let flood = match (destination, given) {
-            (Destination::Station(_), _) => to.flood,
-            // It has asked for it.
-            (Destination::Many, Given::Ports(ports)) => ports.has(egress.shared.number),
-            (Destination::Many, _) => to.mcast_flood,
-            (Destination::All | Destination::Neighbour, _) => to.bcast_flood,
+        let flood = match (destination, recipients) {
+            (FrameDestination::Station(_), _) => to.flood,
+            // The port has joined the group.
+            (FrameDestination::Many, Recipients::Ports(ports)) => ports.has(egress.shared.number),
+            (FrameDestination::Many, _) => to.mcast_flood,
+            (FrameDestination::All | FrameDestination::Neighbour, _) => to.bcast_flood,
         };
         flood && !(rules.isolated && to.isolated)
     };
@@ -403,7 +467,7 @@ fn flooded_to<'a>(
     if others.peek().is_none() {
         return Err(DropReason::Vlan);
     }
-    let reason = if matches!(given, Given::Ports(_)) {
+    let reason = if matches!(recipients, Recipients::Ports(_)) {
         DropReason::Multicast
     } else {
         DropReason::Forwarding
@@ -412,26 +476,26 @@ fn flooded_to<'a>(
     if ports.peek().is_none() { Err(reason) } else { Ok(ports) }
 }
 
-/// Is this more than the port that it came by may send to many? What is for a known station whose
-/// port is gone for the moment is none of it.
+/// Returns whether the packet exceeds the ingress port's storm limits. Packets for a known station
+/// whose port is gone for now do not count.
 fn is_storm(
-    from: &Shared,
+    from: &SharedPort,
     packet: &SuperPacket<'_, Buffer>,
-    destination: &Destination,
+    destination: &FrameDestination,
     now: u64,
 ) -> bool {
     let bucket = match destination {
-        Destination::Station(_) => &from.buckets.storm_unknown,
-        Destination::Many => &from.buckets.storm_multicast,
-        Destination::All | Destination::Neighbour => &from.buckets.storm_broadcast,
+        FrameDestination::Station(_) => &from.buckets.storm_unknown,
+        FrameDestination::Many => &from.buckets.storm_multicast,
+        FrameDestination::All | FrameDestination::Neighbour => &from.buckets.storm_broadcast,
     };
     bucket.is_limited() && !bucket.take(taken_by(packet).0, now)
 }
 
-/// Is there a static entry for it?
+/// Returns whether there is a static entry for the destination.
 #[cold]
-fn is_static(table: &Table, destination: &Destination) -> bool {
-    matches!(destination, Destination::Station(key) if table.static_port(*key).is_some())
+fn is_static(table: &AddressTable, destination: &FrameDestination) -> bool {
+    matches!(destination, FrameDestination::Station(key) if table.static_port(*key).is_some())
 }
 
 #[cfg(test)]

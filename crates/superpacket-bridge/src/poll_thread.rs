@@ -1,8 +1,8 @@
-//! A thread that forwards packets: it polls its receive queues and its backlogs, and sends by every
+//! The threads that move packets: each polls its receive queues and backlogs, and sends by every
 //! port.
 //!
-//! A thread with receive queues is a receiving thread; one that has backlogs instead, and stays on
-//! one CPU, is a worker. Both are the same loop.
+//! A receiving thread has receive queues. A worker has backlogs instead, and is bound to one CPU.
+//! Both run the same loop.
 
 mod sleep;
 
@@ -21,7 +21,8 @@ use superpacket_port::PortError;
 use superpacket_port::system::pin_thread;
 use superpacket_steer::{Cpu, SockFlowTable};
 
-use crate::bucket::Bucket;
+use crate::bucket::TokenBucket;
+use crate::command::ThreadCommand;
 use crate::consumer::{Consumer, Factory};
 use crate::count::Count;
 use crate::counters::DropReason;
@@ -31,30 +32,29 @@ use crate::handover::{BacklogReceiver, Doorbell, WorkerLifetime};
 use crate::ingress::{Ingress, PollBuffer};
 use crate::monitor::Monitors;
 use crate::multicast::Snooping;
-use crate::order::Order;
-use crate::output::Output;
-use crate::runtime::Shared;
-use crate::steering::{QueueWindow, State, Utilisation, WorkerHandle};
-use crate::table::Table;
+use crate::output::PacketForwarder;
+use crate::runtime::SharedPort;
+use crate::steering::{QueueWindow, SteeringState, Utilisation, WorkerHandle};
+use crate::table::AddressTable;
 use crate::vlan::VlanProtocol;
 use sleep::{pause, unwatch};
 
-/// A queue whose interface is down is left alone for so long, in nanoseconds.
+/// Pause before a queue is polled again whose interface is down, in nanoseconds.
 const PAUSE: u64 = 50_000_000;
 
-/// While some queue is busy, the others' descriptors are looked at every so many rounds.
+/// While one queue is busy, the descriptors of the others are checked once in this many rounds.
 const LOOK_EVERY: u32 = 4;
 
-/// So many packets in a round are a burst, not requests and answers.
-const BULK: usize = 8;
+/// Packets per round from which on traffic is a burst, rather than requests and responses.
+const BURST: usize = 8;
 
-/// The log speaks of panics so often at most.
-const SPEAK: Duration = Duration::from_secs(1);
+/// Minimum interval between log messages about panics.
+const PANIC_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A running poll thread.
+/// A handle to a running poll thread.
 #[derive(Debug)]
 pub(crate) struct PollThread {
-    pub(crate) orders: Sender<Order>,
+    pub(crate) commands: Sender<ThreadCommand>,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) counts: Arc<PollThreadCounts>,
     pub(crate) lifetime: Arc<WorkerLifetime>,
@@ -64,72 +64,72 @@ pub(crate) struct PollThread {
 /// The counters of a poll thread.
 #[derive(Debug, Default)]
 pub(crate) struct PollThreadCounts {
-    /// Packets of backlogs that were processed, a super-packet counted once.
+    /// Packets processed from backlogs; a super-packet counts once.
     pub(crate) processed: Count,
-    /// Turns that a backlog had.
+    /// Number of turns in which a backlog was processed.
     pub(crate) turns: Count,
-    /// How often threads that have ended were woken for packets.
+    /// Number of wake-ups of earlier threads that had these counters.
     pub(crate) wake_ups: Count,
     pub(crate) panics: Count,
-    /// The CPU that it ran on last.
+    /// The CPU on which the thread last ran.
     pub(crate) cpu: AtomicU32,
 }
 
-/// What the thread that looks after the ports is told.
+/// An event reported to the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Notice {
-    /// The port of this number turned out to be gone, in this opening of it.
+pub(crate) enum SupervisorEvent {
+    /// The port with this number turned out to be gone, in this opening.
     Broken { port: u16, opening: u32 },
-    /// Interfaces have come, gone or changed.
+    /// Network interfaces were added, removed or changed.
     LinksChanged,
     /// The bridge ends.
     Stopping,
 }
 
-/// What all poll threads share.
+/// The state and settings that all poll threads share.
 #[derive(Clone, Debug)]
-pub(crate) struct Common {
-    pub(crate) table: Arc<Table>,
-    /// How many senders of packets that are too long are told so.
-    pub(crate) answers: Arc<Bucket>,
-    /// Grows whenever requested settings or capabilities change.
+pub(crate) struct ThreadContext {
+    pub(crate) table: Arc<AddressTable>,
+    /// The rate limit of ICMP answers to packets that are too long.
+    pub(crate) answers: Arc<TokenBucket>,
+    /// Incremented whenever requested settings or capabilities change.
     pub(crate) epoch: Arc<AtomicU64>,
-    pub(crate) notices: Sender<Notice>,
+    pub(crate) notices: Sender<SupervisorEvent>,
     pub(crate) busy_poll: bool,
     pub(crate) key: HashKey,
-    pub(crate) steering: Arc<State>,
+    pub(crate) steering: Arc<SteeringState>,
     pub(crate) monitors: Arc<Monitors>,
-    /// Who is in which group, where the bridge listens to it.
+    /// The group members; `None` without multicast snooping.
     pub(crate) snooping: Option<Arc<Snooping>>,
-    /// The tags by which the bridge filters, if it does.
+    /// The type of VLAN tag that the bridge filters by, if it does.
     pub(crate) vlan_protocol: VlanProtocol,
-    /// When time began.
+    /// The zero of the bridge's clock.
     pub(crate) start: Instant,
-    /// Makes those who take the packets instead of the bridge.
+    /// Makes consumers, which take the packets instead of the egress ports.
     pub(crate) factory: Option<Factory>,
 }
 
-impl Common {
+impl ThreadContext {
     fn consumer(&self, cpu: Option<Cpu>) -> Option<Box<dyn Consumer>> {
         let factory = self.factory.as_ref()?;
         let made = catch_unwind(AssertUnwindSafe(|| factory.make(cpu)));
         if made.is_err() {
-            tracing::error!("a consumer cannot be made: its packets are dropped");
+            tracing::error!("a consumer cannot be created: its packets are dropped");
         }
         made.ok()
     }
 }
 
 impl PollThread {
-    /// Starts a thread without ports, with this name; on `cpu` alone if it is a worker. It adds to
-    /// what `counts` holds.
+    /// Starts a thread without ports; with `cpu`, a worker that runs on this CPU only. It adds to
+    /// the given counters.
     pub(crate) fn start(
         name: String,
         cpu: Option<Cpu>,
         counts: Arc<PollThreadCounts>,
-        common: Common,
+        context: ThreadContext,
     ) -> std::io::Result<PollThread> {
-        let (orders, inbox) = crossbeam_channel::unbounded();
+        let (commands, inbox) = crossbeam_channel::unbounded();
         let bell = Arc::new(Doorbell::new()?);
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let lifetime = Arc::new(WorkerLifetime::new());
@@ -137,14 +137,14 @@ impl PollThread {
         if cpu.is_none() {
             poll_buffer.reserve()?;
         }
-        let work = Work {
+        let work = PollLoop {
             lifetime: lifetime.clone(),
-            output: Output::new(common.table.clone(), common.answers.clone())
-                .with_snooping(common.snooping.clone())
-                .with_vlan_protocol(common.vlan_protocol),
-            // Everything is still to be looked at.
-            epoch: common.epoch.load(Ordering::Acquire).wrapping_sub(1),
-            common,
+            forwarder: PacketForwarder::new(context.table.clone(), context.answers.clone())
+                .with_snooping(context.snooping.clone())
+                .with_vlan_protocol(context.vlan_protocol),
+            // An earlier epoch, so that the first round reads all settings.
+            epoch: context.epoch.load(Ordering::Acquire).wrapping_sub(1),
+            context,
             cpu,
             inbox,
             bell: bell.clone(),
@@ -160,103 +160,103 @@ impl PollThread {
             readable: Vec::new(),
             round: 0,
             utilisation: Utilisation::new(),
-            bulk: false,
-            spoken: None,
+            burst: false,
+            last_panic_log: None,
         };
         let thread = std::thread::Builder::new().name(name).spawn(move || work.run())?;
-        Ok(PollThread { orders, bell, counts, lifetime, thread: Some(thread) })
+        Ok(PollThread { commands, bell, counts, lifetime, thread: Some(thread) })
     }
 
-    /// Tells the thread something.
-    pub(crate) fn order(&self, order: Order) {
-        // A thread that has ended needs no orders.
-        let _ = self.orders.send(order);
+    /// Sends the thread a command.
+    pub(crate) fn send_command(&self, command: ThreadCommand) {
+        // Fails only if the thread has ended.
+        let _ = self.commands.send(command);
         self.wake();
     }
 
-    /// How others reach it.
+    /// Returns a handle with which other threads can reach this one.
     pub(crate) fn handle(&self) -> WorkerHandle {
         WorkerHandle {
-            orders: self.orders.clone(),
+            commands: self.commands.clone(),
             bell: self.bell.clone(),
             lifetime: self.lifetime.clone(),
         }
     }
 
-    /// Makes the thread look at its orders and at the epoch.
+    /// Makes the thread check its commands and the epoch.
     pub(crate) fn wake(&self) {
         self.bell.force();
     }
 
-    /// Has it ended?
+    /// Returns whether the thread has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends the thread when it has sent what it holds.
+    /// Ends the thread after it has sent the packets that it holds.
     pub(crate) fn stop(&mut self) {
-        self.order(Order::Stop);
+        self.send_command(ThreadCommand::Stop);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("a thread that moves packets had panicked");
+            tracing::error!("a poll thread had panicked");
         }
     }
 }
 
-/// The thread's own side.
-struct Work {
-    common: Common,
-    /// The only CPU that it runs on.
+/// The state of the loop, owned by the thread itself.
+struct PollLoop {
+    context: ThreadContext,
+    /// The only CPU on which the thread runs, if it is a worker.
     cpu: Option<Cpu>,
-    inbox: Receiver<Order>,
+    inbox: Receiver<ThreadCommand>,
     bell: Arc<Doorbell>,
     counts: Arc<PollThreadCounts>,
-    /// An `epoll` with the queues of which only what is new ends a wait.
+    /// An `epoll` for the queues whose descriptors are edge-triggered.
     poller: OwnedFd,
-    /// Of the descriptors waited for, which could be read.
+    /// For each polled descriptor: whether it was readable.
     readable: Vec<bool>,
-    output: Output,
+    forwarder: PacketForwarder,
     ingress: Vec<Ingress>,
-    /// Of a worker, without room.
+    /// The packets of one poll; without capacity in a worker.
     poll_buffer: PollBuffer,
-    backlogs: Vec<BacklogReceiver<Arc<Shared>>>,
-    /// The most packets of a backlog in turn.
+    backlogs: Vec<BacklogReceiver<Arc<SharedPort>>>,
+    /// Maximum packets of a backlog per turn.
     weight: usize,
     sock_flows: Option<Arc<SockFlowTable>>,
-    /// It ends when it has no more backlogs.
+    /// Whether the worker ends once it has no backlogs.
     retiring: bool,
     lifetime: Arc<WorkerLifetime>,
     next_token: u64,
     epoch: u64,
     round: u32,
     utilisation: Utilisation,
-    /// The last packets came many at once.
-    bulk: bool,
-    /// When the log spoke of a panic last.
-    spoken: Option<Instant>,
+    /// Whether the last packets came in a burst.
+    burst: bool,
+    /// When a panic was last logged.
+    last_panic_log: Option<Instant>,
 }
 
-/// Whose packets are being processed.
+/// The source of the packets that are being processed when a panic occurs.
 #[derive(Clone, Copy, Debug)]
-enum Whose {
+enum PanicScope {
     Ingress(usize),
     Backlog(usize),
     Consumer,
     Thread,
 }
 
-impl Work {
+impl PollLoop {
     fn run(mut self) {
         if let Some(cpu) = self.cpu
             && let Err(error) = pin_thread(None, &[cpu.number()])
         {
-            tracing::warn!(%cpu, %error, "a worker cannot be kept on its CPU");
+            tracing::warn!(%cpu, %error, "a worker cannot be pinned to its CPU");
         }
-        // Here, so that it is made by the thread, and in the memory, that it is for.
-        self.output.set_consumer(self.common.consumer(self.cpu));
+        // Made by this thread, so that its memory is local to the thread's CPU.
+        self.forwarder.set_consumer(self.context.consumer(self.cpu));
         loop {
-            match self.guarded(Whose::Thread, Self::turn) {
+            match self.catch_panic(PanicScope::Thread, Self::run_once) {
                 Some(true) => return,
                 Some(false) => {}
                 // It would most likely panic again at once.
@@ -265,11 +265,11 @@ impl Work {
         }
     }
 
-    /// Obeys, moves what there is to move, and waits if there was nothing; `true`: the thread is to
-    /// end.
-    fn turn(&mut self) -> bool {
-        while let Ok(order) = self.inbox.try_recv() {
-            if self.obey(order) {
+    /// Executes commands, moves packets, and sleeps if there are none. Returns whether the thread
+    /// is to end.
+    fn run_once(&mut self) -> bool {
+        while let Ok(command) = self.inbox.try_recv() {
+            if self.execute(command) {
                 return true;
             }
         }
@@ -282,17 +282,16 @@ impl Work {
         self.round = self.round.wrapping_add(1);
         let busy = received != 0;
         if busy && !self.round.is_multiple_of(LOOK_EVERY) {
-            self.bulk = received >= BULK;
+            self.burst = received >= BURST;
             return false;
         }
-        if !busy && std::mem::take(&mut self.bulk) {
-            // More of a burst is on its way, most likely: whoever makes it, or takes it, may run
-            // first.
+        if !busy && std::mem::take(&mut self.burst) {
+            // More packets of a burst are probably coming: let their sender or receiver run first.
             std::thread::yield_now();
             self.ingress.iter_mut().for_each(|ingress| ingress.ready = true);
             return false;
         }
-        if busy || self.common.busy_poll {
+        if busy || self.context.busy_poll {
             self.wait(Some(Duration::ZERO));
         } else {
             self.sleep();
@@ -300,72 +299,74 @@ impl Work {
         false
     }
 
-    /// Is it a worker that is not needed any more?
+    /// Returns whether this worker is no longer needed.
     fn is_done(&self) -> bool {
         self.retiring && self.backlogs.is_empty()
     }
 
-    /// The time, in nanoseconds.
+    /// Returns the time in nanoseconds.
     fn now(&self) -> u64 {
-        self.common.start.elapsed().as_nanos() as u64
+        self.context.start.elapsed().as_nanos() as u64
     }
 
-    /// Polls every queue and backlog that may have packets; says how many packets there were.
+    /// Polls every queue and backlog that may have packets, and returns the number of packets.
     fn round(&mut self) -> usize {
         let now = self.now();
         self.utilisation.begin(now);
         if self.utilisation.is_due(now) {
             self.follow_utilisation(now);
         }
-        self.output.begin(now);
+        self.forwarder.begin(now);
         let mut received = 0;
         for index in 0..self.ingress.len() {
             let ingress = &mut self.ingress[index];
-            ingress.tend();
+            ingress.run_deferred();
             let due = ingress.deadline().is_some_and(|deadline| deadline <= now);
             if ingress.paused_until.is_some_and(|until| until <= now) {
                 ingress.paused_until = None;
                 ingress.ready = true;
             }
-            if !(ingress.ready || due || self.common.busy_poll) || ingress.paused_until.is_some() {
+            if !(ingress.ready || due || self.context.busy_poll) || ingress.paused_until.is_some() {
                 continue;
             }
-            match self.guarded(Whose::Ingress(index), |work| {
-                work.ingress[index].poll(&mut work.output, &mut work.poll_buffer, now)
+            match self.catch_panic(PanicScope::Ingress(index), |work| {
+                work.ingress[index].poll(&mut work.forwarder, &mut work.poll_buffer, now)
             }) {
                 Some(Ok(packets)) => {
                     self.ingress[index].ready = packets != 0;
                     received += packets;
                     if let Some(until) = self.ingress[index].throttled_until {
-                        // Nobody would look at what it holds before.
-                        self.guarded(Whose::Ingress(index), |work| {
-                            work.ingress[index].drain(&mut work.output, &mut work.poll_buffer)
+                        // The packets that it holds would not be checked before.
+                        self.catch_panic(PanicScope::Ingress(index), |work| {
+                            work.ingress[index].drain(&mut work.forwarder, &mut work.poll_buffer)
                         });
                         pause(&self.poller, &mut self.ingress[index], until);
                     }
                 }
                 Some(Err(error)) => {
-                    // Down or gone: its descriptor would be readable all the time.
-                    tracing::debug!(port = %self.ingress[index].shared.name, %error, "nothing is received");
-                    // Nobody would look at what it holds before the pause is over.
-                    self.guarded(Whose::Ingress(index), |work| {
-                        work.ingress[index].drain(&mut work.output, &mut work.poll_buffer)
+                    // If the port is down or gone, its descriptor would be readable all the time.
+                    tracing::debug!(port = %self.ingress[index].shared.name, %error, "the port cannot receive");
+                    // The packets that it holds would not be checked before the pause is over.
+                    self.catch_panic(PanicScope::Ingress(index), |work| {
+                        work.ingress[index].drain(&mut work.forwarder, &mut work.poll_buffer)
                     });
                     let ingress = &mut self.ingress[index];
                     pause(&self.poller, ingress, now + PAUSE);
                     if matches!(error, PortError::Gone { .. }) {
                         ingress.paused_until = Some(u64::MAX);
-                        self.output.broken.insert((ingress.shared.number, ingress.opening));
+                        self.forwarder.broken.insert((ingress.shared.number, ingress.opening));
                     }
                 }
-                // It would most likely panic again at once, and keep the others waiting.
+                // It would most likely panic again at once, and delay the other queues.
                 None => pause(&self.poller, &mut self.ingress[index], now + PAUSE),
             }
         }
-        // What was received in this round is this thread's own work, not that of the backlogs.
+        // The time that this round spent on receive queues does not count for the backlogs.
         let mut start = if self.backlogs.is_empty() { now } else { self.now() };
         for index in 0..self.backlogs.len() {
-            let taken = self.guarded(Whose::Backlog(index), |work| work.take(index)).unwrap_or(1);
+            let taken = self
+                .catch_panic(PanicScope::Backlog(index), |work| work.process_backlog(index))
+                .unwrap_or(1);
             if taken != 0 {
                 let now = self.now();
                 self.backlogs[index].add_spent(now - std::mem::replace(&mut start, now));
@@ -373,8 +374,8 @@ impl Work {
             }
         }
         self.backlogs.retain_mut(|backlog| !backlog.is_over());
-        if self.output.next_call.is_some_and(|time| time <= now) {
-            self.guarded(Whose::Consumer, |work| work.output.flush());
+        if self.forwarder.next_call.is_some_and(|time| time <= now) {
+            self.catch_panic(PanicScope::Consumer, |work| work.forwarder.flush());
         }
         if received != 0 {
             self.utilisation.found_packets();
@@ -382,42 +383,47 @@ impl Work {
         received
     }
 
-    /// Ends a window of the utilisation, and has the queues do what follows from it.
+    /// Ends a window of the utilisation, and switches the queues accordingly.
     fn follow_utilisation(&mut self, now: u64) {
         let windows = self.ingress.iter_mut().filter_map(|ingress| ingress.dispatch.take_window());
         let Some(all) = windows.reduce(QueueWindow::plus) else {
             return self.utilisation.restart(now);
         };
-        let in_place = self.utilisation.end_window(now, all.elsewhere, all.packets);
+        let in_place = self.utilisation.end_window(now, all.worker_time, all.packets);
         for ingress in &mut self.ingress {
             ingress.dispatch.follow(&ingress.shared, in_place);
         }
     }
 
-    /// Processes packets of a backlog, as many as it has in turn.
-    fn take(&mut self, index: usize) -> usize {
-        let Work { backlogs, output, sock_flows, cpu, .. } = self;
+    /// Processes at most one turn's packets of a backlog, and returns their number.
+    fn process_backlog(&mut self, index: usize) -> usize {
+        let PollLoop { backlogs, forwarder, sock_flows, cpu, .. } = self;
         let backlog = &mut backlogs[index];
         let count = backlog.take(self.weight, |from, packet| {
-            // Who processes a flow reads it, if nobody else says that he does.
+            // The thread that processes a flow counts as its reader, unless another reader is
+            // recorded.
             if let (Some(table), Some(hash), Some(cpu)) = (&sock_flows, packet.metadata.hash, *cpu)
                 && table.cpu(hash).is_none()
             {
                 table.record(hash, cpu);
             }
-            output.forward(from, packet);
+            forwarder.forward(from, packet);
         });
         if count != 0 {
-            output.flush();
+            forwarder.flush();
             self.counts.turns.add(1);
             self.counts.processed.add(backlog.publish());
         }
         count
     }
 
-    /// Does something that may panic: what was in its hands then is lost and counted, and the
-    /// thread goes on.
-    fn guarded<R>(&mut self, whose: Whose, work: impl FnOnce(&mut Self) -> R) -> Option<R> {
+    /// Runs `work`. If it panics, the packets in its hands are counted as lost, and the thread goes
+    /// on.
+    fn catch_panic<R>(
+        &mut self,
+        whose: PanicScope,
+        work: impl FnOnce(&mut Self) -> R,
+    ) -> Option<R> {
         match catch_unwind(AssertUnwindSafe(|| work(self))) {
             Ok(done) => Some(done),
             Err(panic) => {
@@ -428,87 +434,91 @@ impl Work {
     }
 
     #[cold]
-    fn recover(&mut self, whose: Whose, panic: &(dyn Any + Send)) {
+    fn recover(&mut self, whose: PanicScope, panic: &(dyn Any + Send)) {
         self.counts.panics.add(1);
-        // Made again: nobody knows what state the old one is in.
-        let unsent = self.output.abandon();
+        // Made anew, because the state of the old one is unknown.
+        let unsent = self.forwarder.abandon();
         self.poll_buffer.clear();
-        // What is copied for monitors begins anew.
+        // Monitors are opened again as well.
         self.epoch = self.epoch.wrapping_sub(1);
-        self.output.set_consumer(self.common.consumer(self.cpu));
+        self.forwarder.set_consumer(self.context.consumer(self.cpu));
         let port = match whose {
-            Whose::Ingress(index) => {
+            PanicScope::Ingress(index) => {
                 let ingress = &mut self.ingress[index];
-                ingress.lose(unsent);
+                ingress.count_lost(unsent);
                 Some(ingress.shared.name.clone())
             }
-            Whose::Backlog(index) => {
+            PanicScope::Backlog(index) => {
                 let backlog = &mut self.backlogs[index];
                 backlog.from.counts.dropped(DropReason::Panic, unsent);
-                // Nothing of them is left here: their flows may move.
+                // None of its packets are left here, so their flows may move.
                 backlog.publish();
                 Some(backlog.from.name.clone())
             }
-            Whose::Consumer | Whose::Thread => None,
+            PanicScope::Consumer | PanicScope::Thread => None,
         };
-        if self.spoken.is_none_or(|spoken| spoken.elapsed() >= SPEAK) {
-            self.spoken = Some(Instant::now());
+        if self.last_panic_log.is_none_or(|time| time.elapsed() >= PANIC_LOG_INTERVAL) {
+            self.last_panic_log = Some(Instant::now());
             tracing::error!(
                 port,
                 lost = unsent,
                 panic = panic_message(panic).unwrap_or("?"),
-                "a thread that moves packets panicked, and goes on"
+                "a poll thread panicked, and continues"
             );
         }
     }
 
     fn report_broken(&mut self) {
-        let notices = &self.common.notices;
-        // What finds no room is said in the next round. Nobody listens while the bridge ends.
-        self.output.broken.retain(|&(port, opening)| {
-            matches!(notices.try_send(Notice::Broken { port, opening }), Err(TrySendError::Full(_)))
+        let notices = &self.context.notices;
+        // An event that does not fit is sent in the next round. There is no receiver while the
+        // bridge ends.
+        self.forwarder.broken.retain(|&(port, opening)| {
+            matches!(
+                notices.try_send(SupervisorEvent::Broken { port, opening }),
+                Err(TrySendError::Full(_))
+            )
         });
     }
 
-    /// Takes over what has been changed since it was last looked at.
+    /// Takes over settings that have changed.
     fn refresh(&mut self) {
-        let epoch = self.common.epoch.load(Ordering::Acquire);
+        let epoch = self.context.epoch.load(Ordering::Acquire);
         if epoch == self.epoch {
             return;
         }
         self.epoch = epoch;
-        for egress in self.output.egress.iter_mut().flatten() {
+        for egress in self.forwarder.egress.iter_mut().flatten() {
             egress.refresh();
         }
-        self.output.refresh_copies(&self.common.monitors);
-        let now = self.common.steering.now();
+        self.forwarder.refresh_copies(&self.context.monitors);
+        let now = self.context.steering.now();
         self.weight = now.settings.weight;
         self.sock_flows = now.sock_flows.clone();
         for index in 0..self.ingress.len() {
-            self.guarded(Whose::Ingress(index), |work| {
-                work.ingress[index].refresh(&mut work.output, &mut work.poll_buffer)
+            self.catch_panic(PanicScope::Ingress(index), |work| {
+                work.ingress[index].refresh(&mut work.forwarder, &mut work.poll_buffer)
             });
         }
     }
 
-    /// Does as it is told; `true`: it was told to end.
-    fn obey(&mut self, order: Order) -> bool {
-        match order {
-            Order::Open { shared, receivers, transmit, set_aside } => {
+    /// Executes a command, and returns whether it was to end.
+    fn execute(&mut self, command: ThreadCommand) -> bool {
+        match command {
+            ThreadCommand::Open { shared, receivers, transmit, reserved } => {
                 let number = usize::from(shared.number);
-                if self.output.egress.len() <= number {
-                    self.output.egress.resize_with(number + 1, || None);
+                if self.forwarder.egress.len() <= number {
+                    self.forwarder.egress.resize_with(number + 1, || None);
                 }
-                self.output.egress[number] = Some(Egress::new(shared.clone(), transmit));
-                self.output.copies.open(&shared);
-                set_aside.give_back();
+                self.forwarder.egress[number] = Some(Egress::new(shared.clone(), transmit));
+                self.forwarder.copies.open(&shared);
+                reserved.give_back();
                 for (queue, receive) in receivers {
-                    let (steering, bell) = (self.common.steering.clone(), self.bell.clone());
+                    let (steering, bell) = (self.context.steering.clone(), self.bell.clone());
                     self.ingress.push(Ingress::new(
                         shared.clone(),
                         queue,
                         receive,
-                        self.common.key,
+                        self.context.key,
                         steering,
                         bell,
                         self.next_token,
@@ -516,38 +526,41 @@ impl Work {
                     self.next_token += 1;
                 }
             }
-            Order::Close { number, done } => {
-                self.output.begin(self.now());
+            ThreadCommand::Close { number, done } => {
+                self.forwarder.begin(self.now());
                 for index in (0..self.ingress.len())
                     .rev()
                     .filter(|&index| self.ingress[index].shared.number == number)
                     .collect::<Vec<_>>()
                 {
-                    self.guarded(Whose::Ingress(index), |work| {
-                        work.ingress[index].drain(&mut work.output, &mut work.poll_buffer)
+                    self.catch_panic(PanicScope::Ingress(index), |work| {
+                        work.ingress[index].drain(&mut work.forwarder, &mut work.poll_buffer)
                     });
                     let mut ingress = self.ingress.remove(index);
                     unwatch(&self.poller, &mut ingress);
                 }
-                // What the port received, its receiving thread has left here.
+                // The receiving thread has already left all packets of this port here.
                 self.finish(|shared| shared.number == number);
-                if let Some(egress) = self.output.egress.get_mut(usize::from(number)) {
+                if let Some(egress) = self.forwarder.egress.get_mut(usize::from(number)) {
                     *egress = None;
                 }
-                self.output.copies.close(number);
+                self.forwarder.copies.close(number);
                 drop(done);
             }
-            Order::Backlog(backlog) => self.backlogs.push(backlog),
-            Order::Retire => self.retiring = true,
-            Order::Stop => {
-                // What has arrived already is still forwarded, once round.
+            ThreadCommand::Backlog(backlog) => self.backlogs.push(backlog),
+            ThreadCommand::Retire => self.retiring = true,
+            ThreadCommand::Stop => {
+                // Packets that have already arrived are still forwarded, in one last round.
                 let now = self.now();
-                self.output.begin(now);
+                self.forwarder.begin(now);
                 for index in 0..self.ingress.len() {
-                    self.guarded(Whose::Ingress(index), |work| {
-                        let _ =
-                            work.ingress[index].poll(&mut work.output, &mut work.poll_buffer, now);
-                        work.ingress[index].drain(&mut work.output, &mut work.poll_buffer);
+                    self.catch_panic(PanicScope::Ingress(index), |work| {
+                        let _ = work.ingress[index].poll(
+                            &mut work.forwarder,
+                            &mut work.poll_buffer,
+                            now,
+                        );
+                        work.ingress[index].drain(&mut work.forwarder, &mut work.poll_buffer);
                     });
                 }
                 self.finish(|_| true);
@@ -557,16 +570,16 @@ impl Work {
         false
     }
 
-    /// Processes all that is left of these ports' backlogs.
-    fn finish(&mut self, whose: impl Fn(&Shared) -> bool) {
+    /// Processes all packets that are left in the backlogs of the matching ports.
+    fn finish(&mut self, whose: impl Fn(&SharedPort) -> bool) {
         for index in 0..self.backlogs.len() {
-            // One that is still open belongs to a thread that has not let go of it in time: there
-            // is no end to wait for.
+            // A backlog that is still open belongs to a thread that did not release it in time, so
+            // it may never end.
             while whose(&self.backlogs[index].from)
                 && self.backlogs[index].is_closed()
                 && !self.backlogs[index].is_over()
             {
-                self.guarded(Whose::Backlog(index), |work| work.take(index));
+                self.catch_panic(PanicScope::Backlog(index), |work| work.process_backlog(index));
             }
         }
     }

@@ -1,12 +1,12 @@
-//! What passes by each queue of a port.
+//! Counters of packets and bytes per queue of a port.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::count::Count;
 use crate::report::QueueStats;
 
-/// The counters of one end of a queue, which one thread has: in cache lines of their own, so that
-/// counting takes none from another thread.
+/// The counters of one end of a queue, used by one thread. Aligned so that threads do not share
+/// cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct QueueCounts {
@@ -14,14 +14,13 @@ pub(crate) struct QueueCounts {
     pub(crate) bytes: Count,
 }
 
-/// The queues of a port.
+/// The queue counters of a port.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
-    /// By number.
+    /// Indexed by queue number.
     receive: Mutex<Vec<Arc<QueueCounts>>>,
-    /// The sending ends that there have been, by the queue that they send by. An end that nobody
-    /// has any more is given to the next who sends by its queue, so there are as many as threads
-    /// sent at a time.
+    /// The counters of the sending ends, each with its queue. An end that is no longer in use is
+    /// reused for its queue, so the list does not grow beyond the number of simultaneous senders.
     send: Mutex<Vec<(u16, Arc<QueueCounts>)>>,
 }
 
@@ -30,7 +29,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Queues {
-    /// The counters for who receives by this queue.
+    /// Returns the counters of this receive queue.
     pub(crate) fn receives_by(&self, queue: u16) -> Arc<QueueCounts> {
         let mut receive = lock(&self.receive);
         let queue = usize::from(queue);
@@ -40,7 +39,7 @@ impl Queues {
         receive[queue].clone()
     }
 
-    /// The counters for another who sends by this queue.
+    /// Returns the counters for another sender on this transmit queue.
     pub(crate) fn sends_by(&self, queue: u16) -> Arc<QueueCounts> {
         let mut send = lock(&self.send);
         let free = |(number, counts): &&(u16, Arc<QueueCounts>)| {
@@ -54,13 +53,13 @@ impl Queues {
         counts
     }
 
-    /// The receive queues as they stand.
+    /// Returns the current values of the receive queues.
     pub(crate) fn received(&self) -> Vec<QueueStats> {
         let receive = lock(&self.receive);
         (0..).zip(&*receive).map(|(queue, counts)| stats(queue, counts)).collect()
     }
 
-    /// The transmit queues that somebody sends by, or has sent by.
+    /// Returns the current values of the transmit queues that are or were in use.
     pub(crate) fn sent(&self) -> Vec<QueueStats> {
         let mut queues: Vec<QueueStats> = Vec::new();
         for (queue, counts) in &*lock(&self.send) {
@@ -87,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_of_a_queue_are_counted_together_and_ends_that_are_gone_once() {
+    fn counters_of_a_queues_ends_are_summed_and_closed_ends_counted_once() {
         let queues = Queues::default();
         let ends = [1, 0, 1].map(|queue| queues.sends_by(queue));
         for (end, packets) in ends.iter().zip([3, 5, 7]) {
@@ -104,7 +103,7 @@ mod tests {
         assert_eq!(sent(&queues), [(0, 5, 500), (1, 10, 1_000)]);
         drop(ends);
         assert_eq!(sent(&queues), [(0, 5, 500), (1, 10, 1_000)], "what was counted stays");
-        // Workers come and go without end.
+        // Workers come and go all the time.
         for _ in 0..100 {
             queues.sends_by(1).packets.add(1);
         }
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_opened_again_counts_on() {
+    fn a_reopened_queue_keeps_its_counters() {
         let queues = Queues::default();
         queues.receives_by(1).packets.add(4);
         queues.receives_by(1).packets.add(5);

@@ -1,64 +1,66 @@
-//! The rates that ports are limited to.
+//! The rate limits of a port.
 
-/// So much a second, and so much at once.
+/// Tokens added per second, and the size of the bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rate {
-    /// 0: there is no limit.
+    /// Tokens added per second; 0 for no limit.
     pub(crate) per_second: u64,
     pub(crate) burst: u64,
 }
 
 impl Rate {
-    /// So much a second, and as much at once.
+    /// Returns a rate whose bucket holds the tokens of one second.
     pub(crate) fn of_a_second(per_second: u64) -> Self {
         Rate { per_second, burst: per_second }
     }
 
-    /// So much a second, and this much at once, or a tenth of a second's.
+    /// Returns a rate with this bucket size; 0 for the tokens of a tenth of a second.
     fn new(per_second: u64, burst: u64) -> Self {
         Rate { per_second, burst: if burst == 0 { per_second.div_ceil(10) } else { burst } }
     }
 }
 
-/// The rates that a port is limited to: each is what token buckets allow (as Firecracker's rate
-/// limiters), 0 for no limit. A super-packet counts as the frames that it is on a wire. A packet
-/// that is more than a bucket holds passes a full bucket, and is waited for afterwards.
+/// The rate limits of a port, as token buckets (like Firecracker's rate limiters); a rate of 0 is
+/// no limit. A super-packet counts as its wire frames. A packet larger than the bucket passes when
+/// the bucket is full, and later packets wait for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
-    /// Bytes a second that are taken from what the port received, from the link header on. What is
-    /// more waits in the port, and is lost when that is full.
+    /// Maximum bytes per second received, from the link header on. The excess waits in the port,
+    /// and is lost when the port is full.
     pub rx_byte_rate: u64,
-    /// Bytes that are taken at once; 0: a tenth of a second's.
+    /// Maximum bytes received at once; 0 for a tenth of a second's bytes.
     pub rx_byte_burst: u64,
-    /// Packets a second that are taken from what the port received.
+    /// Maximum packets per second received.
     pub rx_packet_rate: u64,
-    /// Packets that are taken at once; 0: a tenth of a second's.
+    /// Maximum packets received at once; 0 for a tenth of a second's packets.
     pub rx_packet_burst: u64,
-    /// Bytes a second that leave by the port. What is more is dropped.
+    /// Maximum bytes per second sent. The excess is dropped.
     pub tx_byte_rate: u64,
-    /// Bytes that leave at once; 0: a tenth of a second's.
+    /// Maximum bytes sent at once; 0 for a tenth of a second's bytes.
     pub tx_byte_burst: u64,
-    /// Packets a second that leave by the port. What is more is dropped.
+    /// Maximum packets per second sent. The excess is dropped.
     pub tx_packet_rate: u64,
-    /// Packets that leave at once; 0: a tenth of a second's.
+    /// Maximum packets sent at once; 0 for a tenth of a second's packets.
     pub tx_packet_burst: u64,
-    /// Packets a second for all that the port sends into the bridge, and as many at once.
+    /// Maximum broadcast packets per second that the port may send into the bridge, and the size of
+    /// the bucket.
     pub storm_broadcast: u64,
-    /// Packets a second for many that the port sends into the bridge, and as many at once.
+    /// Maximum multicast packets per second that the port may send into the bridge, and the size of
+    /// the bucket.
     pub storm_multicast: u64,
-    /// Packets a second for addresses that nobody knows that the port sends into the bridge, and as
-    /// many at once.
+    /// Maximum packets per second to unknown addresses that the port may send into the bridge, and
+    /// the size of the bucket.
     pub storm_unknown: u64,
 }
 
 /// The highest rate: 8 Tb/s.
-const MOST: u64 = 1_000_000_000_000;
+const MAX_RATE: u64 = 1_000_000_000_000;
 
 /// The largest burst: 4 GiB, or as many packets.
-const MOST_BURST: u64 = 1 << 32;
+const MAX_BURST: u64 = 1 << 32;
 
 impl Rates {
-    /// The names that commands and files use.
+    /// The names of the fields in commands and files.
     pub const NAMES: [&'static str; 11] = [
         "rx_byte_rate",
         "rx_byte_burst",
@@ -73,7 +75,7 @@ impl Rates {
         "storm_unknown",
     ];
 
-    /// What the rate or burst of this name is measured in.
+    /// Returns the unit of the rate or burst with this name.
     pub fn unit(name: &str) -> Option<&'static str> {
         match name {
             "rx_byte_rate" | "tx_byte_rate" => Some("bytes/s"),
@@ -83,20 +85,20 @@ impl Rates {
         }
     }
 
-    /// The rate or burst of this name.
+    /// Returns the rate or burst with this name.
     pub fn value(&self, name: &str) -> Option<u64> {
         Rates::place(&mut { *self }, name).copied()
     }
 
-    /// Sets the rate or burst of this name.
+    /// Sets the rate or burst with this name.
     ///
     /// # Errors
-    /// A sentence: the name is unknown, or the value out of range.
+    /// A sentence: the name is unknown, or the value is out of range.
     pub fn set(&mut self, name: &str, value: u64) -> Result<(), String> {
         let unit = Rates::unit(name).unwrap_or_default();
         let is_burst = name.ends_with("_burst");
         let (most, zero) =
-            if is_burst { (MOST_BURST, "a tenth of a second's") } else { (MOST, "no limit") };
+            if is_burst { (MAX_BURST, "a tenth of a second's") } else { (MAX_RATE, "no limit") };
         let place = self
             .place(name)
             .ok_or_else(|| format!("{name:?} is no rate: there are {}", Rates::NAMES.join(", ")))?;
@@ -146,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rate_has_a_place_of_its_own() {
+    fn each_rate_has_its_own_field() {
         let mut rates = Rates::default();
         for (number, name) in (1..).zip(Rates::NAMES) {
             assert_eq!(rates.value(name), Some(0), "no limit");
@@ -162,17 +164,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_is_said() {
+    fn errors_state_the_allowed_range() {
         let mut rates = Rates::default();
         for (name, value, says) in [
             (
                 "storm_unknown",
-                MOST + 1,
+                MAX_RATE + 1,
                 "storm_unknown is 0 (no limit) or 1 to 1000000000000 packets/s, not 1000000000001",
             ),
             (
                 "tx_byte_burst",
-                MOST_BURST + 1,
+                MAX_BURST + 1,
                 "tx_byte_burst is 0 (a tenth of a second's) or 1 to 4294967296 bytes",
             ),
             ("rate", 1, "\"rate\" is no rate: there are rx_byte_rate, "),

@@ -1,16 +1,16 @@
-//! A received packet in a buffer of its own, with other bytes or the same.
+//! Copies received packets into new buffers, changed or unchanged.
 
 use superpacket::packet::{RxChecksum, RxPacket, VlanTag};
 use superpacket_port::Buffer;
 
-/// All bytes of a packet, with room for more.
+/// Returns all bytes of a packet in a vector with capacity for `more` bytes.
 pub(crate) fn whole(packet: &RxPacket<Buffer>, more: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(packet.length() + more);
     packet.buffers().for_each(|buffer| bytes.extend_from_slice(buffer.bytes()));
     bytes
 }
 
-/// Gives a packet other bytes, and what these change.
+/// Replaces a packet's bytes, and the metadata that depends on them.
 pub(crate) fn replace(
     packet: &mut RxPacket<Buffer>,
     bytes: Vec<u8>,
@@ -24,7 +24,7 @@ pub(crate) fn replace(
     *packet = other;
 }
 
-/// A copy of a packet: what waits must not keep a ring from moving on.
+/// Returns a copy of a packet, so that a packet that waits does not block a receive ring.
 pub(crate) fn copied(mut packet: RxPacket<Buffer>) -> RxPacket<Buffer> {
     let (bytes, checksum, vlan) = (whole(&packet, 0), packet.checksum, packet.vlan);
     replace(&mut packet, bytes, checksum, vlan);

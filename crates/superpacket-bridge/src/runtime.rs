@@ -1,5 +1,4 @@
-//! What holds for a port at this moment: requested settings, capabilities, and what the kernel
-//! refused.
+//! The effective settings of a port: requested settings, capabilities, and refusals by the kernel.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,37 +10,37 @@ use superpacket::segment::{GsoSupport, PacketKind, PacketKinds};
 use superpacket_port::features::{Feature, FeatureSet, Resolved, resolve};
 use superpacket_port::{Capabilities, PortState};
 
-use crate::bucket::Buckets;
-use crate::counters::Counts;
+use crate::bucket::PortBuckets;
+use crate::counters::PortCounts;
 use crate::fdb::Station;
 use crate::report::{FeatureReport, PortFeatures, SegmentationReport};
 use crate::settings::{Forwarding, Limits, PortSettings, PortSteering, TooBig};
 use crate::vlan::{PortVlans, VlanProtocol};
 
-/// A port as all threads see it.
+/// The state of a port that all threads share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    /// Its number: the index of its place in every list of ports.
+pub(crate) struct SharedPort {
+    /// The port's number: its index in every list of ports.
     pub(crate) number: u16,
-    /// What it is called.
+    /// The port's name.
     pub(crate) name: String,
-    pub(crate) counts: Counts,
-    /// The rates that it is limited to.
-    pub(crate) buckets: Buckets,
+    pub(crate) counts: PortCounts,
+    /// The token buckets of its rate limits.
+    pub(crate) buckets: PortBuckets,
     pub(crate) layer: Layer,
-    /// The bridge filters by VLAN, with tags of this protocol.
+    /// The type of VLAN tag that the bridge filters by; `None` without VLAN filtering.
     pub(crate) vlan_filtering: Option<VlanProtocol>,
-    /// Changed under the lock, read by threads when the bridge's epoch changes.
+    /// Changed under the lock; threads reread it when the bridge's epoch changes.
     requested: RwLock<Requested>,
-    /// The MTU now; 0: no limit.
+    /// The current MTU in bytes; 0 for no limit.
     mtu: AtomicU32,
-    /// The kinds of super-packets that the kernel refused again and again ([`PacketKinds::bits`]).
+    /// The kinds of super-packets that the kernel refused repeatedly ([`PacketKinds::bits`]).
     refused: AtomicU64,
-    /// The kinds of packets whose partial checksums the kernel refused again and again.
+    /// The kinds of packets whose partial checksums the kernel refused repeatedly.
     refused_checksums: AtomicU64,
-    /// How often it was opened again.
+    /// Number of times that the port was opened again.
     opening: AtomicU32,
-    /// The receive queues that have a mask and are processed in place all the same.
+    /// The receive queues that have a mask but are processed in place at present.
     in_place: RwLock<BTreeSet<u16>>,
 }
 
@@ -52,7 +51,7 @@ struct Requested {
     capabilities: Capabilities,
 }
 
-/// What holds for a port, for a thread to work by.
+/// A snapshot of a port's effective settings, for use by one thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Runtime {
     pub(crate) active: FeatureSet,
@@ -62,35 +61,35 @@ pub(crate) struct Runtime {
     pub(crate) limits: Limits,
     pub(crate) too_big: TooBig,
     pub(crate) forwarding: Forwarding,
-    /// LRO absorbs pure ACKs.
+    /// Whether LRO absorbs pure ACKs.
     lro_acks: bool,
-    /// GRO merges super-packets with PSH further.
+    /// Whether GRO merges packets after a PSH flag.
     gro_past_push: bool,
-    /// GRO merges UDP over IPv4 without a checksum.
+    /// Whether GRO merges UDP over IPv4 without a checksum.
     gro_udp_no_checksum: bool,
-    /// GRO merges TCP packets that are not alike.
+    /// Whether GRO merges TCP packets that differ in size or flags.
     gro_uneven: bool,
-    /// What is aggregated is copied into one run of bytes.
+    /// Whether aggregated packets are copied into contiguous memory.
     linear: bool,
     delivery: Delivery,
-    /// The longest IP packet; `usize::MAX` without a limit.
+    /// The longest IP packet in bytes; `usize::MAX` for no limit.
     pub(crate) mtu: usize,
 }
 
 impl Runtime {
-    /// May this be left to the port?
+    /// Returns whether this offload can be left to the port.
     #[inline]
     pub(crate) fn has(&self, feature: Feature) -> bool {
         self.active.contains(feature)
     }
 
-    /// The most pieces of a frame.
+    /// Returns the maximum number of pieces per frame.
     #[inline]
     pub(crate) fn max_slices(&self) -> usize {
         if self.has(Feature::ScatterGather) { self.capabilities.max_slices } else { 1 }
     }
 
-    /// Returns the super-packets that the port is given whole.
+    /// Returns the kinds of super-packets that the port accepts.
     pub(crate) fn gso_support(&self) -> GsoSupport {
         let limit = match self.limits.gso_max_size {
             0 => u32::MAX,
@@ -104,7 +103,7 @@ impl Runtime {
         gso
     }
 
-    /// How packets that the port receives are aggregated; `None`: not at all.
+    /// Returns how received packets are aggregated; `None` for not at all.
     pub(crate) fn policy(&self) -> Option<Policy> {
         let policy = if self.has(Feature::LargeReceiveOffload) {
             let packets = match self.limits.lro_max_aggr {
@@ -129,7 +128,7 @@ impl Runtime {
             Delivery::PerPoll => self.limits.gro_flush_timeout,
             Delivery::AtOnce => 0,
         };
-        // What is held past a poll must not keep a ring from moving on: it is copied out.
+        // Packets held after a poll are copied out of a receive ring, so that the ring can move on.
         let storage =
             if hold_time == 0 && !self.linear { Storage::Fragments } else { Storage::Linear };
         let policy = policy.with_max_bytes(self.limits.gro_max_size).with_hold_time(hold_time);
@@ -137,8 +136,8 @@ impl Runtime {
     }
 }
 
-impl Shared {
-    /// A port that has just been opened.
+impl SharedPort {
+    /// Returns the state of a port that was just opened.
     pub(crate) fn new(
         number: u16,
         settings: PortSettings,
@@ -146,11 +145,11 @@ impl Shared {
         layer: Layer,
         state: PortState,
     ) -> Self {
-        Shared {
+        SharedPort {
             number,
             name: settings.port.name().to_owned(),
-            counts: Counts::default(),
-            buckets: Buckets::new(&settings.limits.rates),
+            counts: PortCounts::default(),
+            buckets: PortBuckets::new(&settings.limits.rates),
             layer,
             vlan_filtering: None,
             requested: RwLock::new(Requested { settings, capabilities }),
@@ -166,23 +165,25 @@ impl Shared {
         self.requested.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The same port in a bridge that filters by VLAN, or does not; packets without a link layer
-    /// have no VLANs.
+    /// Enables or disables VLAN filtering; it has no effect on ports without a link layer.
     pub(crate) fn with_vlan_filtering(self, vlan_filtering: Option<VlanProtocol>) -> Self {
-        Shared { vlan_filtering: vlan_filtering.filter(|_| self.layer == Layer::Ethernet), ..self }
+        SharedPort {
+            vlan_filtering: vlan_filtering.filter(|_| self.layer == Layer::Ethernet),
+            ..self
+        }
     }
 
-    /// Its VLANs; `None` where the bridge does not filter by them.
+    /// Returns the port's VLANs; `None` if the bridge does not filter by VLAN.
     pub(crate) fn vlans(&self) -> Option<Arc<PortVlans>> {
         self.vlan_filtering.map(|_| Arc::new(self.settings().vlans))
     }
 
-    /// What it is asked.
+    /// Returns the requested settings.
     pub(crate) fn settings(&self) -> PortSettings {
         self.requested().settings
     }
 
-    /// Changes what it is asked; the kernel gets another chance to do what it refused.
+    /// Changes the requested settings, and clears the refusals, so that the kernel is asked again.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut PortSettings) -> R) -> R {
         self.forget_refusals();
         let settings = &mut self.requested.write().unwrap_or_else(PoisonError::into_inner).settings;
@@ -191,7 +192,7 @@ impl Shared {
         changed
     }
 
-    /// Changes which stations lie behind it whatever is learned.
+    /// Changes the port's static entries.
     pub(crate) fn change_static_entries(
         &self,
         change: impl FnOnce(&mut BTreeSet<Station>) -> bool,
@@ -206,14 +207,14 @@ impl Shared {
         );
     }
 
-    /// Changes how its packets are steered.
+    /// Changes the steering of the port's packets.
     pub(crate) fn change_steering(&self, change: impl FnOnce(&mut PortSteering)) {
         change(
             &mut self.requested.write().unwrap_or_else(PoisonError::into_inner).settings.steering,
         );
     }
 
-    /// A receive queue that has a mask is processed in place from now on, or no longer.
+    /// Records whether a receive queue with a mask is processed in place.
     pub(crate) fn set_in_place(&self, queue: u16, in_place: bool) {
         let mut queues = self.in_place.write().unwrap_or_else(PoisonError::into_inner);
         if in_place {
@@ -223,12 +224,12 @@ impl Shared {
         };
     }
 
-    /// Is a receive queue that has a mask processed in place?
+    /// Returns whether a receive queue with a mask is processed in place.
     pub(crate) fn is_in_place(&self, queue: u16) -> bool {
         self.in_place.read().unwrap_or_else(PoisonError::into_inner).contains(&queue)
     }
 
-    /// It was opened again, perhaps as another device.
+    /// Records that the port was opened again, perhaps as another device.
     pub(crate) fn reopened(&self, capabilities: Capabilities, state: PortState) {
         self.opening.fetch_add(1, Ordering::Relaxed);
         self.forget_refusals();
@@ -236,23 +237,23 @@ impl Shared {
         self.set_mtu(state.mtu);
     }
 
-    /// Which opening this is, from 0 on: what is said of an earlier one is not meant of this.
+    /// Returns the number of this opening, from 0 on. Events of an earlier opening are ignored.
     pub(crate) fn opening(&self) -> u32 {
         self.opening.load(Ordering::Relaxed)
     }
 
-    /// The MTU changed; says whether it did.
+    /// Sets the MTU, and returns whether it changed.
     pub(crate) fn set_mtu(&self, mtu: u32) -> bool {
         self.mtu.swap(mtu, Ordering::Relaxed) != mtu
     }
 
-    /// The MTU in bytes; 0: no limit.
+    /// Returns the MTU in bytes; 0 for no limit.
     pub(crate) fn mtu(&self) -> u32 {
         self.mtu.load(Ordering::Relaxed)
     }
 
-    /// Remembers that the kernel refuses packets of this kind: super-packets, or else those with a
-    /// partial checksum.
+    /// Records that the kernel refuses packets of this kind: super-packets, or otherwise those with
+    /// a partial checksum.
     pub(crate) fn refuse(&self, kind: PacketKind, super_packets: bool) {
         let refused = if super_packets { &self.refused } else { &self.refused_checksums };
         refused.fetch_or(PacketKinds::NONE.with(kind).bits(), Ordering::Relaxed);
@@ -278,7 +279,7 @@ impl Shared {
         resolve(requested.settings.features, supported)
     }
 
-    /// What holds now.
+    /// Returns a snapshot of the effective settings.
     pub(crate) fn runtime(&self) -> Runtime {
         let requested = self.requested();
         let (refused, refused_checksums) = self.refusals();
@@ -304,7 +305,7 @@ impl Shared {
         }
     }
 
-    /// Reports for each offload what is requested, what is active, and why they differ.
+    /// Returns for each offload what is requested, what is active, and why they differ.
     pub(crate) fn features(&self) -> PortFeatures {
         let requested = self.requested();
         let resolved = self.resolved(&requested);
@@ -347,19 +348,19 @@ pub(crate) mod tests {
     use superpacket::wire::{IpVersion, LinkHeader, Protocol};
     use superpacket_port::LinkState;
 
-    /// A port that can do everything, asked what `change` says.
-    pub(crate) fn shared(change: impl FnOnce(&mut PortSettings)) -> Shared {
+    /// Returns a port with all capabilities, and settings changed by `change`.
+    pub(crate) fn shared(change: impl FnOnce(&mut PortSettings)) -> SharedPort {
         shared_as(0, change)
     }
 
-    /// The same, with a number.
-    pub(crate) fn shared_as(number: u16, change: impl FnOnce(&mut PortSettings)) -> Shared {
+    /// Returns the same with this number.
+    pub(crate) fn shared_as(number: u16, change: impl FnOnce(&mut PortSettings)) -> SharedPort {
         let mut gso = GsoSupport::LINUX;
         (gso.udp_tunnels, gso.max_segments) = (false, 65_535);
         let capabilities = Capabilities { features: FeatureSet::all(), gso, max_slices: 1024 };
         let mut settings = PortSettings::new("memory:test".parse().expect("a port string"));
         change(&mut settings);
-        Shared::new(
+        SharedPort::new(
             number,
             settings,
             capabilities,
@@ -368,7 +369,7 @@ pub(crate) mod tests {
         )
     }
 
-    fn reason(shared: &Shared, feature: Feature) -> String {
+    fn reason(shared: &SharedPort, feature: Feature) -> String {
         let features = shared.features().features;
         let report =
             features.iter().find(|report| report.feature == feature.name()).expect("all are there");
@@ -445,7 +446,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_held_past_a_poll_is_copied_out() {
+    fn packets_held_past_a_poll_are_copied() {
         let port = shared(|settings| settings.limits.gro_flush_timeout = 50_000);
         let policy = port.runtime().policy().expect("GRO is on");
         assert_eq!((policy.storage, policy.hold_time), (Storage::Linear, 50_000));

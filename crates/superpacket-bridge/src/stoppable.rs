@@ -6,7 +6,8 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A running thread. Dropping this makes a descriptor readable for it, and waits for its end.
+/// A handle to a running thread. Dropping it makes the thread's stop descriptor readable, and joins
+/// the thread.
 #[derive(Debug)]
 pub(crate) struct Stoppable {
     stop: OwnedFd,
@@ -14,11 +15,11 @@ pub(crate) struct Stoppable {
 }
 
 impl Stoppable {
-    /// Starts a thread that does `work`, which must end soon after the descriptor that it is given
-    /// is readable.
+    /// Starts a thread that runs `work`. `work` must return soon after the descriptor that it is
+    /// given becomes readable.
     ///
     /// # Errors
-    /// What the system says if it gives no thread or descriptor.
+    /// The system's error if there is no thread or descriptor.
     pub(crate) fn start(
         name: &str,
         work: impl FnOnce(OwnedFd) + Send + 'static,
@@ -33,7 +34,7 @@ impl Stoppable {
 
 impl Drop for Stoppable {
     fn drop(&mut self) {
-        // A counter that is full wakes just as well.
+        // If the write fails, the counter is full and wakes the thread as well.
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let name = thread.thread().name().unwrap_or_default().to_owned();

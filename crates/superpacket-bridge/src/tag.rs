@@ -1,5 +1,5 @@
-//! Where the VLAN tags of received packets are, for a bridge that filters by VLAN: the tag that
-//! says a packet's VLAN is beside the frame, as most devices report it, and all others are in it.
+//! Moves VLAN tags to where VLAN filtering expects them. The tag that names a packet's VLAN is in
+//! the metadata, where most devices put it, and all other tags are in the frame.
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
 use superpacket_port::Buffer;
@@ -8,14 +8,14 @@ use crate::frame::ETHERNET;
 use crate::rewritten::{replace, whole};
 use crate::vlan::VlanProtocol;
 
-/// Where a tag stands: behind the two hardware addresses.
-const PLACE: usize = 12;
+/// Offset of a tag: after the two hardware addresses.
+const TAG_OFFSET: usize = 12;
 
 /// Bytes of a tag.
-const TAG: usize = 4;
+const TAG_BYTES: usize = 4;
 
-/// Puts the tag of this protocol that stands first in a frame beside it, and a tag of another one
-/// that is beside the frame into it. A packet that needs either is copied.
+/// Moves the first tag of a frame to the metadata if it has this protocol, and a metadata tag of
+/// another protocol into the frame. The packet is copied if either is needed.
 #[inline]
 pub(crate) fn sort(packet: &mut RxPacket<Buffer>, protocol: VlanProtocol) {
     if packet.layer != Layer::Ethernet {
@@ -26,9 +26,10 @@ pub(crate) fn sort(packet: &mut RxPacket<Buffer>, protocol: VlanProtocol) {
         Some(tag) => put_in(packet, tag),
         None => {
             let first = packet.buffers().next().map_or(&[][..], Buffer::bytes);
-            // Where the first buffer is that short, all are looked at.
-            let ether_type =
-                first.get(PLACE..ETHERNET).map(|field| u16::from_be_bytes([field[0], field[1]]));
+            // If the first buffer is that short, search all buffers.
+            let ether_type = first
+                .get(TAG_OFFSET..ETHERNET)
+                .map(|field| u16::from_be_bytes([field[0], field[1]]));
             if ether_type.is_none_or(|ether_type| ether_type == protocol.ether_type()) {
                 take_out(packet, protocol);
             }
@@ -39,20 +40,20 @@ pub(crate) fn sort(packet: &mut RxPacket<Buffer>, protocol: VlanProtocol) {
 #[cold]
 fn take_out(packet: &mut RxPacket<Buffer>, protocol: VlanProtocol) {
     let mut bytes = whole(packet, 0);
-    let Some(&[a, b, c, d, e, f]) = bytes.get(PLACE..).and_then(<[u8]>::first_chunk) else {
+    let Some(&[a, b, c, d, e, f]) = bytes.get(TAG_OFFSET..).and_then(<[u8]>::first_chunk) else {
         return;
     };
     if u16::from_be_bytes([a, b]) != protocol.ether_type() {
         return;
     }
-    bytes.drain(PLACE..PLACE + TAG);
+    bytes.drain(TAG_OFFSET..TAG_OFFSET + TAG_BYTES);
     let tag = VlanTag { protocol: protocol.ether_type(), control: u16::from_be_bytes([c, d]) };
     let checksum = match packet.checksum {
         RxChecksum::Partial { start, offset } => {
-            RxChecksum::Partial { start: start.saturating_sub(TAG as u16), offset }
+            RxChecksum::Partial { start: start.saturating_sub(TAG_BYTES as u16), offset }
         }
-        // The sum begins behind the Ethernet header: the tag's last two bytes and the EtherType
-        // behind it were summed, and the latter is not any more.
+        // The checksum starts after the Ethernet header. It covered the tag's last two bytes and
+        // the EtherType after them, and no longer covers the latter.
         RxChecksum::Complete(sum) => {
             RxChecksum::Complete(add(add(sum, !tag.control), !u16::from_be_bytes([e, f])))
         }
@@ -63,13 +64,13 @@ fn take_out(packet: &mut RxPacket<Buffer>, protocol: VlanProtocol) {
 
 #[cold]
 fn put_in(packet: &mut RxPacket<Buffer>, tag: VlanTag) {
-    let mut bytes = whole(packet, TAG);
-    let Some(&[a, b]) = bytes.get(PLACE..).and_then(<[u8]>::first_chunk) else { return };
+    let mut bytes = whole(packet, TAG_BYTES);
+    let Some(&[a, b]) = bytes.get(TAG_OFFSET..).and_then(<[u8]>::first_chunk) else { return };
     let ([c, d], [e, f]) = (tag.protocol.to_be_bytes(), tag.control.to_be_bytes());
-    bytes.splice(PLACE..PLACE, [c, d, e, f]);
+    bytes.splice(TAG_OFFSET..TAG_OFFSET, [c, d, e, f]);
     let checksum = match packet.checksum {
         RxChecksum::Partial { start, offset } => {
-            RxChecksum::Partial { start: start.saturating_add(TAG as u16), offset }
+            RxChecksum::Partial { start: start.saturating_add(TAG_BYTES as u16), offset }
         }
         RxChecksum::Complete(sum) => {
             RxChecksum::Complete(add(add(sum, tag.control), u16::from_be_bytes([a, b])))
@@ -79,7 +80,7 @@ fn put_in(packet: &mut RxPacket<Buffer>, tag: VlanTag) {
     replace(packet, bytes, checksum, None);
 }
 
-/// Adds in one's complement.
+/// Adds in one's complement arithmetic.
 const fn add(a: u16, b: u16) -> u16 {
     let (sum, carry) = a.overflowing_add(b);
     sum + carry as u16
@@ -97,7 +98,7 @@ mod tests {
         whole(packet, 0)
     }
 
-    /// What a device sums: all behind 14 bytes.
+    /// Returns the checksum that a device reports: of all bytes after the first 14.
     fn complete(frame: &[u8]) -> RxChecksum {
         RxChecksum::Complete(
             frame[14..]
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tag_of_a_vlan_goes_beside_the_frame_however_the_frame_lies() {
+    fn a_vlan_tag_moves_to_the_metadata_from_any_buffer_layout() {
         let untagged = [&TAGGED[..12], &TAGGED[16..]].concat();
         for pieces in [&[22][..], &[5, 17], &[13, 2, 7], &[12, 10], &[18, 4]] {
             let mut rest = &TAGGED[..];
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_of_another_kind_goes_into_the_frame() {
+    fn a_tag_of_another_type_moves_into_the_frame() {
         let untagged = [&TAGGED[..12], &TAGGED[16..]].concat();
         let mut service = TAGGED.to_vec();
         service[12..14].copy_from_slice(&[0x88, 0xa8]);
@@ -154,7 +155,7 @@ mod tests {
             (service.clone(), None),
             "it says no VLAN of this bridge"
         );
-        // To a provider bridge it does, and a customer's does not.
+        // A provider bridge moves a service tag, and leaves a customer's tag in the frame.
         sort(&mut packet, VlanProtocol::Dot1Ad);
         assert_eq!(
             (bytes(&packet), packet.vlan, packet.checksum),
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_such_tag_or_is_no_frame_stays_as_it_is() {
+    fn packets_without_the_tag_are_unchanged() {
         let untagged = [&TAGGED[..12], &TAGGED[16..]].concat();
         let mut short = TAGGED[..17].to_vec();
         for frame in [untagged, TAGGED[..9].to_vec(), Vec::new(), std::mem::take(&mut short)] {

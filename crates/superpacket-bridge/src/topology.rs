@@ -1,11 +1,11 @@
-//! Which CPUs share a cache, so that a mask for steering can be chosen by it.
+//! The CPU topology: which CPUs share a cache, for the choice of steering masks.
 //!
-//! What a packet's headers are read from lies in the cache of the CPU that received it. A worker
-//! that shares that cache finds them there; another waits for memory, or for the connection between
-//! two sockets, once for each line. So [`Topology::sharing_cache`] picks the CPUs that share the
-//! last-level cache with the receiving one, and says why.
+//! Packet headers are in the cache of the CPU that received them. A worker that shares this cache
+//! finds them there; any other waits for memory or the socket interconnect, once per cache line. So
+//! [`Topology::sharing_cache`] picks the CPUs that share the last-level cache with the receiving
+//! CPU, and explains the choice.
 //!
-//! All of it stands in sysfs (`Documentation/ABI/stable/sysfs-devices-system-cpu`,
+//! The data is read from sysfs (`Documentation/ABI/stable/sysfs-devices-system-cpu`,
 //! `Documentation/admin-guide/cputopology.rst`).
 
 mod read;
@@ -17,28 +17,28 @@ use std::path::{Path, PathBuf};
 
 use superpacket_steer::{Cpu, CpuMask, ListError};
 
-/// Where the kernel describes its CPUs.
+/// The directory in which the kernel describes its CPUs.
 pub const SYSFS: &str = "/sys/devices/system/cpu";
 
-/// What the kernel says of this process's main thread.
+/// The status file of this process's main thread.
 const STATUS: &str = "/proc/self/status";
 
-/// The CPUs that are online.
+/// Returns the CPUs that are online.
 pub(crate) fn online() -> Result<CpuMask, TopologyError> {
     read::online(Path::new(SYSFS))
 }
 
-/// The CPUs that this process may use: what its main thread may run on, whichever thread asks.
+/// Returns the CPUs that this process's main thread may run on, whichever thread calls.
 pub(crate) fn allowed() -> Result<CpuMask, TopologyError> {
     read::allowed(Path::new(STATUS))
 }
 
-/// The CPUs that this kernel may ever have; `None` where it does not tell.
+/// Returns the CPUs that this kernel may ever have; `None` if that is not known.
 pub(crate) fn possible() -> Result<Option<CpuMask>, TopologyError> {
     read::list(&Path::new(SYSFS).join("possible"))
 }
 
-/// The CPUs of a machine: which there are, which a process may use, and what they share.
+/// The CPUs of a machine, those that a process may use, and the caches they share.
 #[derive(Clone, Debug)]
 pub struct Topology {
     online: CpuMask,
@@ -46,32 +46,30 @@ pub struct Topology {
     processors: BTreeMap<Cpu, Processor>,
 }
 
-/// What is known of a CPU that is online. What a machine does not tell is left out: a virtual
-/// machine may have no caches to show.
+/// An online CPU. Unknown facts are omitted; a virtual machine may not show caches.
 #[derive(Clone, Debug, Default)]
 struct Processor {
     cache: Option<Cache>,
     package: Option<u32>,
-    /// The hardware threads of its core, itself included.
+    /// The hardware threads of its core, including itself.
     core: CpuMask,
 }
 
 /// The last-level cache of a CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
-    /// 1 is the nearest to the core.
+    /// The cache level; 1 is nearest to the core.
     pub level: u32,
-    /// The CPUs that share it, the asked one included.
+    /// The CPUs that share the cache, including the one asked about.
     pub shared: CpuMask,
 }
 
 /// A mask that was chosen for a receiving CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Auto {
-    /// The CPUs to steer to; empty where there is none but the receiving one: steering is best left
-    /// off.
+    /// The CPUs to steer to. Empty if there is no other CPU; steering is then best left off.
     pub mask: CpuMask,
-    /// Why these, in a sentence.
+    /// The reason for the choice, as a sentence.
     pub why: String,
 }
 
@@ -84,45 +82,45 @@ pub enum TopologyError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A file holds something else than a list of CPUs.
+    /// A file does not contain a valid list of CPUs.
     #[error("{}: {source}", path.display())]
     BadList {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in the list.
         source: ListError,
     },
-    /// A file holds something else than it should.
+    /// A file has unexpected contents.
     #[error("{}: {found:?} is {expected}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What it holds; its start, if that is long.
+        /// The contents of the file, shortened if long.
         found: String,
-        /// What should be there: `no number`.
+        /// The error in words, for example `no number`.
         expected: &'static str,
     },
 }
 
 impl Topology {
-    /// This machine's CPUs, and those of them that this process may use: what its main thread may
-    /// run on, whichever thread asks.
+    /// Reads the CPUs of this machine, and those that this process's main thread may run on,
+    /// whichever thread calls.
     ///
     /// # Errors
-    /// [`TopologyError`], with the file that it is about. Files that a machine does not have, such
-    /// as those of caches, are no error.
+    /// [`TopologyError`] with the file. Files that some machines do not have, such as those of
+    /// caches, may be missing.
     pub fn read() -> Result<Self, TopologyError> {
         Self::read_from(Path::new(SYSFS), allowed()?)
     }
 
-    /// The CPUs that a directory describes as [`SYSFS`] does, for a process that may use those of
-    /// `allowed`.
+    /// Reads the CPUs from a directory with the structure of [`SYSFS`], for a process that may use
+    /// the CPUs in `allowed`.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// Those of [`read`](Self::read).
     pub fn read_from(root: &Path, allowed: CpuMask) -> Result<Self, TopologyError> {
         let online = read::online(root)?;
         let processors = online
@@ -132,35 +130,34 @@ impl Topology {
         Ok(Topology { online, allowed, processors })
     }
 
-    /// The CPUs that are online.
+    /// Returns the CPUs that are online.
     pub const fn online(&self) -> &CpuMask {
         &self.online
     }
 
-    /// The CPUs that the process may use, offline ones among them.
+    /// Returns the CPUs that the process may use, including offline ones.
     pub const fn allowed(&self) -> &CpuMask {
         &self.allowed
     }
 
-    /// The CPUs that workers can run on: online, and allowed.
+    /// Returns the CPUs on which workers can run: online and allowed.
     pub fn usable(&self) -> CpuMask {
         &self.online & &self.allowed
     }
 
-    /// The cache that a CPU has farthest from its core. `None` if the CPU is offline, or the
-    /// machine does not tell.
+    /// Returns the last-level cache of a CPU. `None` if the CPU is offline, or its caches are not
+    /// known.
     pub fn last_level_cache(&self, cpu: Cpu) -> Option<&Cache> {
         self.processors.get(&cpu)?.cache.as_ref()
     }
 
-    /// The CPUs to steer to from the one that receives, of those that are [usable](Self::usable),
-    /// the receiving one never among them: the first of these that are not empty.
+    /// Returns the CPUs to steer to from a receiving CPU. They are [usable](Self::usable), and
+    /// never include the receiving CPU. The first of these that is not empty:
     ///
-    /// 1. Those that share its last-level cache. The hardware threads of its own core only if there
-    ///    are no others: they compete with the receiving thread for the core.
-    /// 2. Those of its package (socket), if it shares no cache with anyone or the machine does not
-    ///    tell.
-    /// 3. All others.
+    /// 1. The CPUs that share its last-level cache. The hardware threads of its own core count only
+    ///    if there are no others, because they compete with the receiving thread.
+    /// 2. The CPUs of its package (socket), if its cache is private or unknown.
+    /// 3. All other CPUs.
     ///
     /// ```no_run
     /// use superpacket_steer::Cpu;
@@ -206,7 +203,7 @@ impl Topology {
         Auto { mask: others, why }
     }
 
-    /// Why the CPUs that share a cache are no choice.
+    /// Returns the reason why the CPUs that share a cache cannot be chosen.
     fn why_no_cache(&self, cpu: Cpu, processor: &Processor) -> String {
         match &processor.cache {
             _ if !self.online.contains(cpu) => {
@@ -237,7 +234,7 @@ impl Topology {
     }
 }
 
-/// The CPUs without those of the receiving one's core, if others are left.
+/// Returns the CPUs outside the receiving CPU's core if there are any, otherwise those of the core.
 fn beside_core(cpu: Cpu, near: CpuMask, core: &CpuMask, what: &str) -> Auto {
     let siblings = &near & core;
     let mask = &near - core;

@@ -1,5 +1,5 @@
-//! VLAN filtering: which VLANs a port is in, by the rules of Linux's bridge (`vlan_filtering`) and
-//! in the words of iproute2's `bridge vlan`.
+//! VLAN filtering: the VLANs that a port is in, with the rules of Linux's bridge (`vlan_filtering`)
+//! and the terms of iproute2's `bridge vlan`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,27 +8,27 @@ use serde::{Deserialize, Serialize};
 use superpacket::packet::VlanTag;
 use superpacket::wire::ethernet;
 
-/// The greatest number of a VLAN.
+/// The highest VLAN number.
 pub const MOST_VLAN: u16 = 4094;
 
-/// The bits of a tag that are the VLAN's number.
+/// The bits of a tag that hold the VLAN number.
 const NUMBER: u16 = 0x0fff;
 
-/// The tags that say a frame's VLAN, by the names that iproute2 has for them.
+/// The type of tag that names a frame's VLAN, as in iproute2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum VlanProtocol {
-    /// `802.1Q`: those of customers, EtherType 0x8100.
+    /// `802.1Q`: customer tags, EtherType 0x8100.
     #[default]
     #[serde(rename = "802.1Q")]
     Dot1Q,
-    /// `802.1ad`: those of services (provider bridges), EtherType 0x88a8. A customer's tag says
-    /// nothing, and passes.
+    /// `802.1ad`: service tags (provider bridges), EtherType 0x88a8. Customer tags then have no
+    /// meaning, and pass unchanged.
     #[serde(rename = "802.1ad")]
     Dot1Ad,
 }
 
 impl VlanProtocol {
-    /// The EtherType of the tags, in the host's byte order.
+    /// Returns the EtherType of the tags in host byte order.
     pub const fn ether_type(self) -> u16 {
         match self {
             VlanProtocol::Dot1Q => ethernet::VLAN,
@@ -82,18 +82,18 @@ impl VlanSet {
     }
 }
 
-/// The VLANs that a port is in, as they count where the bridge filters by VLAN.
+/// The VLANs that a port is in. They matter only if the bridge filters by VLAN.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PortVlans {
     allowed: VlanSet,
-    /// Of these, those whose frames leave without a tag.
+    /// The VLANs of the port whose frames leave without a tag.
     untagged: VlanSet,
-    /// The VLAN of frames that come without a tag.
+    /// The VLAN of frames that arrive without a tag.
     pvid: Option<u16>,
 }
 
 impl Default for PortVlans {
-    /// VLAN 1, for frames without a tag, as Linux has it.
+    /// Returns VLAN 1 for frames without a tag, as in Linux.
     fn default() -> Self {
         let mut vlans = PortVlans::none();
         vlans.add(&VlanRange { first: 1, last: 1, pvid: true, untagged: true });
@@ -102,17 +102,17 @@ impl Default for PortVlans {
 }
 
 impl PortVlans {
-    /// No VLAN: nothing comes in or leaves.
+    /// Returns no VLANs: no frame enters or leaves.
     pub const fn none() -> Self {
         PortVlans { allowed: VlanSet::NONE, untagged: VlanSet::NONE, pvid: None }
     }
 
-    /// The VLAN of frames that come without a tag; `None`: these are dropped.
+    /// Returns the VLAN of frames that arrive without a tag; `None` if these are dropped.
     pub const fn pvid(&self) -> Option<u16> {
         self.pvid
     }
 
-    /// Puts the port in VLANs, or changes how it is in them.
+    /// Puts the port in VLANs, or changes its flags in them.
     pub fn add(&mut self, range: &VlanRange) {
         for vlan in range.first..=range.last {
             self.allowed.set(vlan, true);
@@ -125,7 +125,7 @@ impl PortVlans {
         }
     }
 
-    /// Takes the port out of VLANs; says how many of them it was in.
+    /// Takes the port out of VLANs, and returns how many of them it was in.
     pub fn delete(&mut self, first: u16, last: u16) -> usize {
         let mut count = 0;
         for vlan in first..=last {
@@ -137,15 +137,15 @@ impl PortVlans {
         count
     }
 
-    /// Is the port in this VLAN?
+    /// Returns whether the port is in this VLAN.
     #[inline]
     pub fn has(&self, vlan: u16) -> bool {
         self.allowed.has(vlan)
     }
 
-    /// The tag, of this protocol, of a frame that comes in, with the number of its VLAN; `None`:
-    /// the frame is in no VLAN that the port is in. The number 0 says a priority alone (IEEE
-    /// 802.1Q, table 9-2).
+    /// Returns the tag of a frame that arrives, with this protocol and the number of its VLAN.
+    /// `None` if the port is not in the frame's VLAN. A tag with number 0 carries only a priority
+    /// (IEEE 802.1Q, table 9-2).
     #[inline]
     pub(crate) fn admit(&self, tag: Option<VlanTag>, protocol: VlanProtocol) -> Option<VlanTag> {
         let control = tag.map_or(0, |tag| tag.control);
@@ -159,13 +159,13 @@ impl PortVlans {
         })
     }
 
-    /// The tag with which a frame of this VLAN leaves; the port is in it.
+    /// Returns the tag with which a frame of this VLAN leaves. The port must be in the VLAN.
     #[inline]
     pub(crate) fn leave(&self, tag: VlanTag) -> Option<VlanTag> {
         (!self.untagged.has(number(tag))).then_some(tag)
     }
 
-    /// The VLANs in ranges of those that the port is in alike.
+    /// Returns the port's VLANs, as ranges with the same flags.
     pub fn ranges(&self) -> Vec<VlanRange> {
         let mut ranges: Vec<VlanRange> = Vec::new();
         for vlan in (1..=MOST_VLAN).filter(|&vlan| self.has(vlan)) {
@@ -192,7 +192,7 @@ impl fmt::Debug for PortVlans {
     }
 }
 
-/// Refuses, in a sentence, a number that no VLAN has.
+/// Returns an error sentence if the VLAN number is out of range.
 pub(crate) fn check_number(vlan: u16) -> Result<(), String> {
     match vlan {
         1..=MOST_VLAN => Ok(()),
@@ -200,31 +200,32 @@ pub(crate) fn check_number(vlan: u16) -> Result<(), String> {
     }
 }
 
-/// The number of a tag's VLAN.
+/// Returns the VLAN number of a tag.
 #[inline]
 pub(crate) const fn number(tag: VlanTag) -> u16 {
     tag.control & NUMBER
 }
 
-/// VLANs, and how a port is in them: `10`, `10-20`, `10 pvid untagged`.
+/// A range of VLANs, and a port's flags in them: `10`, `10-20`, `10 pvid untagged`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VlanRange {
-    /// The first.
+    /// The first VLAN.
     pub first: u16,
-    /// The last.
+    /// The last VLAN.
     pub last: u16,
-    /// It is the VLAN of frames that come without a tag: one VLAN only.
+    /// Whether this is the VLAN of frames that arrive without a tag; allowed only for a single
+    /// VLAN.
     pub pvid: bool,
-    /// Its frames leave without a tag.
+    /// Whether frames of these VLANs leave without a tag.
     pub untagged: bool,
 }
 
 impl VlanRange {
-    /// VLANs from the first to the last.
+    /// Returns the VLANs from `first` to `last`.
     ///
     /// # Errors
-    /// A sentence: a number is none of a VLAN, the last comes before the first, or several VLANs
-    /// would be that of frames without a tag.
+    /// A sentence: a number is out of range, the last is below the first, or `pvid` is set for
+    /// several VLANs.
     pub fn new(first: u16, last: u16, pvid: bool, untagged: bool) -> Result<VlanRange, String> {
         [first, last].into_iter().try_for_each(check_number)?;
         if last < first {
@@ -245,7 +246,7 @@ impl FromStr for VlanRange {
         let mut words = text.split_whitespace();
         let numbers = words.next().ok_or_else(wrong)?;
         let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
-        // No sign: a number begins with a digit.
+        // Reject signs: a number begins with a digit.
         let number = |text: &str| {
             text.parse().ok().filter(|_| text.starts_with(|digit: char| digit.is_ascii_digit()))
         };
@@ -276,40 +277,40 @@ impl fmt::Display for VlanRange {
 /// The VLANs of all ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VlanReport {
-    /// Does the bridge filter by VLAN? If not, what follows is not in force.
+    /// Whether the bridge filters by VLAN. If not, the VLANs below have no effect.
     pub vlan_filtering: bool,
-    /// The tags by which it filters.
+    /// The type of tag that the bridge filters by.
     #[serde(default)]
     pub vlan_protocol: VlanProtocol,
     /// The ports.
     pub ports: Vec<PortVlanReport>,
 }
 
-/// The VLANs of a port, with the names of iproute2's `bridge -json -compressvlans vlan`.
+/// The VLANs of a port, with the field names of iproute2's `bridge -json -compressvlans vlan`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortVlanReport {
     /// The port's name.
     pub ifname: String,
-    /// Its VLANs, in ranges of those that it is in alike.
+    /// The port's VLANs, as ranges with the same flags.
     pub vlans: Vec<VlanEntry>,
 }
 
-/// VLANs that a port is in alike.
+/// A range of VLANs in which a port has the same flags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VlanEntry {
-    /// The first.
+    /// The first VLAN.
     pub vlan: u16,
-    /// The last, where there is more than one.
+    /// The last VLAN, if there is more than one.
     #[serde(rename = "vlanEnd", default, skip_serializing_if = "Option::is_none")]
     pub vlan_end: Option<u16>,
-    /// `PVID`: the VLAN of frames that come without a tag. `Egress Untagged`: its frames leave
-    /// without one.
+    /// `PVID`: frames that arrive without a tag are in this VLAN. `Egress Untagged`: frames leave
+    /// without a tag.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<String>,
 }
 
 impl PortVlanReport {
-    /// The report of a port with this name.
+    /// Returns the report of a port with this name.
     pub(crate) fn new(ifname: &str, vlans: &PortVlans) -> Self {
         let entry = |range: VlanRange| VlanEntry {
             vlan: range.first,
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_read_and_what_makes_no_sense_is_named() {
+    fn ranges_are_parsed_and_errors_name_the_problem() {
         for text in
             ["1", "4094", "10-20", "7 pvid", "7 untagged", "7 pvid untagged", "10-20 untagged"]
         {
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_in_the_vlans_that_it_was_given() {
+    fn a_port_is_in_its_configured_vlans() {
         let shown =
             |vlans: &PortVlans| vlans.ranges().iter().map(ToString::to_string).collect::<Vec<_>>();
         let mut port = PortVlans::default();
@@ -384,7 +385,7 @@ mod tests {
                 Some(15)
             )
         );
-        // Said again without a word, it is without.
+        // Adding a VLAN again without flags removes its flags.
         port.add(&"15".parse().expect("reads"));
         assert_eq!(
             (shown(&port), port.pvid()),
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_in_by_their_tags_and_leave_by_their_vlan() {
+    fn frames_enter_by_tag_and_leave_by_vlan() {
         let access = vlans(&["10 pvid untagged"]);
         let trunk = vlans(&["10-20", "7 untagged"]);
         use VlanProtocol::{Dot1Ad, Dot1Q};
@@ -428,7 +429,7 @@ mod tests {
             (access.admit(Some(service(11)), Dot1Ad), trunk.leave(service(10))),
             (None, Some(service(10)))
         );
-        // The VLAN of frames without a tag may leave with one.
+        // Frames in the VLAN of untagged frames may leave with a tag.
         assert_eq!(vlans(&["3 pvid"]).leave(tag(3)), Some(tag(3)));
         assert_eq!(PortVlans::none().admit(Some(tag(1)), Dot1Q), None);
     }

@@ -1,5 +1,5 @@
-//! A bridge between ports in memory: what it holds when it is stopped, and how it looks for packets
-//! all the time.
+//! Tests of a bridge between memory ports: packets that are held when it stops, busy polling,
+//! optional merging, and lack of memory.
 
 use std::fs;
 use std::sync::mpsc::channel;
@@ -15,14 +15,15 @@ use superpacket_port::features::Feature;
 use superpacket_port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch};
 use superpacket_traffic::frame::{Checksum, Frame, PSH, stream_bytes};
 
-/// How long anything is waited for.
+/// Maximum wait for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Payload of each frame, and frames sent at once: less together than the longest super-packet.
+/// Payload of each frame, and number of frames sent at once; together shorter than the longest
+/// super-packet.
 const PAYLOAD: usize = 1_000;
 const FRAMES: usize = 40;
 
-/// A bridge between two links in memory, and their other ends.
+/// A bridge between two memory links, and their other ends.
 struct Joined {
     bridge: Bridge,
     ends: [End; 2],
@@ -40,7 +41,7 @@ impl Joined {
         let specs = ["a", "b"].map(|side| {
             format!("memory:{name}-{side}").parse::<PortSpec>().expect("a port string")
         });
-        // First: a link of which one end is open only is down.
+        // Opened first, because a link with one open end is down.
         let ends = specs.each_ref().map(|spec| {
             let mut port = open(spec).expect("memory needs nothing");
             End { input: port.receivers().remove(0), port }
@@ -54,12 +55,12 @@ impl Joined {
         Joined { bridge: Bridge::start(settings).expect("memory needs nothing"), ends }
     }
 
-    /// Packets that the bridge has received from this end.
+    /// Returns the number of packets that the bridge has received from this end.
     fn received(&self, end: usize) -> u64 {
         self.bridge.stats()[end].rx_packets
     }
 
-    /// Stops the bridge, which must not take long, and leaves the ends.
+    /// Stops the bridge, which must not take long, and returns the ends.
     fn stop(self) -> [End; 2] {
         let Joined { bridge, ends } = self;
         let (done, stopped) = channel();
@@ -83,8 +84,7 @@ impl End {
         assert_eq!(sent, frames.len());
     }
 
-    /// Sends them as a host's kernel hands over what its TCP made: with checksums that are still to
-    /// be filled in.
+    /// Sends super-packets as a host's kernel does, with partial checksums.
     fn send_super_packets(&mut self, packets: &[Vec<u8>]) {
         let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(PAYLOAD).expect("not 0"));
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
@@ -97,7 +97,7 @@ impl End {
         assert_eq!(sent, packets.len());
     }
 
-    /// What is there now.
+    /// Returns the packets that have arrived.
     fn receive(&mut self) -> Vec<RxPacket<Buffer>> {
         let mut packets = Vec::new();
         self.input.poll(&mut packets, 512).expect("up");
@@ -113,7 +113,7 @@ fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Frames of one flow, of which no one is urgent, from number `from` on.
+/// Returns frames of one flow without PSH, starting at number `from`.
 fn frames(from: usize) -> Vec<Vec<u8>> {
     Frame::tcp4((from * PAYLOAD) as u32, PAYLOAD)
         .with_id(from as u16)
@@ -130,8 +130,8 @@ fn payload(packets: &[RxPacket<Buffer>]) -> Vec<u8> {
     packets.iter().flat_map(|packet| bytes(packet).split_off(54)).collect()
 }
 
-/// Has the bridge hold packets for far longer than the test takes, in this thread's hands or a
-/// worker's, and stops it.
+/// Makes the bridge hold packets in this thread or a worker for longer than the test runs, and
+/// stops it.
 fn sends_what_it_holds(name: &str, change: impl FnOnce(&mut BridgeSettings)) {
     let mut joined = Joined::new(name, |settings| {
         settings.ports[0].limits.gro_flush_timeout = Duration::from_secs(600).as_nanos() as u64;
@@ -139,7 +139,7 @@ fn sends_what_it_holds(name: &str, change: impl FnOnce(&mut BridgeSettings)) {
     });
     joined.ends[0].send(&frames(0));
     wait("the bridge receives all", || joined.received(0) == FRAMES as u64);
-    // Long enough for whatever does not hold them.
+    // Long enough for packets to leave if they were not held.
     std::thread::sleep(Duration::from_millis(50));
     assert!(joined.ends[1].receive().is_empty(), "they are held");
     let [_, mut to] = joined.stop();
@@ -157,8 +157,8 @@ fn a_bridge_that_is_stopped_sends_what_it_holds() {
     sends_what_it_holds("held", |_| ());
 }
 
-/// Super-packets of a flow, of so many segments each and with these flags besides, that take all
-/// identifications of [`frames`].
+/// Returns super-packets of a flow, with this many segments each and these additional flags, whose
+/// identifications are those of [`frames`].
 fn super_packets(segments: usize, flags: u16) -> Vec<Vec<u8>> {
     let whole = |from: usize| {
         let mut frame =
@@ -189,7 +189,7 @@ fn super_packets_of_a_port_merge_further() {
     assert_eq!((packets.len(), packets[0].gso.map(|gso| gso.size.get())), (1, Some(PAYLOAD)));
 }
 
-/// As Linux hands them over, all with PSH, they merge only past that flag.
+/// Linux sets PSH on every super-packet, so they merge only past that flag.
 #[test]
 fn super_packets_with_psh_merge_where_the_port_says_so() {
     for (name, past, merged) in [("push", false, 0), ("past-push", true, 4)] {
@@ -214,8 +214,8 @@ fn super_packets_with_psh_merge_where_the_port_says_so() {
     }
 }
 
-/// Segments that overtook others wait for them where the port says so, from poll to poll, and leave
-/// when their time is up or the bridge is stopped.
+/// Segments that arrive ahead of others wait for them across polls if the port enables it. They
+/// leave after a timeout, or when the bridge stops.
 #[test]
 fn segments_that_overtook_others_wait_for_them_where_the_port_says_so() {
     let sent = frames(0);
@@ -268,9 +268,9 @@ fn segments_that_overtook_others_wait_for_them_where_the_port_says_so() {
     assert_eq!(payload(&to.receive()).len(), (FRAMES - 1) * PAYLOAD, "what waited is sent");
 }
 
-/// Datagrams without a checksum merge where the port says so. What the bridge cuts has none
-/// either; a port that cuts itself is asked for checksums, since no header can say that there are
-/// none.
+/// Datagrams without a checksum merge if the port enables it. If the bridge segments them, the
+/// segments have no checksum either. A port that segments itself computes checksums, because no
+/// metadata can say that there are none.
 #[test]
 fn datagrams_without_checksums_merge_where_the_port_says_so() {
     const DATAGRAMS: usize = 20;
@@ -328,8 +328,8 @@ fn datagrams_without_checksums_merge_where_the_port_says_so() {
     }
 }
 
-/// TCP packets that are not alike merge where the port says so, and leave as they came, by a port
-/// without TSO and by one that is given super-packets, also where a worker sends them.
+/// TCP packets of different sizes or flags merge if the port enables it. They leave unchanged, by a
+/// port without TSO and by one that accepts super-packets, also if a worker sends them.
 #[test]
 fn packets_that_are_not_alike_merge_where_the_port_says_so() {
     let mut sent = Frame::tcp4(0, PAYLOAD).with_id(0).run(FRAMES);
@@ -384,7 +384,7 @@ fn packets_that_are_not_alike_merge_where_the_port_says_so() {
     }
 }
 
-/// By a port without TSO the segments leave that the sender's kernel would have cut.
+/// By a port without TSO, they leave as the segments that the sender's kernel would have made.
 #[test]
 fn what_merged_further_comes_apart_at_a_port_without_tso() {
     let mut joined = Joined::new("further-apart", |settings| {
@@ -426,10 +426,11 @@ fn what_is_held_for_a_worker_is_sent_too() {
     });
 }
 
-/// CPU time of this process's thread of this name, in ticks of the clock; `None`: there is none.
+/// Returns the CPU time of this process's thread of this name, in clock ticks; `None` if there is
+/// no such thread.
 fn cpu_time(name: &str) -> Option<u64> {
     fs::read_dir("/proc/self/task").expect("proc is there").flatten().find_map(|task| {
-        // A thread may end while it is looked at.
+        // A thread may end while its files are read.
         let stat = fs::read_to_string(task.path().join("stat")).ok()?;
         let (head, fields) = stat.rsplit_once(')')?;
         let ticks = || {
@@ -446,7 +447,7 @@ fn cpu_time(name: &str) -> Option<u64> {
 
 #[test]
 fn a_bridge_that_polls_all_the_time_carries_traffic_and_ends() {
-    // No other bridge here has a second thread, so that its name is this one's.
+    // No other bridge in this test has a second thread, so the name is unique.
     const THREAD: &str = "superpacket-1";
     let mut joined =
         Joined::new("busy", |settings| (settings.busy_poll, settings.threads) = (true, 2));
@@ -454,7 +455,7 @@ fn a_bridge_that_polls_all_the_time_carries_traffic_and_ends() {
         for (from, to) in [(0, 1), (1, 0)] {
             let mut frames = frames(round * FRAMES);
             if from == 1 {
-                // A station that spoke at both ends would be taken for a loop.
+                // The same address at both ends would look like a loop.
                 frames.iter_mut().for_each(|frame| frame[..12].rotate_left(6));
             }
             joined.ends[from].send(&frames);
@@ -476,7 +477,7 @@ fn a_bridge_that_polls_all_the_time_carries_traffic_and_ends() {
             );
         }
     }
-    // Without a packet, what sleeps takes no time.
+    // A sleeping thread takes no CPU time.
     let before = cpu_time(THREAD).expect("it runs");
     wait("it looks for packets all the time", || cpu_time(THREAD).expect("it runs") >= before + 5);
     joined.ends[0].send(&frames(0));
@@ -486,7 +487,7 @@ fn a_bridge_that_polls_all_the_time_carries_traffic_and_ends() {
     wait("no thread is left", || cpu_time(THREAD).is_none());
 }
 
-/// The address space of this process, in bytes.
+/// Returns the address space of this process, in bytes.
 fn address_space() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("lives");
     let line =
@@ -494,8 +495,8 @@ fn address_space() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of kB") * 1024
 }
 
-/// Runs the test of this name once more, in a process of its own: a limit of memory is of the whole
-/// process, and others run in this one. False: this is that process.
+/// Runs the test of this name in a child process, because a memory limit applies to a whole
+/// process. Returns `false` in the child.
 fn is_run_in_a_child(name: &str) -> bool {
     const CHILD: &str = "SUPERPACKET_TEST_WITHOUT_MEMORY";
     if std::env::var_os(CHILD).is_some() {
@@ -511,13 +512,13 @@ fn is_run_in_a_child(name: &str) -> bool {
     true
 }
 
-/// Lets the process have so many bytes of addresses more than it has.
+/// Lets the process have this many more bytes of address space.
 fn limit_memory(more: u64) {
     let limit = rustix::process::Rlimit { current: Some(address_space() + more), maximum: None };
     rustix::process::setrlimit(rustix::process::Resource::As, limit).expect("lowered");
 }
 
-/// Takes what a limit leaves but for so many MiB, also what the allocator has in reserve.
+/// Allocates all memory within the limit except this many MiB, including the allocator's reserve.
 fn take_all_memory_but(mebibytes: usize) -> Vec<Vec<u8>> {
     let mut held: Vec<Vec<u8>> = Vec::with_capacity(1024);
     loop {
@@ -538,7 +539,7 @@ fn ports_open_where_there_is_no_memory_for_their_tables_and_regions() {
     }
     limit_memory(64 << 20);
     for scarce in [true, false] {
-        // A flow table takes 28 MiB, the memory of a link's end 64 MiB.
+        // A flow table takes 28 MiB, and the memory of a link's end 64 MiB.
         let held = if scarce { take_all_memory_but(12) } else { Vec::new() };
         if !scarce {
             limit_memory(1 << 30);
@@ -588,7 +589,7 @@ fn what_there_is_no_memory_for_is_refused() {
     })
     .expect("memory needs nothing");
     bridge.set_feature(&name, Feature::LargeReceiveOffload, true, true).expect("forced");
-    // Its threads have what they need when no more is taken for a while.
+    // The threads have their memory once the address space stops growing.
     let mut taken = (Instant::now(), address_space());
     while taken.0.elapsed() < Duration::from_secs(1) {
         std::thread::sleep(Duration::from_millis(50));
@@ -618,7 +619,7 @@ fn what_there_is_no_memory_for_is_refused() {
     );
     let refused = bridge.set_rps_flow_count(&name, None, 65_536).expect_err("1 GiB").to_string();
     assert!(refused.contains("rps_flow_cnt: ENOMEM: 65536 entries"), "{refused}");
-    // The rest of it, but for 40 MiB.
+    // The rest of it, except 40 MiB.
     let held = Vec::<u8>::with_capacity(160 << 20);
     let refused =
         bridge.change_steering_settings(|steering| steering.set("flow_limit_table_len", "65536"));
@@ -629,7 +630,7 @@ fn what_there_is_no_memory_for_is_refused() {
     );
     assert_eq!(bridge.steering().settings["flow_limit_table_len"], "4096", "as it was");
     drop(held);
-    // It lives, and takes what there is memory for.
+    // The bridge still runs, and makes changes that memory allows.
     assert_eq!(bridge.ports()[0].limits["lro_max_desc"], 64, "as it was");
     assert_eq!(
         bridge.set_limit(&name, "lro_max_desc", 128).expect("8 MiB").limits["lro_max_desc"],
@@ -638,8 +639,8 @@ fn what_there_is_no_memory_for_is_refused() {
     bridge.set_rps_flow_count(&name, None, 64).expect("1 MiB");
 }
 
-/// Whoever opens a port hears that there is no memory for its queues; the threads that would take
-/// it cannot say so.
+/// Opening a port fails if there is no memory for its queues, because its threads cannot report
+/// that.
 #[test]
 fn a_port_whose_queues_there_is_no_memory_for_is_refused() {
     if is_run_in_a_child("a_port_whose_queues_there_is_no_memory_for_is_refused") {

@@ -1,4 +1,4 @@
-//! IGMP snooping of a bridge between ports in memory: who is given what is for a group.
+//! Tests of IGMP snooping in a bridge between memory ports.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 use superpacket_model::open;
 use superpacket_port::{Buffer, Outgoing, Port, Receive, TxBatch};
 
-/// How long anything is waited for.
+/// Maximum wait for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The other ends of the ports: who sends, who is in a group, who is in none, who asks.
+/// The roles of the ports' other ends: sender, group member, non-member, querier.
 const SENDER: usize = 0;
 const MEMBER: usize = 1;
 const OTHER: usize = 2;
@@ -26,7 +26,7 @@ struct House {
     marks: u8,
 }
 
-/// The sum that a checksum field makes right.
+/// Returns the Internet checksum of the bytes.
 fn checksum(bytes: &[u8]) -> [u8; 2] {
     let mut sum: u32 = bytes
         .chunks(2)
@@ -38,7 +38,7 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
     (!(sum as u16)).to_be_bytes()
 }
 
-/// An IPv4 frame from the host at this end.
+/// Returns an IPv4 frame from the host at this end.
 fn frame(from: usize, source: [u8; 4], group: [u8; 4], protocol: u8, message: &[u8]) -> Vec<u8> {
     let length = (20 + message.len() as u16).to_be_bytes();
     let mut ip =
@@ -114,8 +114,8 @@ impl House {
         );
     }
 
-    /// Sends a frame from one end; the other ends that are given it. What is sent after it, for
-    /// all, says when it has been forwarded.
+    /// Sends a frame from one end, and returns the other ends that receive it. A broadcast after it
+    /// shows when it has been forwarded.
     fn given(&mut self, from: usize, frame: &[u8]) -> Vec<usize> {
         self.send(from, frame);
         self.marks += 1;
@@ -147,7 +147,7 @@ impl House {
         given
     }
 
-    /// Has somebody ask who is in which group, and waits until all may have answered.
+    /// Sends a query, and waits until all hosts may have responded.
     fn ask(&mut self) {
         self.send(ASKER, &igmp(ASKER, [224, 0, 0, 1], 0x11, 1, [0; 4]));
         self.wait_for_querier();
@@ -159,7 +159,7 @@ impl House {
             assert!(started.elapsed() < PATIENCE);
             std::thread::sleep(Duration::from_millis(1));
         }
-        // A tenth of a second to answer.
+        // The response time is 0.1 s.
         std::thread::sleep(Duration::from_millis(150));
     }
 
@@ -184,7 +184,7 @@ fn what_is_for_a_group_goes_to_who_has_asked_for_it_and_to_routers() {
     for everybody in [[224, 0, 0, 5], [224, 0, 0, 251]] {
         assert_eq!(house.given(SENDER, &data(everybody)), [MEMBER, OTHER, ASKER], "{everybody:?}");
     }
-    // Hosts that hear of another member say nothing themselves.
+    // Hosts that receive another member's report suppress their own.
     for kind in [0x12, 0x16] {
         assert_eq!(house.given(MEMBER, &join(kind)), [ASKER]);
     }
@@ -214,7 +214,7 @@ fn what_is_for_a_group_goes_to_who_has_asked_for_it_and_to_routers() {
         [house.names[ASKER].clone()]
     );
     assert!(mdb.querier_ipv4 && !mdb.querier_ipv6);
-    // The last member leaves, and does not answer when it is asked.
+    // The last member leaves, and does not respond to the query.
     assert_eq!(
         house.given(MEMBER, &igmp(MEMBER, [224, 0, 0, 2], 0x17, 0, GROUP)),
         [SENDER, OTHER, ASKER]
@@ -225,12 +225,12 @@ fn what_is_for_a_group_goes_to_who_has_asked_for_it_and_to_routers() {
         "another behind its port may be in it"
     );
     house.given(ASKER, &igmp(ASKER, GROUP, 0x11, 1, GROUP));
-    // Half a second after the question it may still answer.
+    // It may still respond half a second after the query.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(house.given(SENDER, &data(GROUP)), [MEMBER, ASKER]);
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(house.given(SENDER, &data(GROUP)), [ASKER]);
-    // What was behind a port goes with it.
+    // The members behind a port are removed with it.
     house.bridge.remove_port(&house.names[OTHER]).expect("is there");
     assert!(house.bridge.mdb().mdb.is_empty());
 }
@@ -244,7 +244,7 @@ fn a_stranger_who_asks_as_igmp_version_1_and_then_for_the_group_cuts_nobody_off(
     while house.bridge.mdb().mdb.is_empty() {
         assert!(started.elapsed() < PATIENCE);
     }
-    // With a higher address than the querier's, with a lower one, and with its own.
+    // From an address higher than the querier's, a lower one, and its own.
     for (number, last) in [200, 1, ASKER as u8 + 1].into_iter().enumerate() {
         let ask = |code, group| {
             igmp_from(
@@ -262,7 +262,7 @@ fn a_stranger_who_asks_as_igmp_version_1_and_then_for_the_group_cuts_nobody_off(
             std::thread::sleep(Duration::from_millis(75));
             assert!(house.given(SENDER, &data(GROUP)).contains(&MEMBER), "{last}");
         }
-        // A host that has heard version 1 answers within ten seconds.
+        // A host that has received an IGMPv1 query responds within ten seconds.
         let left = house.bridge.mdb().mdb[0].timer;
         assert!(
             if number == 0 { left > 200 } else { left >= 10 },
@@ -284,7 +284,7 @@ fn who_asks_without_an_address_is_given_nothing_and_what_nobody_wants_is_counted
         assert!(started.elapsed() < PATIENCE);
     }
     assert_eq!((house.given(SENDER, &data(GROUP)), house.drops(SENDER)), (vec![MEMBER], 1));
-    // A hello of PIM is a router's.
+    // A PIM hello comes from a router.
     house.given(OTHER, &frame(OTHER, [10, 0, 0, 3], [224, 0, 0, 13], 103, &[0x20, 0, 0xdf, 0xff]));
     assert_eq!(house.given(SENDER, &data(GROUP)), [MEMBER, OTHER]);
 }
@@ -296,7 +296,7 @@ fn what_makes_no_sense_is_counted_and_changes_nothing() {
     let mut damaged = igmp(MEMBER, GROUP, 0x16, 0, GROUP);
     damaged[40] ^= 1;
     assert_eq!(house.given(MEMBER, &damaged), [SENDER, OTHER, ASKER]);
-    // A tag says another VLAN, of which a bridge that does not filter knows nothing.
+    // A tag names another VLAN, which a bridge without VLAN filtering does not know.
     let mut tagged = igmp(MEMBER, GROUP, 0x16, 0, GROUP);
     tagged.splice(12..12, [0x81, 0, 0, 7]);
     assert_eq!(house.given(MEMBER, &tagged), [SENDER, OTHER, ASKER]);

@@ -1,4 +1,4 @@
-//! Ports that have names: what belongs to the name stays while the port string changes.
+//! Tests of named ports: which state of a port survives a change of its port string.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use superpacket_bridge::{Bridge, BridgeError};
 use superpacket_model::open;
 use superpacket_port::{Outgoing, Port, PortSpec, Receive, TxBatch};
 
-/// How long anything here may take.
+/// Maximum wait for anything.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The far end of a link.
@@ -21,7 +21,7 @@ struct Host {
 }
 
 impl Host {
-    /// The other end of `memory:LINK`, a station with this last byte of its address.
+    /// Returns the other end of `memory:LINK`, a station whose address ends in this byte.
     fn new(link: &str, address: u8) -> Host {
         let mut port = open(&spec(&format!("memory:{link}"))).expect("memory needs nothing");
         Host { input: port.receivers().remove(0), port, address }
@@ -38,7 +38,7 @@ impl Host {
         assert_eq!(sent, 1);
     }
 
-    /// How many frames have come since the last time.
+    /// Returns the number of frames received since the last call.
     fn came(&mut self) -> usize {
         self.input.poll(&mut Vec::new(), 64).expect("up")
     }
@@ -69,7 +69,7 @@ fn report(bridge: &Bridge, name: &str) -> PortReport {
     bridge.ports().into_iter().find(|port| port.port == name).expect("is there")
 }
 
-/// The addresses that the table has at a port.
+/// Returns the addresses that the table has for a port.
 fn addresses(bridge: &Bridge, name: &str) -> Vec<String> {
     let filter = FdbFilter { port: Some(name.into()), ..FdbFilter::default() };
     bridge
@@ -143,7 +143,7 @@ fn a_port_with_other_options_is_the_same_port() {
         (names(&bridge), report(&bridge, "right").reopened),
         (vec!["left".to_owned(), "right".to_owned()], 0)
     );
-    // And it is in force: packets pass, and go where the address was learned.
+    // The change is in force: packets pass, and go to the learned port.
     let _ = (a.came(), b.came());
     b.send(1);
     a.send(2);
@@ -151,7 +151,7 @@ fn a_port_with_other_options_is_the_same_port() {
         bridge.stats().iter().all(|port| port.rx_packets == 2 && port.tx_packets == 2)
     });
     assert_eq!((a.came(), b.came()), (1, 1));
-    // Another device: who was known behind the port may be elsewhere.
+    // Another device: the stations that were behind the port may be elsewhere.
     let mut c = Host::new("options-c", 3);
     wanted.ports[0].port = spec("left=memory:options-c");
     bridge.apply(wanted).expect("it can be opened so");
@@ -171,7 +171,7 @@ fn what_cannot_be_opened_so_is_open_as_before() {
     let bridge = Bridge::start(wanted.clone()).expect("a folder of ours");
     a.send(2);
     wait("the frame", || bridge.stats()[1].tx_packets == 1);
-    // A mistake in options closes nothing, and nothing else is done either.
+    // A mistake in options closes no port, and prevents all other changes too.
     wanted.ports[0].port = spec("in=memory:refused-a?slots=none");
     wanted.ports[1].too_big = TooBig::Icmp;
     let error = bridge.apply(wanted.clone()).expect_err("no number").to_string();
@@ -183,7 +183,7 @@ fn what_cannot_be_opened_so_is_open_as_before() {
         (report(&bridge, "in").reopened, report(&bridge, "out").too_big),
         (0, "drop".to_owned())
     );
-    // So it is where another device cannot be opened: that is tried before.
+    // The same if another device cannot be opened, because it is opened first.
     wanted.ports[0].port = spec("in=pcap:/nowhere/at/all.pcap");
     let error = bridge.apply(wanted.clone()).expect_err("there is no such file").to_string();
     assert!(error.contains("/nowhere/at/all.pcap"), "{error}");
@@ -191,7 +191,7 @@ fn what_cannot_be_opened_so_is_open_as_before() {
         (report(&bridge, "in").reopened, report(&bridge, "out").too_big),
         (0, "drop".to_owned())
     );
-    // The same file cannot be open twice: what is wrong shows when it is closed.
+    // The same file cannot be open twice, so the error occurs only after it is closed.
     wanted.ports[0].port = spec("in=memory:refused-a");
     wanted.ports[1].port =
         spec(&format!("out=pcap:{recorded}?record={}", path("absent/copy.pcap")));

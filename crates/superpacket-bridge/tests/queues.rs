@@ -1,4 +1,4 @@
-//! What a bridge counts at each queue of its ports.
+//! Tests of the counters of each queue of a port.
 
 use std::time::{Duration, Instant};
 
@@ -23,10 +23,10 @@ fn send(end: &mut dyn Port, frames: &[Vec<u8>]) {
     );
 }
 
-/// A frame of one of many flows, with so much payload.
+/// Returns a frame of one of many flows, with this payload length.
 fn frame(flow: u8, payload: usize) -> Vec<u8> {
     let mut frame = Frame::tcp4(0, payload).to_bytes();
-    // Its source port; whether the checksum is right concerns nobody here.
+    // The source port. The checksum is not updated; it is not verified here.
     frame[35] = flow;
     frame
 }
@@ -58,7 +58,7 @@ fn each_queue_has_its_numbers_and_the_port_their_sums() {
     });
     let settings = |spec: &&str| {
         let mut port = PortSettings::new(spec.parse::<PortSpec>().expect("a port string"));
-        // Packets leave as they came.
+        // Packets leave without aggregation.
         port.features = FeatureSet::NONE;
         port
     };
@@ -85,20 +85,20 @@ fn each_queue_has_its_numbers_and_the_port_their_sums() {
         (sum(queues, |queue| queue.packets), sum(queues, |queue| queue.bytes)),
         (stats[0].rx_packets, stats[0].rx_bytes)
     );
-    // Both threads send by the one queue that this port has.
+    // Both threads send by the port's only transmit queue.
     let sent = QueueStats { queue: 0, packets: 400, bytes: 400 * 154, drops: None };
     assert_eq!(
         (&stats[1].tx_queues, stats[1].tx_packets, stats[1].tx_bytes),
         (&vec![sent], 400, 400 * 154)
     );
-    // One flow, more at once than its queue holds: the other queue loses nothing.
+    // A burst of one flow that exceeds its queue; the other queue loses no packet.
     send(&mut *ends[0].0, &vec![frame(7, 100); 100]);
     let stats = wait(&bridge, "the rest is received", |stats| stats[0].rx_packets == 464);
     let drops: Vec<_> =
         stats[0].rx_queues.iter().map(|queue| queue.drops.expect("memory knows")).collect();
     assert!(drops == [36, 0] || drops == [0, 36], "{drops:?}");
     assert_eq!(stats[0].drops["rx_ring"], 36);
-    // Opened again in another way, it is still the same port.
+    // A port opened again with other options keeps its identity.
     let change = PortChange {
         options: [("slots".to_owned(), Some("128".to_owned()))].into(),
         ..PortChange::default()

@@ -1,4 +1,4 @@
-//! Senders of packets that are too long for a port, told so.
+//! Tests of the ICMP answers to packets that are too long for a port.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use superpacket_bridge::settings::{BridgeSettings, PortSettings, TooBig};
 use superpacket_model::open;
 use superpacket_port::{Buffer, Outgoing, Port, Receive, TxBatch};
 
-/// How many answers a bridge sends at once, and in a second.
+/// Number of answers that a bridge sends at once, and per second.
 const ANSWERS: usize = 100;
 
-/// A datagram of 1,400 bytes that must not be fragmented, from the host at this end.
+/// Returns a datagram of 1,400 bytes that must not be fragmented, from the host at this end.
 fn datagram(from: u8) -> Vec<u8> {
     let ip = [0x45, 0, 5, 0x78, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, from, 10, 0, 0, 9];
     let mut frame =
@@ -42,9 +42,9 @@ fn threads_share_the_limit_of_answers() {
         ..PortSettings::new(name.parse().expect("a port string"))
     };
     let mut ports = names.map(port);
-    // What is flooded and fits elsewhere is not answered.
+    // A flooded packet that fits another port is not answered.
     ports[2].static_entries.insert(Station { vlan: 0, address: [2, 0, 0, 0, 0, 9] });
-    // Each of the first two ports is received by a thread of its own, with its own way out.
+    // Each of the first two ports is received by its own thread, with its own forwarder.
     let settings = BridgeSettings { ports: ports.into(), threads: 2, ..BridgeSettings::default() };
     let bridge = Bridge::start(settings).expect("memory needs nothing");
     let started = Instant::now();
@@ -69,7 +69,7 @@ fn threads_share_the_limit_of_answers() {
         assert!(started.elapsed() < Duration::from_secs(20), "{:?}", bridge.stats());
         std::thread::yield_now();
     }
-    // What is answered is sent before a thread ends.
+    // Answers are sent before a thread ends.
     bridge.stop();
     let most = ANSWERS + ANSWERS * (started.elapsed().as_millis() as usize + 1) / 1_000;
     let mut answers = 0;

@@ -1,4 +1,4 @@
-//! Settings of the whole bridge applied to the running one.
+//! Applies the settings of a whole bridge to the running one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,50 +7,35 @@ use superpacket_model::check;
 use superpacket_port::{PortError, PortSpec};
 
 use super::fdb::{check_layer, check_static};
-use super::memory::Earlier;
-use super::opened::Opened;
-use super::reopen::{Closed, device_of};
-use super::{Bridge, lock, reject_duplicates};
+use super::memory::PreviousSettings;
+use super::opened::OpenedPort;
+use super::reopen::{ClosedPort, device_of};
+use super::{Bridge, Inner, lock, reject_duplicates};
 use crate::error::BridgeError;
-use crate::runtime::Shared;
+use crate::runtime::SharedPort;
 use crate::settings::{BridgeSettings, PortSettings};
 
 impl Bridge {
-    /// Makes the bridge be what `settings` say: ports that are new are opened, those that are not
-    /// named any more are closed, and the others changed without a packet lost. A port whose name
-    /// is there already and whose string is another one is closed and opened again: what it counted
-    /// stays.
+    /// Makes the bridge match `settings`. It opens new ports, closes ports that are no longer
+    /// named, and changes the others without losing a packet. A port whose string has changed is
+    /// closed and opened again; it keeps its counters.
     ///
     /// # Errors
-    /// [`BridgeError`]: a new port cannot be opened, or a setting changed that only a new start can
-    /// change: then the bridge is as it was. Where a port cannot be joined with the others, or a
-    /// device that a port had cannot be opened again with other options, all the rest is done; the
-    /// latter is open as it was before ([`BridgeError::NotReopened`]).
+    /// [`BridgeError`] if a new port cannot be opened, or a setting changed that only a restart can
+    /// change: the bridge is then unchanged. If a port cannot be joined, or cannot be opened with
+    /// its new options, everything else is done. The latter port is opened as before
+    /// ([`BridgeError::NotReopened`]).
     pub fn apply(&self, settings: BridgeSettings) -> Result<(), BridgeError> {
         let inner = &self.inner;
-        {
-            let current = lock(&inner.settings);
-            let fixed = [
-                (settings.threads != current.threads, "the number of threads"),
-                (settings.table_size != current.table_size, "the size of the address table"),
-                (settings.ageing_time != current.ageing_time, "the ageing time"),
-                (settings.busy_poll != current.busy_poll, "busy polling"),
-                (settings.vlan_filtering != current.vlan_filtering, "VLAN filtering"),
-                (settings.vlan_protocol != current.vlan_protocol, "the protocol of VLAN tags"),
-                (settings.multicast_snooping != current.multicast_snooping, "multicast snooping"),
-            ];
-            if let Some((_, setting)) = fixed.into_iter().find(|(changed, _)| *changed) {
-                return Err(BridgeError::Fixed { setting });
-            }
-        }
+        inner.check_fixed(&settings)?;
         reject_duplicates(&settings.ports)?;
         check_static(&settings)?;
         let _alone = lock(&inner.changes);
         let sock_flows = inner.sock_flows_for(&settings.steering)?;
         inner.check_flow_limit(&settings.steering)?;
         let wanted = |name: &str| settings.ports.iter().any(|port| port.port.name() == name);
-        let known: Vec<Arc<Shared>> =
-            lock(&inner.places).iter().flatten().map(|place| place.shared.clone()).collect();
+        let known: Vec<Arc<SharedPort>> =
+            lock(&inner.slots).iter().flatten().map(|slot| slot.shared.clone()).collect();
         let (kept, gone): (Vec<_>, Vec<_>) =
             known.into_iter().partition(|shared| wanted(&shared.name));
         let kept_as =
@@ -66,8 +51,8 @@ impl Bridge {
             .iter()
             .filter_map(|port| Some((changes_string(port)?, &port.port)))
             .collect();
-        // A device that is to be opened in another way must be closed before. A mistake in its
-        // options is no reason to close it.
+        // A device must be closed before it is opened with other options. Wrong options are found
+        // first, while the port is still open.
         for (_, spec) in &changed {
             check(spec).map_err(PortError::from)?;
         }
@@ -80,15 +65,15 @@ impl Bridge {
         for (index, port) in settings.ports.iter().enumerate() {
             let is_new = kept_as(port).is_none() || changes_string(port).is_some();
             if is_new && !closing.iter().any(|other| device_of(other) == device_of(&port.port)) {
-                opened.insert(index, Opened::new(&port.port, settings.shared_interfaces)?);
+                opened.insert(index, OpenedPort::new(&port.port, settings.shared_interfaces)?);
             }
         }
         gone.iter().for_each(|shared| inner.remove(shared.number));
-        let closed = |&(shared, spec): &(&Arc<Shared>, &PortSpec)| {
+        let closed = |&(shared, spec): &(&Arc<SharedPort>, &PortSpec)| {
             (shared.number, inner.close_to_reopen(shared, spec))
         };
-        let mut closed: BTreeMap<u16, Closed> = changed.iter().map(closed).collect();
-        // One port that cannot be opened does not keep the others from what is asked of them.
+        let mut closed: BTreeMap<u16, ClosedPort> = changed.iter().map(closed).collect();
+        // A port that fails to open does not prevent the changes of the other ports.
         let (mut failed, mut refused) = (None, Vec::new());
         for (index, port) in settings.ports.iter().enumerate() {
             let done = match (kept_as(port), opened.remove(&index)) {
@@ -99,29 +84,14 @@ impl Bridge {
                     {
                         refused.push((closed, &port.port, error));
                     }
-                    // As it is open; all else as it is asked.
-                    let wanted = PortSettings { port: shared.settings().port, ..port.clone() };
-                    if shared.settings() == wanted {
-                        Ok(())
-                    } else {
-                        let earlier = Earlier::of(shared);
-                        shared.change(|settings| *settings = wanted);
-                        let queues = lock(&inner.places)
-                            .get(usize::from(shared.number))
-                            .and_then(Option::as_ref)
-                            .map_or(1, |place| place.queues);
-                        let done = earlier.restore_without_memory(shared, queues);
-                        inner.set_static(shared);
-                        inner.forget_other_vlans(shared);
-                        done
-                    }
+                    inner.change_to(shared, port)
                 }
                 (None, Some(open)) => inner.join(port, open),
                 (None, None) => inner.add(port, settings.shared_interfaces),
             };
             failed = failed.or(done.err());
         }
-        // When all others have what they are to have: two ports may have asked for each other's.
+        // Restored last, because two ports may have exchanged their devices.
         for (closed, spec, error) in refused {
             let error = inner.restore(&closed, spec, error);
             failed = failed.or(Some(error));
@@ -141,6 +111,44 @@ impl Bridge {
     }
 }
 
+impl Inner {
+    /// Returns an error if a setting differs that only a restart can change.
+    fn check_fixed(&self, settings: &BridgeSettings) -> Result<(), BridgeError> {
+        let current = lock(&self.settings);
+        let fixed = [
+            (settings.threads != current.threads, "the number of threads"),
+            (settings.table_size != current.table_size, "the size of the address table"),
+            (settings.ageing_time != current.ageing_time, "the ageing time"),
+            (settings.busy_poll != current.busy_poll, "busy polling"),
+            (settings.vlan_filtering != current.vlan_filtering, "VLAN filtering"),
+            (settings.vlan_protocol != current.vlan_protocol, "the protocol of VLAN tags"),
+            (settings.multicast_snooping != current.multicast_snooping, "multicast snooping"),
+        ];
+        if let Some((_, setting)) = fixed.into_iter().find(|(changed, _)| *changed) {
+            return Err(BridgeError::Fixed { setting });
+        }
+        Ok(())
+    }
+
+    /// Gives an open port these settings, except for its port string.
+    fn change_to(&self, shared: &SharedPort, port: &PortSettings) -> Result<(), BridgeError> {
+        let wanted = PortSettings { port: shared.settings().port, ..port.clone() };
+        if shared.settings() == wanted {
+            return Ok(());
+        }
+        let earlier = PreviousSettings::of(shared);
+        shared.change(|settings| *settings = wanted);
+        let queues = lock(&self.slots)
+            .get(usize::from(shared.number))
+            .and_then(Option::as_ref)
+            .map_or(1, |slot| slot.queues);
+        let done = earlier.restore_without_memory(shared, queues);
+        self.set_static(shared);
+        self.forget_other_vlans(shared);
+        done
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::settings;
@@ -148,7 +156,7 @@ mod tests {
     use crate::settings::TooBig;
 
     #[test]
-    fn steering_that_cannot_be_leaves_the_bridge_as_it_was() {
+    fn invalid_steering_leaves_the_bridge_unchanged() {
         let bridge = Bridge::start(settings(&["memory:steered-a", "memory:steered-b"]))
             .expect("no privilege is needed");
         let mut wrong = settings(&["memory:steered-a", "memory:steered-c"]);
@@ -162,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_cannot_be_opened_leaves_the_bridge_as_it_was() {
+    fn a_port_that_cannot_be_opened_leaves_the_bridge_unchanged() {
         let bridge = Bridge::start(settings(&["memory:kept", "memory:other"]))
             .expect("no privilege is needed");
         let names = || bridge.ports().into_iter().map(|port| port.port).collect::<Vec<_>>();

@@ -1,21 +1,20 @@
-//! Changes of a port while it runs: one setting, or several that hold together, options of its port
-//! string among them.
+//! Changes settings of a running port, including options of its port string.
 
 use superpacket_model::check;
 use superpacket_port::PortError;
 use superpacket_port::features::Feature;
 
-use super::memory::Earlier;
+use super::memory::PreviousSettings;
 use super::{Bridge, lock};
 use crate::error::BridgeError;
 use crate::report::{PortFeatures, PortReport};
-use crate::runtime::Shared;
+use crate::runtime::SharedPort;
 #[cfg(doc)]
 use crate::settings::{Forwarding, PortSettings};
 use crate::settings::{Limits, PortChange, TooBig};
 
 impl Bridge {
-    /// Switches an offload of a port. Whether it is in force then, and why not, is in the answer.
+    /// Switches an offload of a port. The result says whether it is in force, and if not, why.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::Forwarded`] for LRO that is not forced.
@@ -38,13 +37,13 @@ impl Bridge {
             });
             Ok(())
         })?;
-        self.with(port, |place| place.shared.features())
+        self.with(port, |slot| slot.shared.features())
     }
 
     /// Sets a limit of a port, by a name of [`Limits::names`].
     ///
     /// # Errors
-    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a limit that is none or out of
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for an unknown name or a value out of
     /// range.
     pub fn set_limit(&self, port: &str, name: &str, value: u64) -> Result<PortReport, BridgeError> {
         self.change(port, |shared| {
@@ -55,10 +54,10 @@ impl Bridge {
             };
             shared.change(|settings| set(&mut settings.limits))
         })?;
-        self.with(port, |place| place.report(&self.inner.table))
+        self.with(port, |slot| slot.report(&self.inner.table))
     }
 
-    /// Sets what becomes of packets that are too long for a port.
+    /// Sets how a port handles packets that exceed its MTU.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`].
@@ -67,14 +66,14 @@ impl Bridge {
             shared.change(|settings| settings.too_big = too_big);
             Ok(())
         })?;
-        self.with(port, |place| place.report(&self.inner.table))
+        self.with(port, |slot| slot.report(&self.inner.table))
     }
 
-    /// Says how what a port receives is aggregated, by a name of
+    /// Sets how packets that a port receives are aggregated, by a name of
     /// [`PortSettings::AGGREGATION`].
     ///
     /// # Errors
-    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a name or a word that is none.
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for an unknown name or value.
     pub fn set_aggregation(
         &self,
         port: &str,
@@ -85,14 +84,14 @@ impl Bridge {
             let set = shared.change(|settings| settings.set_aggregation(name, word));
             set.map_err(|problem| BridgeError::Limit { port: port.into(), problem })
         })?;
-        self.with(port, |place| place.report(&self.inner.table))
+        self.with(port, |slot| slot.report(&self.inner.table))
     }
 
-    /// Turns a switch of what passes between a port and the others, by a name of
+    /// Sets a forwarding flag of a port (learning, flooding, isolation), by a name of
     /// [`Forwarding::NAMES`].
     ///
     /// # Errors
-    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a name that is none.
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for an unknown name.
     pub fn set_forwarding(
         &self,
         port: &str,
@@ -103,26 +102,26 @@ impl Bridge {
             let set = shared.change(|settings| settings.forwarding.set(name, on));
             set.map_err(|problem| BridgeError::Limit { port: port.into(), problem })
         })?;
-        self.with(port, |place| place.report(&self.inner.table))
+        self.with(port, |slot| slot.report(&self.inner.table))
     }
 
-    /// Changes options of a port's string, and settings of it. Where the string is another one
-    /// then, the port is closed and opened again: it stays the same port, as with
-    /// [`apply`](Self::apply), and the others go on. Packets that arrive in between are lost, as
-    /// are those that it had received and not read; what is for it is dropped (`no_port`).
+    /// Changes options of a port's string, and settings of the port. If the string changes, the
+    /// port is closed and opened again, as by [`apply`](Self::apply), while the others go on.
+    /// Packets that arrive in between, or that the port had not yet delivered, are lost. Packets
+    /// for the port are dropped meanwhile (`no_port`).
     ///
     /// # Errors
-    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a setting that is none or out of
-    /// range; [`BridgeError::Port`] for an option that is none or out of range: nothing has changed
-    /// then. [`BridgeError::NotReopened`] if the port cannot be opened so: it is open as before,
-    /// and has the settings that it had.
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a wrong setting or
+    /// [`BridgeError::Port`] for a wrong option: nothing has changed then.
+    /// [`BridgeError::NotReopened`] if the port cannot be opened with the new options: it is opened
+    /// as before, with its former settings.
     pub fn set_port(&self, port: &str, change: &PortChange) -> Result<PortReport, BridgeError> {
         let inner = &self.inner;
         let _alone = lock(&inner.changes);
-        let shared = self.with(port, |place| place.shared.clone())?;
+        let shared = self.with(port, |slot| slot.shared.clone())?;
         let before = shared.settings();
         let wrong = |problem: String| BridgeError::Limit { port: port.into(), problem };
-        // Whatever is wrong shows before anything is done.
+        // All errors are found before anything is changed.
         let mut wanted = before.clone();
         change
             .settings
@@ -143,8 +142,9 @@ impl Bridge {
             reopened.map_err(|error| inner.restore(&closed, &spec, error))
         };
         if reopened.is_ok() && !change.settings.is_empty() {
-            // What else is set meanwhile stays.
-            let (earlier, queues) = (Earlier::of(&shared), self.with(port, |place| place.queues)?);
+            // Settings that somebody else changes meanwhile are kept.
+            let (earlier, queues) =
+                (PreviousSettings::of(&shared), self.with(port, |slot| slot.queues)?);
             let set = shared.change(|settings| {
                 change.settings.iter().try_for_each(|(name, value)| settings.set(name, value))
             });
@@ -154,22 +154,22 @@ impl Bridge {
                 return Err(error);
             }
         }
-        // There may be other queues now.
+        // The number of receive queues may have changed.
         let reconciled = inner.reconcile_workers();
         inner.announce();
         reopened.and(reconciled)?;
-        self.with(port, |place| place.report(&inner.table))
+        self.with(port, |slot| slot.report(&inner.table))
     }
 
     pub(super) fn change(
         &self,
         port: &str,
-        change: impl FnOnce(&Shared) -> Result<(), BridgeError>,
+        change: impl FnOnce(&SharedPort) -> Result<(), BridgeError>,
     ) -> Result<(), BridgeError> {
-        self.with(port, |place| {
-            let earlier = Earlier::of(&place.shared);
-            change(&place.shared)?;
-            earlier.restore_without_memory(&place.shared, place.queues)
+        self.with(port, |slot| {
+            let earlier = PreviousSettings::of(&slot.shared);
+            change(&slot.shared)?;
+            earlier.restore_without_memory(&slot.shared, slot.queues)
         })??;
         self.inner.announce();
         Ok(())
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_a_port_hold_together_or_not_at_all() {
+    fn changes_of_a_port_are_applied_all_or_not_at_all() {
         let ports = ["left=memory:set-a", "memory:set-b"]
             .map(|port| PortSettings::new(port.parse().expect("a port string")));
         let bridge = Bridge::start(BridgeSettings {
@@ -247,7 +247,7 @@ mod tests {
             (report.string.as_str(), report.forwarding["isolated"], report.reopened),
             ("memory:set-a?slots=64", true, 1)
         );
-        // One without a name is called as before, although its string is another one now.
+        // A port without an explicit name keeps its name, although its string has changed.
         let report =
             bridge.set_port("memory:set-b", &change(&[("slots", Some("9"))], &[])).expect("can be");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The address table as its user sees it and adds to it.
+//! The address table as users list and change it.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,12 @@ use superpacket::packet::Layer;
 use super::{Bridge, lock};
 use crate::error::BridgeError;
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, MOST_LISTED, Station};
-use crate::runtime::Shared;
+use crate::runtime::SharedPort;
 use crate::settings::{BridgeSettings, PortSettings};
-use crate::table::{Known, most_static};
+use crate::table::{AddressInfo, most_static};
 
-/// Refuses static entries that two ports have, and more than the table holds.
+/// Returns an error if two ports have the same static entry, or if there are more than the table
+/// holds.
 pub(super) fn check_static(settings: &BridgeSettings) -> Result<(), BridgeError> {
     let mut holders: BTreeMap<Station, &str> = BTreeMap::new();
     for port in &settings.ports {
@@ -28,7 +29,7 @@ pub(super) fn check_static(settings: &BridgeSettings) -> Result<(), BridgeError>
     }
 }
 
-/// Refuses static entries where packets have no hardware addresses.
+/// Returns an error for static entries on a port whose packets have no hardware addresses.
 pub(crate) fn check_layer(layer: Layer, settings: &PortSettings) -> Result<(), BridgeError> {
     match layer {
         Layer::Ip if !settings.static_entries.is_empty() => {
@@ -38,7 +39,8 @@ pub(crate) fn check_layer(layer: Layer, settings: &PortSettings) -> Result<(), B
     }
 }
 
-/// Refuses a static entry without a VLAN where the bridge filters by VLAN: nothing would be for it.
+/// Returns an error for a static entry without a VLAN on a bridge that filters by VLAN, where no
+/// packet would match it.
 fn check_vlan(station: Station, vlan_filtering: bool) -> Result<(), BridgeError> {
     match station.vlan {
         0 if vlan_filtering => {
@@ -58,7 +60,8 @@ fn taken(station: Station, holder: &str) -> BridgeError {
 }
 
 impl Bridge {
-    /// The address table, from after `after` on: at most `most` entries, and [`MOST_LISTED`].
+    /// Returns the entries of the address table that come after `after`: at most `most`, and at
+    /// most [`MOST_LISTED`].
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::NoHardwareAddresses`].
@@ -77,7 +80,7 @@ impl Bridge {
         let mut known = self.inner.table.list(wanted);
         known.retain(|known| filter.is_static.is_none_or(|is_static| is_static == known.is_static));
         known.sort_unstable_by_key(|known| (known.station, !known.is_static));
-        // While the table was read, a static entry may have taken the place of a learned one.
+        // A static entry may have replaced a learned one while the table was read.
         known.dedup_by_key(|known| known.station);
         let most = most.min(MOST_LISTED);
         let entries = known
@@ -88,21 +91,21 @@ impl Bridge {
         Ok(FdbPage { entries, more: known.len().saturating_sub(most) })
     }
 
-    /// Adds a static entry to the address table: the address lies behind this port until the entry
-    /// is deleted, whoever else sends with it.
+    /// Adds a static entry to the address table. The address stays with this port until the entry
+    /// is deleted, even if other ports receive frames from it.
     ///
     /// # Errors
-    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Entry`] if there is one already;
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Entry`] if the entry exists already;
     /// [`BridgeError::TooManyStatic`]; [`BridgeError::NoHardwareAddresses`].
     pub fn add_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, BridgeError> {
         self.put_static_entry(port, station, false)
     }
 
-    /// As [`add_static_entry`](Self::add_static_entry), in place of an entry that is there, at this
-    /// port or another.
+    /// Adds a static entry like [`add_static_entry`](Self::add_static_entry), or replaces the one
+    /// that exists at this or another port.
     ///
     /// # Errors
-    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Entry`] where a VLAN is missing;
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Entry`] if a VLAN is missing;
     /// [`BridgeError::TooManyStatic`]; [`BridgeError::NoHardwareAddresses`].
     pub fn replace_static_entry(
         &self,
@@ -119,16 +122,13 @@ impl Bridge {
         replace: bool,
     ) -> Result<FdbEntry, BridgeError> {
         let _alone = lock(&self.inner.changes);
-        let shared = self.with(port, |place| place.shared.clone())?;
+        let shared = self.with(port, |slot| slot.shared.clone())?;
         if shared.layer == Layer::Ip {
             return Err(BridgeError::NoHardwareAddresses { port: port.into() });
         }
         check_vlan(station, shared.vlan_filtering.is_some())?;
-        let ports: Vec<PortSettings> = lock(&self.inner.places)
-            .iter()
-            .flatten()
-            .map(|place| place.shared.settings())
-            .collect();
+        let ports: Vec<PortSettings> =
+            lock(&self.inner.slots).iter().flatten().map(|slot| slot.shared.settings()).collect();
         let holder = ports
             .iter()
             .find(|known| known.static_entries.contains(&station))
@@ -136,10 +136,10 @@ impl Bridge {
         match holder {
             Some(holder) if !replace => return Err(taken(station, holder)),
             Some(holder) => {
-                let other = Some(self.with(holder, |place| place.shared.clone())?)
+                let other = Some(self.with(holder, |slot| slot.shared.clone())?)
                     .filter(|other| other.number != shared.number);
                 shared.change_static_entries(|entries| entries.insert(station));
-                // Without a moment in which there is no entry: this port's takes the place.
+                // The new entry overwrites the old one, so that there is an entry at every moment.
                 self.inner.set_static(&shared);
                 if let Some(other) = other {
                     other.change_static_entries(|entries| entries.remove(&station));
@@ -160,10 +160,10 @@ impl Bridge {
     /// Deletes an entry of the address table, static or learned.
     ///
     /// # Errors
-    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Entry`] if there is none at this port.
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Entry`] if this port has no such entry.
     pub fn delete_entry(&self, port: &str, station: Station) -> Result<FdbEntry, BridgeError> {
         let _alone = lock(&self.inner.changes);
-        let shared = self.with(port, |place| place.shared.clone())?;
+        let shared = self.with(port, |slot| slot.shared.clone())?;
         let absent = |problem: String| BridgeError::Entry { station, problem };
         let known = match self.inner.table.look_up(station) {
             Some(known) if known.port == shared.number => known,
@@ -182,7 +182,8 @@ impl Bridge {
         Ok(entry(&known, port))
     }
 
-    /// Forgets learned addresses; says how many. Static entries stay.
+    /// Deletes the learned addresses that match `filter`, and returns their number. Static entries
+    /// stay.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::NoHardwareAddresses`].
@@ -195,16 +196,16 @@ impl Bridge {
         Ok(self.inner.table.flush(goes))
     }
 
-    /// The ports that are meant, by number.
+    /// Returns the numbers and names of the ports that `filter` selects.
     fn numbers(&self, filter: &FdbFilter) -> Result<BTreeMap<u16, String>, BridgeError> {
         if let Some(port) = &filter.port {
             self.with(port, |_| ())?;
         }
-        let places = lock(&self.inner.places);
-        let ports = places.iter().flatten().map(|place| &place.shared);
+        let slots = lock(&self.inner.slots);
+        let ports = slots.iter().flatten().map(|slot| &slot.shared);
         let meant =
             ports.filter(|shared| filter.port.as_ref().is_none_or(|port| *port == shared.name));
-        let named = |shared: &std::sync::Arc<Shared>| match shared.layer {
+        let named = |shared: &std::sync::Arc<SharedPort>| match shared.layer {
             Layer::Ip => Err(BridgeError::NoHardwareAddresses { port: shared.name.clone() }),
             Layer::Ethernet => Ok((shared.number, shared.name.clone())),
         };
@@ -212,16 +213,21 @@ impl Bridge {
     }
 }
 
-/// A static entry that has just been made.
+/// Returns the description of a static entry that was just added.
 fn added(station: Station, number: u16, port: &str) -> FdbEntry {
     entry(
-        &Known { station, port: number, is_static: true, age: Some(std::time::Duration::ZERO) },
+        &AddressInfo {
+            station,
+            port: number,
+            is_static: true,
+            age: Some(std::time::Duration::ZERO),
+        },
         port,
     )
 }
 
-fn entry(known: &Known, port: &str) -> FdbEntry {
-    let Known { station, is_static, age, .. } = *known;
+fn entry(known: &AddressInfo, port: &str) -> FdbEntry {
+    let AddressInfo { station, is_static, age, .. } = *known;
     FdbEntry {
         mac: station.mac(),
         ifname: port.to_owned(),
@@ -283,7 +289,7 @@ mod tests {
             "it is what the port is asked to be"
         );
         assert_eq!(bridge.flush_fdb(&FdbFilter::default()).expect("flushes"), 0);
-        // An address that goes from one port to the other, and one that the file does not have.
+        // One address moves from one port to the other; the file does not have the other address.
         bridge.apply(settings(&[(one, &[]), (two, &[A])])).expect("applies");
         assert_eq!(listed(&bridge), [format!("{A} {two} static")]);
         bridge.apply(settings(&[(one, &[A]), (two, &[])])).expect("and back");
@@ -293,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_replaced_whoever_has_it() {
+    fn an_entry_of_any_port_can_be_replaced() {
         let (one, two) = ("memory:fdb-six", "memory:fdb-seven");
         let bridge =
             Bridge::start(settings(&[(one, &[A]), (two, &[])])).expect("no privilege is needed");
@@ -319,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_added_or_deleted_is_named() {
+    fn errors_name_the_entry_that_cannot_be_added_or_deleted() {
         let (one, two) = ("memory:fdb-three", "memory:fdb-four");
         let bridge =
             Bridge::start(settings(&[(one, &[A]), (two, &[])])).expect("no privilege is needed");

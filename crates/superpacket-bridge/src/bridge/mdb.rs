@@ -1,16 +1,17 @@
-//! Who is in which group, as the bridge's user sees it.
+//! The multicast group memberships, as users list them.
 
 use super::{Bridge, lock};
 use crate::report::{MdbEntry, MdbReport, MdbRouter};
 
 impl Bridge {
-    /// Who is in which IP group, as far as the bridge has heard.
+    /// Returns the members of each IP multicast group and the ports with routers, as learned by
+    /// snooping.
     pub fn mdb(&self) -> MdbReport {
-        let common = &self.inner.common;
-        let Some(snooping) = &common.snooping else { return MdbReport::default() };
-        let now = common.start.elapsed().as_nanos() as u64;
+        let context = &self.inner.context;
+        let Some(snooping) = &context.snooping else { return MdbReport::default() };
+        let now = context.start.elapsed().as_nanos() as u64;
         let filtering = lock(&self.inner.settings).vlan_filtering;
-        // A port that has left meanwhile has no name.
+        // A port that was removed meanwhile has no name.
         let member =
             |(vlan, group, port, left): (u16, std::net::IpAddr, u16, std::time::Duration)| {
                 let port = self.inner.name(port)?;
@@ -25,7 +26,7 @@ impl Bridge {
         let router = |(port, left): (u16, std::time::Duration)| {
             Some(MdbRouter { port: self.inner.name(port)?, timer: left.as_secs() })
         };
-        let [querier_ipv4, querier_ipv6] = snooping.is_asked(now);
+        let [querier_ipv4, querier_ipv6] = snooping.has_querier(now);
         MdbReport {
             multicast_snooping: true,
             querier_ipv4,

@@ -1,5 +1,5 @@
-//! Whether there is memory for what a port and its settings ask for, before its threads are told of
-//! it: an allocation that fails in one of them would end the process.
+//! Checks that there is memory for a port's settings before its threads use them: a failed
+//! allocation in a thread would end the process.
 
 use std::{fmt, io};
 
@@ -7,34 +7,34 @@ use superpacket::aggregate::{Mode, Policy};
 use superpacket_port::PortError;
 use superpacket_steer::{FlowLimitError, FlowTableError};
 
+use crate::command::ReservedMemory;
 use crate::error::BridgeError;
-use crate::order::SetAside;
-use crate::runtime::Shared;
+use crate::runtime::SharedPort;
 use crate::settings::{PortSettings, SteeringProblem};
 
-/// The most that a table of flows takes for each flow that a receive queue may hold.
-const FLOW: usize = 64;
+/// Maximum bytes in the flow table per flow that a receive queue may hold.
+const FLOW_BYTES: usize = 64;
 
-/// The same of what is remembered of acknowledgements (`lro_acks`), and the most of it.
-const ACKNOWLEDGED: usize = 256;
-const MOST_ACKNOWLEDGED: usize = 256 << 10;
+/// Maximum bytes per flow, and in total, that record acknowledgements for `lro_acks`.
+const ACK_BYTES: usize = 256;
+const MAX_ACK_BYTES: usize = 256 << 10;
 
-/// What RFS takes for each flow of a receive queue.
-const RFS_FLOW: usize = 16;
+/// Bytes that RFS takes per flow of a receive queue.
+const RFS_FLOW_BYTES: usize = 16;
 
-/// What a thread takes for each receive queue by the settings that a port has at first, and some
-/// more: 64 KiB of it are the buckets in which flows are steered.
-const QUEUE: usize = 128 << 10;
+/// Bytes that a thread takes per receive queue with default settings, rounded up; 64 KiB of them
+/// are the steering buckets.
+const QUEUE_BYTES: usize = 128 << 10;
 
-/// Keeps memory for so many receive queues of a port until their thread takes it.
+/// Reserves memory for `queues` receive queues until their thread allocates it.
 ///
 /// # Errors
-/// There is none for as many as the whole port has.
-pub(super) fn set_aside(port: &str, queues: usize, all: usize) -> Result<SetAside, PortError> {
-    SetAside::try_new(QUEUE.saturating_mul(queues)).ok_or_else(|| {
+/// There is not enough memory. The message names the total for all `all` queues.
+pub(super) fn reserve(port: &str, queues: usize, all: usize) -> Result<ReservedMemory, PortError> {
+    ReservedMemory::try_new(QUEUE_BYTES.saturating_mul(queues)).ok_or_else(|| {
         let says = format!(
             "there are no {} MiB for {all} queues: fewer by queues=N",
-            (QUEUE.saturating_mul(all)).div_ceil(1 << 20)
+            (QUEUE_BYTES.saturating_mul(all)).div_ceil(1 << 20)
         );
         PortError::system(
             port,
@@ -44,44 +44,47 @@ pub(super) fn set_aside(port: &str, queues: usize, all: usize) -> Result<SetAsid
     })
 }
 
-/// Is there memory for so many bytes, all together?
-fn is_there(bytes: usize) -> bool {
+/// Returns whether one allocation of this many bytes succeeds.
+fn is_available(bytes: usize) -> bool {
     Vec::<u8>::new().try_reserve_exact(bytes).is_ok()
 }
 
-/// What aggregating so takes for each receive queue before packets come, at most.
+/// Returns the maximum bytes that aggregation takes per receive queue before packets come.
 fn needed(policy: &Policy) -> usize {
     let flows = policy.max_flows as usize;
     let acknowledged = if policy.mode == (Mode::Lro { acks: true }) {
-        (ACKNOWLEDGED * flows).min(MOST_ACKNOWLEDGED)
+        (ACK_BYTES * flows).min(MAX_ACK_BYTES)
     } else {
         0
     };
-    FLOW * flows + acknowledged
+    FLOW_BYTES * flows + acknowledged
 }
 
-/// What a port was asked before a change.
+/// The settings of a port before a change, which may have to be restored.
 #[derive(Debug)]
-pub(super) struct Earlier {
+pub(super) struct PreviousSettings {
     settings: PortSettings,
     policy: Option<Policy>,
 }
 
-impl Earlier {
-    pub(super) fn of(shared: &Shared) -> Self {
-        Earlier { settings: shared.settings(), policy: shared.runtime().policy() }
+impl PreviousSettings {
+    pub(super) fn of(shared: &SharedPort) -> Self {
+        PreviousSettings { settings: shared.settings(), policy: shared.runtime().policy() }
     }
 
-    /// Takes the change of a port with so many receive queues back if there is no memory for the
-    /// flows that it then aggregates.
+    /// Restores these settings if there is no memory for the flows that the port with `queues`
+    /// receive queues now aggregates.
+    ///
+    /// # Errors
+    /// [`BridgeError::Limit`] if the settings were restored.
     pub(super) fn restore_without_memory(
         self,
-        shared: &Shared,
+        shared: &SharedPort,
         queues: usize,
     ) -> Result<(), BridgeError> {
         let wanted = shared.runtime().policy();
         let Some(policy) = wanted.filter(|_| wanted != self.policy) else { return Ok(()) };
-        if is_there(needed(&policy).saturating_mul(queues)) {
+        if is_available(needed(&policy).saturating_mul(queues)) {
             return Ok(());
         }
         shared.change(|settings| *settings = self.settings);
@@ -93,26 +96,28 @@ impl Earlier {
     }
 }
 
-/// Is there memory for RFS of so many flows in each of so many receive queues?
+/// Returns an error if there is no memory for RFS with `count` flows in each of `queues` receive
+/// queues.
 pub(super) fn check_flow_count(count: u32, queues: usize) -> Result<(), SteeringProblem> {
     let problem = FlowTableError::NoMemory { entries: count };
     check(
-        (count as usize).saturating_mul(RFS_FLOW),
+        (count as usize).saturating_mul(RFS_FLOW_BYTES),
         queues,
         format_args!("rps_flow_cnt: {problem},"),
     )
 }
 
-/// Is there memory for a flow limit of so many entries in each of so many receive queues?
+/// Returns an error if there is no memory for a flow limit of `length` entries in each of `queues`
+/// receive queues.
 pub(super) fn check_flow_limit(length: usize, queues: usize) -> Result<(), SteeringProblem> {
     let problem = FlowLimitError::NoMemory { length };
     check(length, queues, format_args!("flow_limit_table_len: {problem}"))
 }
 
-/// Is there memory for so many bytes in each of so many receive queues? `problem` says what is
-/// refused if not.
+/// Returns an error if there is no memory for this many bytes in each of `queues` receive queues.
+/// `problem` names the setting that is refused.
 fn check(bytes: usize, queues: usize, problem: fmt::Arguments<'_>) -> Result<(), SteeringProblem> {
-    if is_there(bytes.saturating_mul(queues)) {
+    if is_available(bytes.saturating_mul(queues)) {
         return Ok(());
     }
     Err(SteeringProblem(format!("{problem} of each of {queues} receive queues")))

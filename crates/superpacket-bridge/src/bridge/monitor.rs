@@ -7,20 +7,20 @@ use super::{Bridge, lock};
 use crate::error::BridgeError;
 use crate::monitor::{MAX_SNAPLEN, Monitor, MonitorSettings};
 use crate::poll_thread::PollThread;
-use crate::runtime::Shared;
+use crate::runtime::SharedPort;
 
-/// How long the threads may take until they copy. One that is held up by a port copies later.
+/// Maximum time to wait until all threads copy packets. A thread that is blocked by a port starts
+/// to copy later.
 const BEGIN: Duration = Duration::from_millis(500);
 
 impl Bridge {
-    /// Begins to copy what ports receive and send: all that comes after this has returned. The
-    /// packets are copied as the ports have them: what is received before it is aggregated, what
-    /// is sent as it is given to the port.
+    /// Starts to copy the packets that ports receive and send. Every packet after the return is
+    /// copied: received packets before they are aggregated, sent packets as they are given to the
+    /// port.
     ///
     /// # Errors
-    /// [`BridgeError::NoSuchPort`]; [`BridgeError::TooManyMonitors`];
-    /// [`BridgeError::Monitor`] for a setting out of range; [`BridgeError::System`] if there is no
-    /// descriptor.
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::TooManyMonitors`]; [`BridgeError::Monitor`] for
+    /// a setting out of range; [`BridgeError::System`] if no descriptor is available.
     pub fn monitor(&self, settings: &MonitorSettings) -> Result<Monitor, BridgeError> {
         if !(1..=MAX_SNAPLEN).contains(&settings.snaplen) {
             return Err(BridgeError::Monitor(format!(
@@ -33,19 +33,19 @@ impl Bridge {
         }
         let inner = &self.inner;
         let monitor = {
-            // No port comes or goes between the look and the beginning.
+            // Ports must not be added or removed between the lookup and the start.
             let _alone = lock(&inner.changes);
-            let ports: Vec<Arc<Shared>> = match settings.ports.is_empty() {
+            let ports: Vec<Arc<SharedPort>> = match settings.ports.is_empty() {
                 true => {
-                    lock(&inner.places).iter().flatten().map(|place| place.shared.clone()).collect()
+                    lock(&inner.slots).iter().flatten().map(|slot| slot.shared.clone()).collect()
                 }
                 false => settings
                     .ports
                     .iter()
-                    .map(|port| self.with(port, |place| place.shared.clone()))
+                    .map(|port| self.with(port, |slot| slot.shared.clone()))
                     .collect::<Result<_, _>>()?,
             };
-            let monitors = inner.common.monitors.clone();
+            let monitors = inner.context.monitors.clone();
             let feed = monitors.begin(settings.clone(), &ports)?;
             inner.announce();
             Monitor { feed, monitors }
@@ -57,7 +57,7 @@ impl Bridge {
         Ok(monitor)
     }
 
-    /// How many threads move packets.
+    /// Returns the number of threads that move packets.
     fn threads(&self) -> usize {
         let workers =
             lock(&self.inner.workers).all().filter(|worker| !PollThread::is_over(worker)).count();

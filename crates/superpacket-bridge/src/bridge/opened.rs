@@ -1,4 +1,4 @@
-//! Ports that are opened: whose their interfaces are, and who else answers there.
+//! Opens ports and claims their interfaces.
 
 use superpacket_model::open;
 use superpacket_port::system::RouteSocket;
@@ -8,22 +8,23 @@ use super::Inner;
 use crate::claim::{Claim, interface_of};
 use crate::error::BridgeError;
 
-/// A port that has been opened, and is not in the bridge yet.
+/// An open port that has not been joined yet.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenedPort {
     pub(super) port: Box<dyn Port>,
     pub(super) claim: Option<Claim>,
 }
 
-impl Opened {
-    /// Opens a port, whose interface no other bridge has, or may have too.
+impl OpenedPort {
+    /// Opens a port. Fails if another bridge has its interface, unless `shared_interfaces` is set.
     pub(super) fn new(spec: &PortSpec, shared_interfaces: bool) -> Result<Self, BridgeError> {
         let claim = claim(spec, shared_interfaces)?;
-        Ok(Opened { port: open(spec)?, claim })
+        Ok(OpenedPort { port: open(spec)?, claim })
     }
 }
 
-/// Claims the interface of a port, if it has one that no other bridge has.
+/// Claims the interface of a port, if it has one. With `shared_interfaces`, an interface of another
+/// bridge is only logged.
 pub(super) fn claim(
     spec: &PortSpec,
     shared_interfaces: bool,
@@ -37,7 +38,8 @@ pub(super) fn claim(
     }
 }
 
-/// Says that the machine itself answers at an interface, too.
+/// Logs a warning if the port's interface has IP addresses, because the host itself then answers
+/// there too.
 pub(super) fn warn_of_addresses(port: &PortSpec) {
     let Some(interface) = interface_of(port) else { return };
     match RouteSocket::open().and_then(|mut socket| socket.addresses(interface)) {
@@ -58,8 +60,8 @@ pub(super) fn warn_of_addresses(port: &PortSpec) {
 }
 
 impl Inner {
-    /// Does the kernel tell of all that changes at a port? It does of interfaces in the bridge's
-    /// own network namespace, which a TAP or TUN device may have left, for a container.
+    /// Returns whether the kernel reports all changes of this port. It does for interfaces in the
+    /// bridge's network namespace, which a TAP or TUN device may have left for a container.
     pub(super) fn kernel_notifies(&self, port: &PortSpec) -> bool {
         match port.kind() {
             PortKind::Packet | PortKind::Xdp => true,

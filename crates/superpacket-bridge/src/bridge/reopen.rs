@@ -1,9 +1,7 @@
-//! A port that is closed and opened again, as the same device or by another port string: it stays
-//! the same port.
+//! Closes a port and opens it again, as the same device or by another port string.
 //!
-//! Its number, counters, settings, VLANs, static entries and, where the device stays the same,
-//! learned addresses are those of the port, not of an opening. So are the places of its packets in
-//! all threads: these are told of an opening as of a new port.
+//! The port keeps its number, counters, settings, VLANs and static entries; if the device is the
+//! same, also its learned addresses. Threads handle a reopened port like a new one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,16 +9,17 @@ use std::time::{Duration, Instant};
 use superpacket_model::open;
 use superpacket_port::{Port, PortError, PortSpec};
 
-use super::opened::{Opened, claim, warn_of_addresses};
+use super::opened::{OpenedPort, claim, warn_of_addresses};
 use super::{Inner, lock};
 use crate::claim::{Claim, interface_of};
 use crate::error::BridgeError;
-use crate::runtime::Shared;
+use crate::runtime::SharedPort;
 
-/// How long after a try to open a port again the next one is made.
+/// Interval between attempts to open a port again.
 pub(super) const TRY_AGAIN: Duration = Duration::from_millis(500);
 
-/// What a port is of: two port strings with the same one cannot be open at a time.
+/// Returns the device of a port. Two port strings with the same device cannot be open at the same
+/// time.
 pub(super) fn device_of(spec: &PortSpec) -> &str {
     match spec.inner() {
         Some(inner) => device_of(inner),
@@ -30,60 +29,60 @@ pub(super) fn device_of(spec: &PortSpec) -> &str {
 
 /// A port that was closed to be opened by another port string.
 #[derive(Debug)]
-pub(super) struct Closed {
-    shared: Arc<Shared>,
-    /// What it was open by.
+pub(super) struct ClosedPort {
+    shared: Arc<SharedPort>,
+    /// The port string that it was open by.
     before: PortSpec,
     /// When it was closed.
     since: Instant,
-    /// It was open, and not waiting for its interface.
+    /// Whether it was open, and not waiting for its interface.
     was_open: bool,
 }
 
-impl Closed {
-    /// Is the interface that it takes all frames of, if any, the same?
+impl ClosedPort {
+    /// Returns whether `spec` claims the same interface as before, or neither claims one.
     fn keeps_interface(&self, spec: &PortSpec) -> bool {
         interface_of(&self.before) == interface_of(spec)
     }
 }
 
 impl Inner {
-    /// Closes a port that is to be opened by the port string of `spec`. Its place in the bridge
-    /// stays. The caller holds `changes`, and opens it again.
-    pub(super) fn close_to_reopen(&self, shared: &Arc<Shared>, spec: &PortSpec) -> Closed {
+    /// Closes a port that is to be opened by the port string of `spec`. It keeps its slot in the
+    /// bridge. The caller holds `changes`, and opens the port again.
+    pub(super) fn close_to_reopen(&self, shared: &Arc<SharedPort>, spec: &PortSpec) -> ClosedPort {
         let before = shared.settings().port;
         let mut closed =
-            Closed { shared: shared.clone(), before, since: Instant::now(), was_open: false };
+            ClosedPort { shared: shared.clone(), before, since: Instant::now(), was_open: false };
         self.disconnect(shared.number);
         if device_of(&closed.before) != device_of(spec) {
-            // Who was there may be elsewhere.
+            // Stations that were behind this port may be elsewhere.
             self.forget(shared.number);
         }
-        let mut places = lock(&self.places);
-        let Some(Some(place)) = places.get_mut(usize::from(shared.number)) else { return closed };
-        let port = place.take_port("it is being opened again");
+        let mut slots = lock(&self.slots);
+        let Some(Some(slot)) = slots.get_mut(usize::from(shared.number)) else { return closed };
+        let port = slot.take_port("it is being opened again");
         closed.was_open = port.is_some();
-        let claim = if closed.keeps_interface(spec) { None } else { place.claim.take() };
-        drop(places);
-        // Without the lock: ports may be slow to close.
+        let claim = if closed.keeps_interface(spec) { None } else { slot.claim.take() };
+        drop(slots);
+        // After the lock is released, because ports may be slow to close.
         drop((port, claim));
         closed
     }
 
-    /// Opens a port again that was closed, by `spec`, or takes what has been `opened` by it.
+    /// Opens a closed port by `spec`, or uses `opened` if that is an open port already.
     ///
     /// # Errors
-    /// [`BridgeError`] says why it cannot be opened so. It is closed then.
+    /// [`BridgeError`] if it cannot be opened. It then stays closed.
     pub(super) fn reopen_as(
         &self,
-        closed: &Closed,
+        closed: &ClosedPort,
         spec: &PortSpec,
-        opened: Option<Opened>,
+        opened: Option<OpenedPort>,
         shared_interfaces: bool,
     ) -> Result<(), BridgeError> {
         let shared = &closed.shared;
         let (port, claimed) = match opened {
-            Some(Opened { port, claim }) => (Ok(port), claim),
+            Some(OpenedPort { port, claim }) => (Ok(port), claim),
             None if closed.keeps_interface(spec) => (open(spec), None),
             None => {
                 let claimed = claim(spec, shared_interfaces)?;
@@ -100,15 +99,15 @@ impl Inner {
                     "port opened again, by another port string"
                 );
             }
-            // It waited for its interface, and goes on to wait, by the new string.
+            // The port was waiting for its interface, and waits on with the new string.
             Err(error) if !closed.was_open && error.is_transient() => {}
             Err(error) => return Err(error.into()),
         }
         shared.change(|settings| settings.port = spec.clone());
-        if let Some(Some(place)) = lock(&self.places).get_mut(usize::from(shared.number)) {
-            place.kernel_notifies = self.kernel_notifies(spec);
+        if let Some(Some(slot)) = lock(&self.slots).get_mut(usize::from(shared.number)) {
+            slot.kernel_notifies = self.kernel_notifies(spec);
             if !closed.keeps_interface(spec) {
-                place.claim = claimed;
+                slot.claim = claimed;
             }
         }
         if !closed.keeps_interface(spec) {
@@ -117,23 +116,23 @@ impl Inner {
         Ok(())
     }
 
-    /// Opens a port as it was before it was closed, because it cannot be opened in the way that was
-    /// asked for: `error`. Returns an error that says both.
+    /// Opens a port as it was before it was closed, because the requested way failed with `error`.
+    /// Returns an error that describes both outcomes.
     pub(super) fn restore(
         &self,
-        closed: &Closed,
+        closed: &ClosedPort,
         spec: &PortSpec,
         error: BridgeError,
     ) -> BridgeError {
-        let Closed { shared, before, .. } = closed;
+        let ClosedPort { shared, before, .. } = closed;
         let number = usize::from(shared.number);
         if !closed.keeps_interface(spec) {
             let claim = Claim::of(before).unwrap_or_else(|error| {
-                tracing::warn!(port = shared.name, %error, "the interface is not claimed any more");
+                tracing::warn!(port = shared.name, %error, "the interface is no longer claimed");
                 None
             });
-            if let Some(Some(place)) = lock(&self.places).get_mut(number) {
-                place.claim = claim;
+            if let Some(Some(slot)) = lock(&self.slots).get_mut(number) {
+                slot.claim = claim;
             }
         }
         let restored = self.reopen(number, shared);
@@ -146,32 +145,32 @@ impl Inner {
         }
     }
 
-    /// Tries to open a port again that is gone. Its place is locked only when that is done: reports
-    /// need not wait for it. Says whether it is open. The caller holds `changes`.
-    pub(super) fn reopen(&self, number: usize, shared: &Arc<Shared>) -> bool {
+    /// Tries to open a port again after it was lost, and returns whether it is open. The slot is
+    /// locked only at the end, so that reports need not wait. The caller holds `changes`.
+    pub(super) fn reopen(&self, number: usize, shared: &Arc<SharedPort>) -> bool {
         match open(&shared.settings().port).and_then(|port| self.connect_again(shared, port)) {
             Ok(()) => {
                 tracing::info!(port = %shared.name, "the port is back");
                 true
             }
             Err(error) => {
-                let mut places = lock(&self.places);
-                let Some(Some(place)) = places.get_mut(number) else { return false };
+                let mut slots = lock(&self.slots);
+                let Some(Some(slot)) = slots.get_mut(number) else { return false };
                 let text = error.problem();
-                if place.error.as_deref() != Some(&text) {
-                    tracing::warn!(port = %place.shared.name, error = text, "the port cannot be opened again yet");
+                if slot.error.as_deref() != Some(&text) {
+                    tracing::warn!(port = %slot.shared.name, error = text, "the port cannot be reopened yet");
                 }
-                place.error = Some(text);
-                place.next_try = Instant::now() + TRY_AGAIN;
+                slot.error = Some(text);
+                slot.next_try = Instant::now() + TRY_AGAIN;
                 false
             }
         }
     }
 
-    /// Gives all threads their shares of a port that is open again.
+    /// Gives all threads their shares of a reopened port.
     fn connect_again(
         &self,
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedPort>,
         mut port: Box<dyn Port>,
     ) -> Result<(), PortError> {
         if port.layer() != shared.layer {
@@ -180,14 +179,14 @@ impl Inner {
         }
         shared.reopened(port.capabilities(), port.state());
         let queues = self.connect(shared, port.as_mut())?;
-        let mut places = lock(&self.places);
-        if let Some(Some(place)) = places.get_mut(usize::from(shared.number)) {
-            place.queues = queues;
-            place.state = port.state();
-            place.hardware_address = port.hardware_address();
-            place.error = None;
-            place.reopened += 1;
-            place.port = Some(port);
+        let mut slots = lock(&self.slots);
+        if let Some(Some(slot)) = slots.get_mut(usize::from(shared.number)) {
+            slot.queues = queues;
+            slot.state = port.state();
+            slot.hardware_address = port.hardware_address();
+            slot.error = None;
+            slot.reopened += 1;
+            slot.port = Some(port);
         }
         Ok(())
     }
@@ -214,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_waits_for_its_interface_waits_by_its_new_string() {
+    fn a_port_that_waits_for_its_interface_uses_its_new_string() {
         let bridge = Bridge::start(settings("left=memory:waits")).expect("memory needs nothing");
         {
             let _alone = lock(&bridge.inner.changes);
-            let mut places = lock(&bridge.inner.places);
-            let place = places[0].as_mut().expect("is there");
-            place.shared.change(|settings| settings.port = spec("left=packet:absent0"));
-            (place.port, place.state.link) = (None, LinkState::Gone);
+            let mut slots = lock(&bridge.inner.slots);
+            let slot = slots[0].as_mut().expect("is there");
+            slot.shared.change(|settings| settings.port = spec("left=packet:absent0"));
+            (slot.port, slot.state.link) = (None, LinkState::Gone);
         }
         let report = || bridge.ports().remove(0);
         bridge
@@ -243,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_of_one_device_are_known_as_such() {
+    fn port_strings_of_one_device_are_recognized() {
         let devices = ["packet:eth0?ring=1m", "xdp:eth0", "nic:page=4k@packet:eth0", "tap:eth0"]
             .map(|text| device_of(&spec(text)).to_owned());
         assert_eq!(devices, ["eth0"; 4]);

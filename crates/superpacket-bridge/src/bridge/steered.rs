@@ -1,4 +1,4 @@
-//! Steering without the bridge: one port, whose packets go to consumers of one's own.
+//! Steering without a bridge: the packets of one port go to the caller's consumers.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::error::BridgeError;
 use crate::report::{PortRps, PortStats, SteeringReport};
 use crate::settings::{BridgeSettings, PortSettings, SteeringSettings};
 
-/// A port whose packets are aggregated and steered to workers, as the bridge does it, and then go
-/// to a [`Consumer`] instead of other ports. Dropping it ends it.
+/// A port whose packets are aggregated and steered to workers as in a bridge, but then go to a
+/// [`Consumer`] instead of other ports. Dropping it stops it.
 ///
 /// Masks, settings and counters are those of a [`Bridge`] with one port:
-/// [`as_bridge`](Self::as_bridge) lends it, [`into_bridge`](Self::into_bridge) gives it to a
-/// [`ControlServer`](crate::control::ControlServer) or
+/// [`as_bridge`](Self::as_bridge) borrows it, and [`into_bridge`](Self::into_bridge) converts into
+/// it, for a [`ControlServer`](crate::control::ControlServer) or
 /// [`MetricsServer`](crate::metrics::MetricsServer).
 #[derive(Debug)]
 pub struct Steered {
@@ -25,13 +25,12 @@ pub struct Steered {
 }
 
 impl Steered {
-    /// Opens the port and starts. `factory` makes a consumer for each worker, with its CPU, when
-    /// the worker starts, and one with `None` for the thread that receives: it gets the packets
-    /// that are processed in place. After a panic of a consumer, its packets are dropped and
-    /// counted, and another is made in its place.
+    /// Opens the port and starts. `factory` makes one consumer per worker, with the worker's CPU,
+    /// and one with `None` for each receiving thread, for packets that are processed in place. If a
+    /// consumer panics, the packets in its hands are dropped and counted, and a new one is made.
     ///
     /// # Errors
-    /// As [`Bridge::start`].
+    /// Those of [`Bridge::start`].
     pub fn start(
         port: PortSettings,
         settings: SteeringSettings,
@@ -48,41 +47,41 @@ impl Steered {
         Ok(Steered { bridge, port: name })
     }
 
-    /// Spreads packets of a receive queue, or of all, over the CPUs of the mask. As
+    /// Spreads the packets of a receive queue, or of all queues, over the CPUs of the mask. See
     /// [`Bridge::set_rps_cpus`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Bridge::set_rps_cpus`].
     pub fn set_rps_cpus(&self, queue: Option<u16>, mask: &CpuMask) -> Result<PortRps, BridgeError> {
         self.bridge.set_rps_cpus(&self.port, queue, mask)
     }
 
-    /// Says that the flow with this hash is read on this CPU. As [`Bridge::record_flow`].
+    /// Records that the flow with this hash is read on this CPU. See [`Bridge::record_flow`].
     pub fn record_flow(&self, hash: FlowHash, cpu: Cpu) {
         self.bridge.record_flow(hash, cpu);
     }
 
-    /// What the port counted.
+    /// Returns the port's counters.
     pub fn stats(&self) -> PortStats {
         self.bridge.stats().into_iter().next().unwrap_or_default()
     }
 
-    /// Settings and workers.
+    /// Returns the steering settings and the workers.
     pub fn steering(&self) -> SteeringReport {
         self.bridge.steering()
     }
 
-    /// All else that a bridge with one port can be asked.
+    /// Returns the bridge with this one port, for all other settings and reports.
     pub const fn as_bridge(&self) -> &Bridge {
         &self.bridge
     }
 
-    /// The same as a bridge with one port.
+    /// Converts into a bridge with this one port.
     pub fn into_bridge(self) -> Bridge {
         self.bridge
     }
 
-    /// Sends what is held, closes the port, and ends.
+    /// Sends the packets that are held, closes the port, and ends all threads.
     pub fn stop(self) {
         self.bridge.stop();
     }

@@ -1,4 +1,5 @@
-//! Steering while the bridge runs: masks and settings change, and workers come and go with them.
+//! Steering while the bridge runs: changes masks and settings, and starts and ends workers to
+//! match.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use superpacket_steer::{Cpu, CpuMask, SockFlowTable};
 
 use super::join::poll_thread_of;
 use super::memory::{check_flow_count, check_flow_limit};
-use super::place::Place;
+use super::slot::PortSlot;
 use super::{Bridge, Inner, lock};
+use crate::command::{ReservedMemory, ThreadCommand};
 use crate::error::BridgeError;
-use crate::order::{Order, SetAside};
 use crate::poll_thread::{PollThread, PollThreadCounts};
 use crate::report::{DroppedCpu, PortRps, QueueRps, SteeringReport, WorkerReport};
 use crate::settings::{
@@ -22,34 +23,34 @@ use crate::settings::{
 };
 use crate::topology::Topology;
 
-/// How often it is looked whether CPUs have come or gone.
+/// Interval of the checks whether CPUs have come online or gone offline.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The table of RFS that settings ask for.
+/// Returns the RFS table that these settings ask for.
 pub(super) fn sock_flow_table(
     settings: &SteeringSettings,
 ) -> Result<Option<Arc<SockFlowTable>>, BridgeError> {
     Ok(settings.sock_flow_table()?.map(Arc::new))
 }
 
-/// The workers, and where there can be some.
+/// The workers, and the CPUs on which workers can run.
 #[derive(Debug)]
 pub(super) struct Workers {
     running: BTreeMap<Cpu, PollThread>,
-    /// No mask names their CPUs any more; they end when their backlogs are empty.
+    /// Workers whose CPUs are no longer in any mask; they end when their backlogs are empty.
     leaving: Vec<(Cpu, PollThread)>,
-    /// What the workers of each CPU counted, one after the other.
+    /// The counters of all workers of each CPU, earlier ones included.
     counts: BTreeMap<Cpu, Arc<PollThreadCounts>>,
     usable: UsableCpus,
-    /// CPUs on which somebody reads flows.
+    /// CPUs on which applications read flows.
     readers: CpuMask,
-    /// It was said of a CPU without a worker that flows are read there.
+    /// Whether a CPU without a worker was added to `readers`.
     more_readers: bool,
     looked: Instant,
 }
 
 impl Workers {
-    /// None.
+    /// Returns an empty set of workers.
     pub(super) fn new(usable: UsableCpus) -> Self {
         let readers = CpuMask::EMPTY;
         Workers {
@@ -63,30 +64,30 @@ impl Workers {
         }
     }
 
-    /// All of them, those that are about to end too.
+    /// Iterates over all workers, those about to end included.
     pub(super) fn all(&self) -> impl Iterator<Item = &PollThread> {
         self.running.values().chain(self.leaving.iter().map(|(_, worker)| worker))
     }
 
-    /// The CPUs that there can be workers on.
+    /// Returns the CPUs on which workers can run.
     #[cfg(test)]
     pub(super) fn usable(&self) -> CpuMask {
         self.usable.mask().clone()
     }
 
-    /// Has the supervisor look whether there are workers for all masks.
+    /// Makes the supervisor check whether every mask has its workers.
     #[cfg(test)]
     pub(super) fn ask_for_more(&mut self) {
         self.more_readers = true;
     }
 
-    /// Ends them all.
+    /// Ends all workers.
     pub(super) fn stop(&mut self) {
         self.leaving.drain(..).for_each(|(_, mut worker)| worker.stop());
         std::mem::take(&mut self.running).into_values().for_each(|mut worker| worker.stop());
     }
 
-    /// Forgets those that have ended.
+    /// Removes the workers that have ended.
     fn reap(&mut self) {
         self.leaving.retain_mut(|(cpu, worker)| {
             let over = worker.is_over();
@@ -101,19 +102,19 @@ impl Workers {
 }
 
 impl Bridge {
-    /// How the ports' packets are steered.
+    /// Returns how the packets of each port are steered.
     pub fn rps(&self) -> Vec<PortRps> {
-        lock(&self.inner.places).iter().flatten().map(|place| self.inner.rps(place)).collect()
+        lock(&self.inner.slots).iter().flatten().map(|slot| self.inner.rps(slot)).collect()
     }
 
-    /// Spreads what a receive queue of a port brings, or all of its queues, over the CPUs of the
-    /// mask (`rps_cpus`); an empty mask switches that off. CPUs that are offline or outside the
-    /// process's affinity are left out, which the answer shows. Flows move when what they have at
-    /// the old CPU is done with: no packet overtakes another.
+    /// Spreads the packets of a receive queue, or of all queues of a port, over the CPUs of the
+    /// mask (`rps_cpus`); an empty mask switches steering off. CPUs that are offline or outside the
+    /// process's affinity are left out, as the result shows. A flow moves once its packets at the
+    /// old CPU are processed, so no packet overtakes another.
     ///
     /// # Errors
-    /// [`BridgeError::NoSuchPort`], [`BridgeError::NoSuchQueue`]; [`BridgeError::System`] and
-    /// [`BridgeError::Port`] if a worker cannot be made. Nothing has changed then.
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::NoSuchQueue`]; [`BridgeError::System`] or
+    /// [`BridgeError::Port`] if a worker cannot be started. Nothing has changed then.
     pub fn set_rps_cpus(
         &self,
         port: &str,
@@ -126,17 +127,16 @@ impl Bridge {
         })
     }
 
-    /// Sets the mask of a receive queue, or of each, to the CPUs that share a cache with the one
-    /// that it is received on at this time ([`Topology::sharing_cache`]); the answer says why
-    /// these.
+    /// Sets the mask of a receive queue, or of each, to the CPUs that share a cache with its
+    /// receiving CPU ([`Topology::sharing_cache`]). The result explains the choice.
     ///
     /// # Errors
-    /// As [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Topology`] if the machine's CPUs
-    /// cannot be read.
+    /// Those of [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Topology`] if the
+    /// machine's CPUs cannot be read.
     pub fn set_rps_auto(&self, port: &str, queue: Option<u16>) -> Result<PortRps, BridgeError> {
         let topology = Topology::read()?;
         let (number, queues) =
-            self.with(port, |place| (usize::from(place.shared.number), place.queues as u16))?;
+            self.with(port, |slot| (usize::from(slot.shared.number), slot.queues as u16))?;
         let mut why = Vec::new();
         let mut report = None;
         for each in queue.map_or(0..queues, |queue| queue..queue.saturating_add(1)) {
@@ -147,7 +147,7 @@ impl Bridge {
                 thread
                     .and_then(|thread| Cpu::new(thread.counts.cpu.load(Ordering::Relaxed) as usize))
             };
-            // One that has not run yet is on some CPU.
+            // A thread that has not run yet has no CPU recorded; any will do.
             let receiving = receiving
                 .filter(|cpu| topology.usable().contains(*cpu))
                 .or_else(|| topology.usable().first());
@@ -158,23 +158,23 @@ impl Bridge {
         }
         match report {
             Some(report) => Ok(PortRps { why: Some(why.join("; ")), ..report }),
-            None => self.with(port, |place| self.inner.rps(place)),
+            None => self.with(port, |slot| self.inner.rps(slot)),
         }
     }
 
-    /// Sets how many flows of a receive queue, or of each, RFS tells apart (`rps_flow_cnt`); 0
-    /// switches RFS off there.
+    /// Sets the number of flows per receive queue that RFS tells apart (`rps_flow_cnt`); 0 switches
+    /// RFS off for the queue.
     ///
     /// # Errors
-    /// As [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Steering`] for more than 65,536,
-    /// or than there is memory for.
+    /// Those of [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Steering`] for more than
+    /// 65,536 flows or too little memory.
     pub fn set_rps_flow_count(
         &self,
         port: &str,
         queue: Option<u16>,
         count: u64,
     ) -> Result<PortRps, BridgeError> {
-        let queues = self.with(port, |place| if queue.is_some() { 1 } else { place.queues })?;
+        let queues = self.with(port, |slot| if queue.is_some() { 1 } else { slot.queues })?;
         self.change_steering(port, queue, |steering| {
             let count = queue_flows(count)
                 .map_err(|problem| SteeringProblem(format!("rps_flow_cnt: {problem}")))?;
@@ -184,8 +184,8 @@ impl Bridge {
         })
     }
 
-    /// Sets when a port's packets are processed where they are received in spite of a mask;
-    /// [`InPlace::NEVER`]: they are always steered.
+    /// Sets when a port's packets are processed on the receiving thread although there is a mask.
+    /// With [`InPlace::NEVER`] they are always steered.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`].
@@ -203,7 +203,7 @@ impl Bridge {
         change: impl FnOnce(&mut PortSteering) -> Result<(), BridgeError>,
     ) -> Result<PortRps, BridgeError> {
         let _alone = lock(&self.inner.changes);
-        let (shared, queues) = self.with(port, |place| (place.shared.clone(), place.queues))?;
+        let (shared, queues) = self.with(port, |slot| (slot.shared.clone(), slot.queues))?;
         if let Some(queue) = queue.filter(|&queue| usize::from(queue) >= queues) {
             return Err(BridgeError::NoSuchQueue { port: port.into(), queue, queues });
         }
@@ -216,12 +216,12 @@ impl Bridge {
             return Err(error);
         }
         self.inner.announce();
-        self.with(port, |place| self.inner.rps(place))
+        self.with(port, |slot| self.inner.rps(slot))
     }
 
-    /// What holds for the steering of all ports, and the workers.
+    /// Returns the steering settings of all ports, and the workers.
     pub fn steering(&self) -> SteeringReport {
-        let settings = &self.inner.common.steering.now().settings;
+        let settings = &self.inner.context.steering.now().settings;
         let named = |name: &&str| ((*name).to_owned(), settings.value(name).unwrap_or_default());
         let poll_threads = lock(&self.inner.poll_threads);
         let workers = lock(&self.inner.workers);
@@ -259,25 +259,25 @@ impl Bridge {
         }
     }
 
-    /// Changes what holds for the steering of all ports.
+    /// Changes the steering settings of all ports.
     ///
     /// # Errors
-    /// [`BridgeError::Steering`] for what makes no sense, [`BridgeError::System`] and
-    /// [`BridgeError::Port`] if a worker cannot be made. Nothing has changed then.
+    /// [`BridgeError::Steering`] for invalid settings; [`BridgeError::System`] or
+    /// [`BridgeError::Port`] if a worker cannot be started. Nothing has changed then.
     pub fn change_steering_settings(
         &self,
         change: impl FnOnce(&mut SteeringSettings) -> Result<(), SteeringProblem>,
     ) -> Result<SteeringReport, BridgeError> {
         {
             let _alone = lock(&self.inner.changes);
-            let before = self.inner.common.steering.now();
+            let before = self.inner.context.steering.now();
             let mut settings = before.settings.clone();
             change(&mut settings)?;
             let sock_flows = self.inner.sock_flows_for(&settings)?;
             self.inner.check_flow_limit(&settings)?;
             self.inner.put_steering(settings, sock_flows);
             if let Err(error) = self.inner.reconcile_workers() {
-                // With the same table: what readers recorded stays.
+                // The same table is kept, with the flows that readers have recorded.
                 self.inner.put_steering(before.settings.clone(), before.sock_flows.clone());
                 return Err(error);
             }
@@ -286,32 +286,32 @@ impl Bridge {
         Ok(self.steering())
     }
 
-    /// Says that the flow with this hash is read on this CPU, as `recvmsg(2)` does for a socket
-    /// (`rps_record_sock_flow`): where RFS is on, its packets go there from when nothing of it is
-    /// left elsewhere. A CPU that has no worker gets one, within a second, if there can be one.
-    /// Without RFS it does nothing.
+    /// Records that the flow with this hash is read on this CPU, as `recvmsg(2)` does for a socket
+    /// (`rps_record_sock_flow`). With RFS its packets go there once none of them is left elsewhere.
+    /// If possible, a CPU without a worker gets one within a second. Without RFS this does nothing.
     pub fn record_flow(&self, hash: FlowHash, cpu: Cpu) {
-        let now = self.inner.common.steering.now();
+        let now = self.inner.context.steering.now();
         let Some(table) = &now.sock_flows else { return };
         table.record(hash, cpu);
         if !now.workers.contains_key(&cpu) {
             let mut workers = lock(&self.inner.workers);
-            // The supervisor makes it: who records may be a worker, and must not wait for others.
+            // The supervisor starts the worker: the caller may itself be a worker, which must not
+            // wait for others.
             workers.more_readers |=
                 workers.usable.mask().contains(cpu) && workers.readers.insert(cpu);
         }
     }
 
-    /// The table of RFS, for who records many flows; `None` without RFS. It is another one when its
-    /// size changes.
+    /// Returns the RFS table, for callers that record many flows; `None` without RFS. A change of
+    /// its size replaces the table.
     pub fn sock_flows(&self) -> Option<Arc<SockFlowTable>> {
-        self.inner.common.steering.now().sock_flows.clone()
+        self.inner.context.steering.now().sock_flows.clone()
     }
 }
 
 impl Inner {
-    fn rps(&self, place: &Place) -> PortRps {
-        let steering = place.shared.settings().steering;
+    fn rps(&self, slot: &PortSlot) -> PortRps {
+        let steering = slot.shared.settings().steering;
         let usable = lock(&self.workers).usable.clone();
         let cpus = possible_cpus();
         let queue = |queue: u16| {
@@ -328,64 +328,64 @@ impl Inner {
                 effective_list: effective.list().to_string(),
                 dropped: dropped.collect(),
                 rps_flow_cnt: *steering.rps_flow_cnt.queue(queue),
-                in_place: place.shared.is_in_place(queue),
+                in_place: slot.shared.is_in_place(queue),
             }
         };
         PortRps {
-            port: place.shared.name.clone(),
-            queues: (0..place.queues as u16).map(queue).collect(),
-            in_place_below: steering.in_place.unwrap_or(self.common.steering.in_place),
+            port: slot.shared.name.clone(),
+            queues: (0..slot.queues as u16).map(queue).collect(),
+            in_place_below: steering.in_place.unwrap_or(self.context.steering.in_place),
             why: None,
         }
     }
 
-    /// The table of RFS for these settings: the one that there is, if they do not change its size.
+    /// Returns the RFS table for these settings: the present one unless its size changes.
     pub(super) fn sock_flows_for(
         &self,
         settings: &SteeringSettings,
     ) -> Result<Option<Arc<SockFlowTable>>, BridgeError> {
-        let before = self.common.steering.now();
+        let before = self.context.steering.now();
         match before.settings.sock_flow_entries == settings.sock_flow_entries {
             true => Ok(before.sock_flows.clone()),
             false => sock_flow_table(settings),
         }
     }
 
-    /// Is there memory for the flow limit that settings ask for, if it is another one?
+    /// Returns an error if the flow limit changes and there is no memory for it.
     pub(super) fn check_flow_limit(
         &self,
         settings: &SteeringSettings,
     ) -> Result<(), SteeringProblem> {
-        if settings.flow_limit_table == self.common.steering.now().settings.flow_limit_table {
+        if settings.flow_limit_table == self.context.steering.now().settings.flow_limit_table {
             return Ok(());
         }
         check_flow_limit(
             settings.flow_limit_table,
-            lock(&self.places).iter().flatten().map(|place| place.queues).sum(),
+            lock(&self.slots).iter().flatten().map(|slot| slot.queues).sum(),
         )
     }
 
-    /// Takes over settings. Workers, and threads that look, are for the caller to see to.
+    /// Stores new settings. The caller updates the workers and notifies the threads.
     pub(super) fn put_steering(
         &self,
         settings: SteeringSettings,
         sock_flows: Option<Arc<SockFlowTable>>,
     ) {
         lock(&self.settings).steering = settings.clone();
-        self.common.steering.change(|now| {
+        self.context.steering.change(|now| {
             now.settings = settings;
             now.sock_flows = sock_flows;
         });
     }
 
     /// Starts workers for the CPUs that masks name, and retires those whose CPUs no mask names. The
-    /// caller holds `changes`, and has the threads look at what changed.
+    /// caller holds `changes`, and notifies the threads.
     pub(super) fn reconcile_workers(&self) -> Result<(), BridgeError> {
         let usable = UsableCpus::read();
-        let mut places = lock(&self.places);
+        let mut slots = lock(&self.slots);
         let steering: Vec<PortSteering> =
-            places.iter().flatten().map(|place| place.shared.settings().steering).collect();
-        let rfs = self.common.steering.now().sock_flows.is_some()
+            slots.iter().flatten().map(|slot| slot.shared.settings().steering).collect();
+        let rfs = self.context.steering.now().sock_flows.is_some()
             && steering
                 .iter()
                 .any(|steering| steering.rps_flow_cnt.values().any(|&count| count != 0));
@@ -411,7 +411,7 @@ impl Inner {
                 format!("superpacket-rps{cpu}"),
                 Some(cpu),
                 counts,
-                self.common.clone(),
+                self.context.clone(),
             );
             match start
                 .map_err(|source| BridgeError::System { action: "starting a worker", source })
@@ -423,15 +423,15 @@ impl Inner {
                 }
             }
         }
-        for place in places.iter_mut().flatten() {
-            let Some(port) = &mut place.port else { continue };
+        for slot in slots.iter_mut().flatten() {
+            let Some(port) = &mut slot.port else { continue };
             for (_, worker) in &made {
                 match port.transmitter() {
-                    Ok(transmit) => worker.order(Order::Open {
-                        shared: place.shared.clone(),
+                    Ok(transmit) => worker.send_command(ThreadCommand::Open {
+                        shared: slot.shared.clone(),
                         receivers: Vec::new(),
                         transmit,
-                        set_aside: SetAside::default(),
+                        reserved: ReservedMemory::default(),
                     }),
                     Err(error) => {
                         made.iter_mut().for_each(|(_, worker)| worker.stop());
@@ -448,19 +448,19 @@ impl Inner {
             workers.running.keys().copied().filter(|cpu| !wanted.contains(*cpu)).collect();
         for cpu in gone {
             if let Some(worker) = workers.running.remove(&cpu) {
-                worker.order(Order::Retire);
+                worker.send_command(ThreadCommand::Retire);
                 workers.leaving.push((cpu, worker));
             }
         }
         workers.reap();
         let handle = PollThread::handle;
         let handles = workers.running.iter().map(|(&cpu, worker)| (cpu, handle(worker))).collect();
-        self.common.steering.change(|now| now.workers = handles);
+        self.context.steering.change(|now| now.workers = handles);
         Ok(())
     }
 
-    /// Looks whether workers have ended, and whether CPUs have come or gone; says whether threads
-    /// must hear of it.
+    /// Checks whether workers have ended, and whether CPUs have come online or gone offline.
+    /// Returns whether the threads must be notified.
     pub(super) fn look_after_workers(&self) -> bool {
         let mut workers = lock(&self.workers);
         workers.reap();
@@ -471,7 +471,7 @@ impl Inner {
         }
         drop(workers);
         if changed && let Err(error) = self.reconcile_workers() {
-            tracing::warn!(%error, "a worker cannot be made");
+            tracing::warn!(%error, "a worker cannot be started");
         }
         changed && !self.stopping.load(Ordering::Acquire)
     }

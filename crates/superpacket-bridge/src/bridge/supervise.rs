@@ -1,5 +1,5 @@
-//! The thread that looks after the ports: links that go up and down, interfaces that go and come
-//! back.
+//! The supervisor thread: handles links that go up and down, and interfaces that disappear and
+//! return.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -8,34 +8,35 @@ use crossbeam_channel::Receiver;
 use superpacket_port::LinkState;
 use superpacket_port::system::give_back_freed_memory;
 
-use super::place::link_name;
 use super::reopen::TRY_AGAIN;
-use super::tidy::Tidy;
+use super::slot::link_name;
+use super::trim::MemoryTrimmer;
 use super::{Inner, lock};
-use crate::poll_thread::Notice;
+use crate::poll_thread::SupervisorEvent;
 
-/// How often the state of ports is looked at of whose changes the kernel does not tell: where it
-/// could not be asked to, and TAP and TUN devices where it tells of this network namespace only.
+/// Interval between checks of ports whose changes the kernel does not report: all ports if link
+/// events are not available, otherwise TAP and TUN devices if events cover only this network
+/// namespace.
 pub(super) const LOOK: Duration = Duration::from_millis(250);
 
-/// How often that of the others is, although the kernel tells what changes: what it said may have
-/// been lost, and a device that goes from container to container is heard of in the first only.
+/// Interval between checks of all other ports. Events may get lost, and a device that moves between
+/// containers is reported only in the first.
 pub(super) const LOOK_ANYWAY: Duration = Duration::from_secs(2);
 
-/// How long at least, where the kernel tells of a change.
+/// Shortest wait before a port is checked after the kernel reports a change.
 const TRY_SOON: Duration = Duration::from_millis(50);
 
-/// The most notices that wait for the thread that looks after the ports: what finds no room is said
-/// again, or seen at the next look.
+/// Capacity of the supervisor's channel. An event that does not fit is sent again, or found by the
+/// next check.
 pub(super) const NOTICES: usize = 1024;
 
 impl Inner {
-    /// Looks after the ports until the bridge ends.
-    pub(super) fn supervise(&self, inbox: &Receiver<Notice>, look_anyway: Duration) {
+    /// Watches the ports until the bridge ends.
+    pub(super) fn supervise(&self, inbox: &Receiver<SupervisorEvent>, look_anyway: Duration) {
         let mut looked = Instant::now();
-        let mut tidy = Tidy::new(self.epoch.load(Ordering::Acquire), Instant::now());
+        let mut trimmer = MemoryTrimmer::new(self.epoch.load(Ordering::Acquire), Instant::now());
         while !self.stopping.load(Ordering::Acquire) {
-            // Threads say it with every packet: all of it is taken at once.
+            // Threads may send an event per packet, so all waiting events are taken at once.
             let notices: Vec<_> = inbox
                 .recv_timeout(LOOK)
                 .into_iter()
@@ -50,74 +51,74 @@ impl Inner {
             if all {
                 looked = Instant::now();
             }
-            let places = lock(&self.places).len();
-            for number in 0..places {
+            let slots = lock(&self.slots).len();
+            for number in 0..slots {
                 changed |= self.look_after(number, &notices, all);
             }
             changed |= self.look_after_workers();
             self.table.expire(self.table.now());
-            if let Some(snooping) = &self.common.snooping {
-                snooping.expire(self.common.start.elapsed().as_nanos() as u64);
+            if let Some(snooping) = &self.context.snooping {
+                snooping.expire(self.context.start.elapsed().as_nanos() as u64);
             }
             if changed {
                 self.announce();
             }
-            if tidy.is_due(self.epoch.load(Ordering::Acquire), Instant::now()) {
+            if trimmer.is_due(self.epoch.load(Ordering::Acquire), Instant::now()) {
                 give_back_freed_memory();
             }
         }
     }
 
-    /// Looks at the state of a port; says whether the threads must hear of it. `all`: also where
-    /// the kernel tells of what changes.
-    fn look_after(&self, number: usize, notices: &[Notice], all: bool) -> bool {
-        let mut places = lock(&self.places);
-        let Some(Some(place)) = places.get_mut(number) else { return false };
-        let Some(port) = &mut place.port else {
-            let soon = if notices.contains(&Notice::LinksChanged) {
+    /// Checks the state of a port, and returns whether the threads must be notified. With `all`,
+    /// also checks ports whose changes the kernel reports.
+    fn look_after(&self, number: usize, notices: &[SupervisorEvent], all: bool) -> bool {
+        let mut slots = lock(&self.slots);
+        let Some(Some(slot)) = slots.get_mut(number) else { return false };
+        let Some(port) = &mut slot.port else {
+            let soon = if notices.contains(&SupervisorEvent::LinksChanged) {
                 TRY_AGAIN - TRY_SOON
             } else {
                 Duration::ZERO
             };
-            if place.next_try > Instant::now() + soon {
+            if slot.next_try > Instant::now() + soon {
                 return false;
             }
-            let shared = place.shared.clone();
-            drop(places);
+            let shared = slot.shared.clone();
+            drop(slots);
             return self.reopen(number, &shared);
         };
-        if !all && place.kernel_notifies {
+        if !all && slot.kernel_notifies {
             return false;
         }
-        // What is said of an earlier opening is old.
-        let is_broken = notices.contains(&Notice::Broken {
-            port: place.shared.number,
-            opening: place.shared.opening(),
+        // An event about an earlier opening is ignored.
+        let is_broken = notices.contains(&SupervisorEvent::Broken {
+            port: slot.shared.number,
+            opening: slot.shared.opening(),
         });
-        let before = place.state;
-        place.state = port.state();
-        if place.state.link == LinkState::Gone || is_broken && place.state.link != LinkState::Down {
-            place.next_try = Instant::now();
-            tracing::warn!(port = %place.shared.name, "the port is gone: it is tried again until it is back");
-            let gone = place.take_port("the interface is gone");
-            // Without the lock: threads may be slow to let go, and ports to close, and reports
-            // should not wait for them.
-            drop(places);
+        let before = slot.state;
+        slot.state = port.state();
+        if slot.state.link == LinkState::Gone || is_broken && slot.state.link != LinkState::Down {
+            slot.next_try = Instant::now();
+            tracing::warn!(port = %slot.shared.name, "the port is gone: opening it is retried until it is back");
+            let gone = slot.take_port("the interface is gone");
+            // After the lock is released: threads may be slow to let go, ports slow to close, and
+            // reports should not wait.
+            drop(slots);
             self.disconnect(number as u16);
             self.forget(number as u16);
             drop(gone);
             return true;
         }
-        if before.link != place.state.link {
-            tracing::info!(port = %place.shared.name, state = link_name(place.state.link), "the link changed");
-            if place.state.link == LinkState::Down {
-                // Who was there may be reached by another port now.
-                self.forget(place.shared.number);
+        if before.link != slot.state.link {
+            tracing::info!(port = %slot.shared.name, state = link_name(slot.state.link), "the link changed");
+            if slot.state.link == LinkState::Down {
+                // Stations that were behind this port may now be behind another.
+                self.forget(slot.shared.number);
             }
         }
-        let changed = place.shared.set_mtu(place.state.mtu);
+        let changed = slot.shared.set_mtu(slot.state.mtu);
         if changed {
-            tracing::info!(port = %place.shared.name, mtu = place.state.mtu, "the MTU changed");
+            tracing::info!(port = %slot.shared.name, mtu = slot.state.mtu, "the MTU changed");
         }
         changed
     }
@@ -128,12 +129,12 @@ mod tests {
     use superpacket_port::LinkState;
 
     use super::super::tests::settings;
-    use super::super::{Bridge, Place};
+    use super::super::{Bridge, PortSlot};
     use super::*;
 
     #[test]
     fn reports_do_not_wait_for_a_port_that_takes_long_to_open() {
-        // A pipe into which nothing is written: its first frame is waited for, for half a second.
+        // The pipe has no writer: opening waits half a second for its first frame.
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("pipe");
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
@@ -141,17 +142,17 @@ mod tests {
             .expect("a pipe");
         let bridge = Bridge::start(settings(&["memory:slow", "memory:other"]))
             .expect("no privilege is needed");
-        // A machine that is busy may take longer than that to ask: then once more.
+        // A busy machine may take longer to answer; try once more.
         let is_answered_meanwhile = || {
             {
-                let mut places = lock(&bridge.inner.places);
-                let place = places[0].as_mut().expect("is there");
+                let mut slots = lock(&bridge.inner.slots);
+                let slot = slots[0].as_mut().expect("is there");
                 let spec = format!("pcap:{}", path.display()).parse().expect("a port string");
-                place.shared.change(|settings| settings.port = spec);
-                (place.port, place.state.link, place.next_try) =
+                slot.shared.change(|settings| settings.port = spec);
+                (slot.port, slot.state.link, slot.next_try) =
                     (None, LinkState::Gone, Instant::now());
             }
-            // It can be written to once the supervisor has it open to be read.
+            // The pipe can be opened for writing once the supervisor has it open for reading.
             let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
             let since = Instant::now();
             let writer = loop {
@@ -162,29 +163,29 @@ mod tests {
                 assert!(since.elapsed() < Duration::from_secs(10), "the supervisor never opens it");
                 std::thread::sleep(Duration::from_millis(1));
             };
-            let mut places = lock(&bridge.inner.places);
-            let is_open = places[0].as_ref().expect("is there").port.is_some();
-            assert_eq!(places.iter_mut().flatten().map(Place::stats).count(), 2);
-            drop((places, writer));
+            let mut slots = lock(&bridge.inner.slots);
+            let is_open = slots[0].as_ref().expect("is there").port.is_some();
+            assert_eq!(slots.iter_mut().flatten().map(PortSlot::stats).count(), 2);
+            drop((slots, writer));
             !is_open
         };
         assert!((0..5).any(|_| is_answered_meanwhile()), "who asks need not wait for the port");
     }
 
     #[test]
-    fn what_is_said_to_a_thread_that_is_held_up_has_its_bounds() {
+    fn events_for_a_blocked_supervisor_are_bounded() {
         let bridge =
             Bridge::start(settings(&["memory:many-notices"])).expect("no privilege is needed");
         let alone = lock(&bridge.inner.changes);
-        // The supervisor has looked once more, and waits.
+        // By now the supervisor has looked again, and waits.
         std::thread::sleep(2 * LOOK);
-        let notices = &bridge.inner.common.notices;
+        let notices = &bridge.inner.context.notices;
         let said = (0..10 * NOTICES)
-            .filter(|_| notices.try_send(Notice::Broken { port: 0, opening: 7 }).is_ok())
+            .filter(|_| notices.try_send(SupervisorEvent::Broken { port: 0, opening: 7 }).is_ok())
             .count();
         assert_eq!((said, notices.len()), (NOTICES, NOTICES));
         drop(alone);
-        // It hears that the bridge ends all the same.
+        // The supervisor must notice the end of the bridge all the same.
         drop(bridge);
     }
 
@@ -193,7 +194,7 @@ mod tests {
         let bridge =
             Bridge::start(settings(&["memory:a", "memory:b"])).expect("no privilege is needed");
         let inner = bridge.inner.clone();
-        // The supervisor finds out that the bridge is not to stop, and then waits here.
+        // The supervisor finds that the bridge continues, and then waits for this lock.
         let alone = lock(&inner.changes);
         std::thread::sleep(2 * LOOK);
         let stopping = std::thread::spawn(|| drop(bridge));
@@ -201,11 +202,11 @@ mod tests {
             std::thread::yield_now();
         }
         std::thread::sleep(Duration::from_millis(200));
-        // Now it sees what a new worker is needed for.
+        // Now the supervisor finds that a new worker is needed.
         let cpu = lock(&inner.workers).usable().first().expect("this thread is on one");
         let mask = [cpu].into_iter().collect::<superpacket_steer::CpuMask>();
-        lock(&inner.places).iter().flatten().for_each(|place| {
-            place.shared.change_steering(|steering| steering.rps_cpus.set(None, mask.clone()))
+        lock(&inner.slots).iter().flatten().for_each(|slot| {
+            slot.shared.change_steering(|steering| steering.rps_cpus.set(None, mask.clone()))
         });
         lock(&inner.workers).ask_for_more();
         drop(alone);

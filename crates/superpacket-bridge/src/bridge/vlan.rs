@@ -1,15 +1,15 @@
-//! The VLANs of the ports, as the bridge's user sees and changes them.
+//! The VLANs of the ports, as users list and change them.
 
 use super::{Bridge, Inner, lock};
 use crate::error::BridgeError;
-use crate::runtime::Shared;
+use crate::runtime::SharedPort;
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
 impl Bridge {
-    /// The VLANs of the ports.
+    /// Returns the VLANs of all ports.
     pub fn vlans(&self) -> VlanReport {
         let ports =
-            lock(&self.inner.places).iter().flatten().map(|place| report(&place.shared)).collect();
+            lock(&self.inner.slots).iter().flatten().map(|slot| report(&slot.shared)).collect();
         let settings = lock(&self.inner.settings);
         VlanReport {
             vlan_filtering: settings.vlan_filtering,
@@ -18,8 +18,8 @@ impl Bridge {
         }
     }
 
-    /// Puts a port in VLANs, or changes how it is in them. It counts where the bridge filters by
-    /// VLAN.
+    /// Puts a port in VLANs, or changes its flags in them. This has an effect only if the bridge
+    /// filters by VLAN.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`].
@@ -28,14 +28,14 @@ impl Bridge {
             shared.change(|settings| settings.vlans.add(range));
             Ok(())
         })?;
-        self.with(port, |place| report(&place.shared))
+        self.with(port, |slot| report(&slot.shared))
     }
 
-    /// Takes a port out of VLANs, from the first to the last; the addresses that were learned
-    /// behind it there are forgotten.
+    /// Takes a port out of the VLANs from `first` to `last`, and forgets the addresses that were
+    /// learned behind it there.
     ///
     /// # Errors
-    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] if it is in none of them.
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] if the port is in none of them.
     pub fn delete_vlans(
         &self,
         port: &str,
@@ -54,23 +54,23 @@ impl Bridge {
                 _ => Ok(()),
             }
         })?;
-        self.with(port, |place| {
-            self.inner.forget_other_vlans(&place.shared);
-            report(&place.shared)
+        self.with(port, |slot| {
+            self.inner.forget_other_vlans(&slot.shared);
+            report(&slot.shared)
         })
     }
 }
 
 impl Inner {
-    /// Forgets what was learned behind a port in VLANs that it is not in (any more).
-    pub(super) fn forget_other_vlans(&self, shared: &Shared) {
+    /// Forgets the addresses learned behind a port in VLANs that it is not in.
+    pub(super) fn forget_other_vlans(&self, shared: &SharedPort) {
         if let Some(vlans) = shared.vlans() {
             self.table.flush(|station, port| port == shared.number && !vlans.has(station.vlan));
         }
     }
 }
 
-fn report(shared: &Shared) -> PortVlanReport {
+fn report(shared: &SharedPort) -> PortVlanReport {
     PortVlanReport::new(&shared.name, &shared.settings().vlans)
 }
 
@@ -114,7 +114,7 @@ mod tests {
             [1, 12].map(|vlan| bridge.inner.table.look_up(station(vlan)).is_some()),
             [false, true]
         );
-        // The file says what holds, when it is read again.
+        // Rereading the file restores what the file says.
         bridge.apply(settings.clone()).expect("applies");
         assert_eq!(
             (ranges(), bridge.inner.table.look_up(station(12))),

@@ -1,4 +1,4 @@
-//! What leaves by a port, against what the port can do.
+//! Tests of what leaves by a port, depending on its capabilities.
 
 mod refused;
 
@@ -18,7 +18,7 @@ use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::{ACK, CWR, Checksum, Frame};
 use superpacket_traffic::workload;
 
-/// A frame that was sent, and how.
+/// A sent frame, and its metadata.
 #[derive(Clone, Debug)]
 struct Sent {
     bytes: Vec<u8>,
@@ -27,10 +27,10 @@ struct Sent {
     slices: usize,
 }
 
-/// What a port refuses.
+/// A rule by which a port refuses frames.
 type Rule = Box<dyn FnMut(&TxFrame) -> Option<Stop> + Send>;
 
-/// Takes frames, or refuses them by a rule.
+/// A transmit end that records frames, or refuses them by a rule.
 struct Recorder {
     sent: Arc<Mutex<Vec<Sent>>>,
     rule: Rule,
@@ -62,13 +62,13 @@ impl Transmit for Recorder {
     }
 }
 
-/// A port, and what it was given.
+/// A port, and the frames it was given.
 struct Bench {
     egress: Egress,
     sent: Arc<Mutex<Vec<Sent>>>,
     outgoing: Outgoing,
     segmenter: Segmenter,
-    /// What [`Egress::add`] said of the packet added last.
+    /// The last result of [`Egress::add`].
     fits: bool,
 }
 
@@ -88,14 +88,14 @@ impl Bench {
         Bench { egress, sent, outgoing: Outgoing::new(), segmenter: Segmenter::new(), fits: true }
     }
 
-    /// Adds a packet as an ingress port would bring it.
+    /// Adds a packet as if it came from an ingress port.
     fn add(&mut self, mut packet: SuperPacket<'_, Buffer>) {
         let staged = self.outgoing.stage(&packet);
         self.fits = self.egress.add(&mut self.outgoing, &staged, &packet, &mut self.segmenter, 0);
         self.outgoing.keep(staged, &mut packet);
     }
 
-    /// Aggregates frames, sends what comes of them, and returns what the port was given.
+    /// Aggregates frames, sends the result, and returns what the port was given.
     fn forward(&mut self, frames: &[Vec<u8>]) -> Vec<Sent> {
         self.forward_by(Policy::gro(), frames)
     }
@@ -110,7 +110,7 @@ impl Bench {
         self.flush()
     }
 
-    /// As [`forward`](Self::forward), by LRO.
+    /// Does the same as [`forward`](Self::forward), with LRO.
     fn deliver(&mut self, frames: &[Vec<u8>], storage: Storage) -> Vec<Sent> {
         let mut aggregator =
             Aggregator::new(Policy::lro_with_acks().with_storage(storage), HashKey::new(1));
@@ -122,7 +122,7 @@ impl Bench {
         self.flush()
     }
 
-    /// Sends a packet that came as it is.
+    /// Sends a packet without aggregation.
     fn pass(&mut self, packet: RxPacket<Buffer>) -> Vec<Sent> {
         let mut aggregator =
             Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
@@ -146,7 +146,7 @@ fn bytes(sent: &[Sent]) -> Vec<Vec<u8>> {
     sent.iter().map(|sent| sent.bytes.clone()).collect()
 }
 
-/// A port that lacks these.
+/// Removes features from a port.
 fn without(features: &[Feature]) -> impl FnOnce(&mut Runtime) {
     let features = features.to_vec();
     move |runtime| {
@@ -154,7 +154,7 @@ fn without(features: &[Feature]) -> impl FnOnce(&mut Runtime) {
     }
 }
 
-/// A TCP super-packet as a sender's kernel hands it over.
+/// Returns a TCP super-packet as a sender's kernel makes it.
 fn from_kernel(payload: usize, size: usize) -> RxPacket<Buffer> {
     let frame = Frame::tcp4(1, payload)
         .with(|frame| frame.tcp_mut().checksum = Checksum::Partial)
@@ -170,7 +170,7 @@ fn tcp_payload(sent: &[Sent]) -> Vec<u8> {
 }
 
 #[test]
-fn a_port_with_tso_gets_it_whole_and_one_without_gets_what_came() {
+fn a_port_with_tso_gets_super_packets_and_one_without_the_original_frames() {
     let frames = workload::w1(40);
     let mut able = Bench::new(|_| ());
     let whole = able.forward(&frames);
@@ -196,8 +196,8 @@ fn a_port_with_tso_gets_it_whole_and_one_without_gets_what_came() {
     }
 }
 
-/// Frames of one flow whose sender was in no hurry to send full ones, with identifications that GRO
-/// would not merge.
+/// Returns frames of one flow with different payload sizes and with identifications that GRO would
+/// not merge.
 fn uneven() -> Vec<Vec<u8>> {
     let mut sequence = 1;
     [1_448, 1_448, 700, 1_448, 1_448, 9]
@@ -210,10 +210,10 @@ fn uneven() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_is_not_alike_comes_apart_into_what_came_or_into_parts_that_the_port_cuts() {
+fn uneven_packets_are_split_into_original_frames_or_uniform_parts() {
     let policy = Policy::gro().with_merge_uneven();
-    // Three parts: identifications that go on, a short packet behind them, and identifications that
-    // jump; the last is one packet.
+    // Three parts: consecutive identifications, a short packet, and jumping identifications. The
+    // last part is a single packet.
     let with_ids = |ids: [u16; 7]| {
         let mut sequence = 1;
         let numbered = [1_448, 1_448, 700, 1_448, 1_448, 1_448, 1_448].into_iter().zip(ids);
@@ -262,12 +262,12 @@ fn what_is_not_alike_comes_apart_into_what_came_or_into_parts_that_the_port_cuts
             .expect("a right super-packet");
     }
     assert!(cut == frames);
-    // A part that the port cannot be given, and the whole is cut.
+    // If a part exceeds the port's limits, the whole packet is segmented.
     let mut unable = Bench::new(|runtime| runtime.capabilities.gso.max_segments = 2);
     assert!(bytes(&unable.forward_by(policy, &frames)) == frames);
     let same_id = with_ids([1; 7]);
     assert!(bytes(&Bench::new(|_| ()).forward_by(policy, &same_id)) == same_id);
-    // Segments that are too long for the port are cut anew.
+    // Segments that are too long for the port are segmented anew.
     let small = Bench::new(|runtime| runtime.mtu = 1_000).forward_by(policy, &frames);
     assert!(
         tcp_payload(&small)
@@ -275,15 +275,14 @@ fn what_is_not_alike_comes_apart_into_what_came_or_into_parts_that_the_port_cuts
     );
 }
 
-/// Makes the checksum of a TCP frame, in whose field stands the sum of the pseudo-header, a whole
-/// one.
+/// Completes the checksum of a TCP frame that contains the sum of the pseudo-header.
 fn fill_in(frame: &mut [u8]) {
     let sum = superpacket_traffic::checksum::sum(&frame[34..]);
     frame[50..52].copy_from_slice(&(!sum).to_be_bytes());
 }
 
 #[test]
-fn what_lro_merged_goes_whole_as_a_card_hands_it_to_its_host() {
+fn packets_merged_by_lro_are_sent_whole() {
     let frames = uneven();
     let stream: Vec<u8> = frames.iter().flat_map(|frame| frame[54..].to_vec()).collect();
     for storage in [Storage::Fragments, Storage::Linear] {
@@ -300,7 +299,8 @@ fn what_lro_merged_goes_whole_as_a_card_hands_it_to_its_host() {
             able.egress.shared.counts.tx_super_segments.value(),
             stream.len().div_ceil(1_448) as u64
         );
-        // Filled in, it is right: in the field stands the sum of the pseudo-header alone.
+        // The field contains only the sum of the pseudo-header; completing it gives the right
+        // checksum.
         let mut frame = whole[0].bytes.clone();
         fill_in(&mut frame);
         check::frame(&frame, &Expect::default()).expect("a right frame");
@@ -357,7 +357,7 @@ fn what_lro_merged_goes_whole_as_a_card_hands_it_to_its_host() {
 }
 
 #[test]
-fn what_lro_made_of_acknowledgements_is_a_frame_like_any_other() {
+fn acknowledgements_merged_by_lro_are_ordinary_frames() {
     let acks: Vec<_> = (1..=8)
         .map(|number| {
             Frame::tcp4(1, 0)
@@ -394,7 +394,7 @@ fn a_senders_super_packet_passes_or_is_cut_by_its_own_size() {
 }
 
 #[test]
-fn limits_of_the_port_and_of_its_user_cut() {
+fn limits_of_the_port_and_of_the_user_cause_segmentation() {
     let limits: [fn(&mut Runtime); 5] = [
         |runtime| runtime.limits.gso_max_size = 14_000,
         |runtime| runtime.capabilities.gso.max_ipv4_length = 14_519,
@@ -416,7 +416,7 @@ fn limits_of_the_port_and_of_its_user_cut() {
 }
 
 #[test]
-fn what_is_too_large_for_the_port_goes_in_the_largest_super_packets_that_it_takes() {
+fn packets_too_large_for_the_port_become_its_largest_super_packets() {
     let frames = workload::w1(40);
     let size = workload::TCP_PAYLOAD;
     for (limit, parts) in [(8, [8; 5].as_slice()), (13, &[13, 13, 13, 1]), (1, &[1; 40])] {
@@ -428,7 +428,7 @@ fn what_is_too_large_for_the_port_goes_in_the_largest_super_packets_that_it_take
                 (sent.gso.map(|gso| gso.size.get()), sent.partial),
                 ((*segments > 1).then_some(size), limit > 1)
             );
-            // Cut as the port would cut them, they are the very frames that came, identifications
+            // Segmented as the port would do it, the frames equal the originals, identifications
             // included.
             let mut again =
                 Bench::new(without(&[Feature::TcpSegmentationOffload, Feature::TxChecksumming]));
@@ -450,7 +450,7 @@ fn what_is_too_large_for_the_port_goes_in_the_largest_super_packets_that_it_take
 }
 
 #[test]
-fn identifications_that_stay_the_same_are_cut_here() {
+fn fixed_identifications_are_segmented_in_software() {
     let frames: Vec<_> = (0..4u32)
         .map(|number| Frame::tcp4(1 + number * 1_000, 1_000).with_id(0).to_bytes())
         .collect();
@@ -472,7 +472,7 @@ fn identifications_that_stay_the_same_are_cut_here() {
 }
 
 #[test]
-fn segments_that_all_have_cwr_are_cut_here_and_counted() {
+fn segments_that_all_have_cwr_are_segmented_in_software_and_counted() {
     let frames: Vec<_> = (0..4u32)
         .map(|number| Frame::tcp4(1 + number * 1_000, 1_000).with_flags(ACK | CWR).to_bytes())
         .collect();
@@ -495,7 +495,7 @@ fn segments_that_all_have_cwr_are_cut_here_and_counted() {
 }
 
 #[test]
-fn identifications_of_what_must_not_be_fragmented_may_change_where_that_is_asked_for() {
+fn identifications_may_change_with_df_if_mangleid_is_on() {
     let flow = |dont_fragment: bool, payload: u32, number: u32| {
         let frame = |number: u32| Frame::tcp4(1 + number * payload, payload as usize).with_id(7);
         (0..number)
@@ -515,7 +515,7 @@ fn identifications_of_what_must_not_be_fragmented_may_change_where_that_is_asked
         (1, true, Some(1_000))
     );
     assert_eq!(bench.egress.shared.counts.segmented.value(), 0);
-    // A port that can be told that they stay is told.
+    // A port that supports fixed identifications is told to keep them.
     let mut able = Bench::new(|runtime| {
         runtime.active = runtime.active.with(Feature::TxTcpMangleidSegmentation);
         (runtime.capabilities.gso.fixed_ids, runtime.capabilities.gso.max_segments) = (true, 3);
@@ -525,18 +525,18 @@ fn identifications_of_what_must_not_be_fragmented_may_change_where_that_is_asked
             .iter()
             .all(|part| part.gso.is_some_and(|gso| gso.id == IpId::Fixed))
     );
-    // A fragment of these is told from others by it.
+    // These may be fragmented, so their identifications matter.
     let frames = flow(false, 1_000, 4);
     assert!(bytes(&bench.forward(&frames)) == frames);
     assert_eq!(bench.egress.shared.counts.segmented_for_ids.value(), 1);
-    // In the largest super-packets that the port takes, too.
+    // The same in super-packets of the port's maximum size.
     bench.egress.runtime.capabilities.gso.max_segments = 3;
     let parts = bench.forward(&flow(true, 1_000, 6));
     assert_eq!(
         parts.iter().map(|part| part.gso.map(|gso| (gso.id, gso.size.get()))).collect::<Vec<_>>(),
         [Some((IpId::Increment, 1_000)); 2]
     );
-    // What the port's MTU is too small for is cut as ever.
+    // Packets that exceed the port's MTU are segmented as before.
     bench.egress.runtime.mtu = 600;
     assert!(
         bench
@@ -580,7 +580,7 @@ fn a_smaller_mtu_makes_smaller_segments_of_tcp() {
 }
 
 #[test]
-fn what_cannot_be_cut_is_dropped_answered_or_fragmented() {
+fn packets_that_cannot_be_segmented_are_dropped_answered_or_fragmented() {
     let datagram = |dont_fragment: bool| {
         let frame = Frame::udp4(2_000)
             .with(|frame| frame.ipv4_mut().dont_fragment = dont_fragment)
@@ -614,12 +614,12 @@ fn the_crc_of_sctp_is_filled_in_for_every_port() {
 }
 
 #[test]
-fn a_checksum_at_byte_8_that_may_be_a_crc_is_left_to_no_port() {
+fn a_checksum_at_byte_8_is_never_offloaded() {
     let partial = |frame: Vec<u8>| {
         RxPacket::new(Buffer::from(frame))
             .with_checksum(RxChecksum::Partial { start: 34, offset: 8 })
     };
-    // SCTP that is too long: in fragments, with its CRC.
+    // SCTP that is too long is fragmented, with its CRC.
     let mut frame =
         Frame::udp4(2_000).with(|frame| frame.ipv4_mut().dont_fragment = false).to_bytes();
     (frame[23], frame[24], frame[25]) = (132, 0, 0);
@@ -631,7 +631,7 @@ fn a_checksum_at_byte_8_that_may_be_a_crc_is_left_to_no_port() {
     frame[42..46].fill(0);
     let crc = superpacket_traffic::checksum::crc32c(&frame[34..]);
     assert_eq!(sent[0].bytes[42..46], crc.to_le_bytes());
-    // Headers that nobody can read.
+    // Headers that cannot be parsed.
     let mut unread = Frame::udp4(40).to_bytes();
     (unread[12], unread[13]) = (0x88, 0xb5);
     let mut bench = Bench::new(|_| ());
@@ -640,15 +640,15 @@ fn a_checksum_at_byte_8_that_may_be_a_crc_is_left_to_no_port() {
 }
 
 #[test]
-fn a_packet_is_not_cut_into_crumbs() {
+fn the_number_of_segments_is_limited() {
     let mut bench = Bench::new(without(&[Feature::TcpSegmentationOffload]));
     assert_eq!(bench.pass(from_kernel(8_192 * 7, 7)).len(), 8_192);
     assert!(bench.pass(from_kernel(8_192 * 7 + 1, 7)).is_empty());
     assert_eq!(bench.drops("cannot_segment"), 1);
 }
 
-/// Four datagrams of VXLAN as their sender hands them to the kernel, by `UDP_SEGMENT`: each a VXLAN
-/// header and a TCP frame of its own.
+/// Returns four VXLAN datagrams as a sender hands them to the kernel by `UDP_SEGMENT`, each with a
+/// VXLAN header and a TCP frame.
 fn datagrams_of_a_tunnel() -> (RxPacket<Buffer>, usize) {
     let mut datagram = vec![0x08, 0, 0, 0, 0, 0, 1, 0];
     datagram.extend(Frame::tcp4(1, 1_400).to_bytes());
@@ -664,9 +664,9 @@ fn datagrams_of_a_tunnel() -> (RxPacket<Buffer>, usize) {
 
 #[test]
 fn datagrams_of_a_tunnel_are_measured_at_the_header_that_they_are_cut_at() {
-    // Just as long as the MTU: with the inner headers counted, no segment would fit.
+    // Exactly the MTU. If the inner headers were counted too, no segment would fit.
     let exact = |runtime: &mut Runtime| runtime.mtu = 20 + 8 + 1_462;
-    // Past the aggregator, which has not read the headers then, and through it.
+    // Without the aggregator, so the headers are not parsed yet, and with it.
     let send = |bench: &mut Bench, packet, aggregated: bool| {
         if !aggregated {
             return bench.pass(packet);
@@ -702,14 +702,14 @@ fn datagrams_of_a_tunnel_are_measured_at_the_header_that_they_are_cut_at() {
 }
 
 #[test]
-fn a_port_that_cuts_in_a_tunnel_gets_what_is_in_two_already_cut() {
+fn a_port_with_tunnel_segmentation_gets_double_tunnels_segmented() {
     let tunnels = |runtime: &mut Runtime| runtime.capabilities.gso.udp_tunnels = true;
     let frames = |frame: Frame| frame.run(20).iter().map(Frame::to_bytes).collect::<Vec<_>>();
     let one = Frame::tcp4(1, 1_000).in_vxlan4();
     let whole = Bench::new(tunnels).forward(&frames(one.clone()));
     assert_eq!((whole.len(), whole[0].gso.is_some()), (1, true));
     for two in [one.clone().in_geneve(), one.in_geneve().with_gro_hint()] {
-        // Which a header would have to name, and no port can be told of.
+        // A checksum start that the metadata cannot express for any port.
         let mut bench = Bench::new(tunnels);
         let sent = bench.forward(&frames(two.clone()));
         assert!(bytes(&sent) == frames(two));

@@ -13,7 +13,7 @@ use superpacket_port::{Buffer, Outgoing, TxBatch};
 
 use super::feed::{Feed, Monitors, Watched};
 use super::record::{HEAD, RecordHead};
-use crate::runtime::Shared;
+use crate::runtime::SharedPort;
 
 /// Bytes of the two hardware addresses, behind which a VLAN tag goes; and of the tag.
 const ADDRESSES: usize = 12;
@@ -45,7 +45,7 @@ impl Copies {
     pub(crate) fn refresh<'a>(
         &mut self,
         monitors: &Monitors,
-        ports: impl Iterator<Item = &'a Shared> + Clone,
+        ports: impl Iterator<Item = &'a SharedPort> + Clone,
     ) {
         let feeds = monitors.feeds();
         self.ends.retain(|end| feeds.iter().any(|feed| Arc::ptr_eq(feed, &end.feed)));
@@ -59,7 +59,7 @@ impl Copies {
     }
 
     /// A port is there.
-    pub(crate) fn open(&mut self, port: &Shared) {
+    pub(crate) fn open(&mut self, port: &SharedPort) {
         self.ends.iter_mut().for_each(|end| end.open(port));
     }
 
@@ -80,7 +80,7 @@ impl Copies {
 
     /// A port has received these packets.
     #[cold]
-    pub(crate) fn received(&mut self, port: &Shared, packets: &[RxPacket<Buffer>]) {
+    pub(crate) fn received(&mut self, port: &SharedPort, packets: &[RxPacket<Buffer>]) {
         // Of all of the batch: taken once, and only if the port is monitored.
         let mut time = None;
         for end in self.ends.iter_mut().filter(|end| end.feed.settings.direction.has_received()) {
@@ -117,7 +117,7 @@ impl Copies {
     #[cold]
     pub(crate) fn sent(
         &mut self,
-        port: &Shared,
+        port: &SharedPort,
         outgoing: &Outgoing,
         batch: &TxBatch,
         frames: Range<usize>,
@@ -143,7 +143,7 @@ impl Copies {
 }
 
 impl CopyEnd {
-    fn open(&mut self, port: &Shared) {
+    fn open(&mut self, port: &SharedPort) {
         let number = usize::from(port.number);
         if self.ports.len() <= number {
             self.ports.resize_with(number + 1, || None);

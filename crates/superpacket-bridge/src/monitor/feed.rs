@@ -14,7 +14,7 @@ use super::{MAX_MONITORS, MonitorSettings};
 use crate::count::Count;
 use crate::error::BridgeError;
 use crate::handover::Doorbell;
-use crate::runtime::Shared;
+use crate::runtime::SharedPort;
 
 /// Memory of the rings of a monitor, in bytes; and the least and the most of one, each of which is
 /// a thread's. Memory that no copy has lain in costs nothing.
@@ -61,7 +61,7 @@ pub(super) struct Watched {
 
 impl Feed {
     /// Is this port monitored? Says how.
-    pub(super) fn watch(&self, port: &Shared) -> Option<Watched> {
+    pub(super) fn watch(&self, port: &SharedPort) -> Option<Watched> {
         let is_asked_for =
             self.settings.ports.is_empty() || self.settings.ports.contains(&port.name);
         is_asked_for.then(|| self.interface(&port.name, port.layer))
@@ -166,7 +166,7 @@ impl Monitors {
     pub(crate) fn begin(
         &self,
         settings: MonitorSettings,
-        ports: &[Arc<Shared>],
+        ports: &[Arc<SharedPort>],
     ) -> Result<Arc<Feed>, BridgeError> {
         let mut running = lock(&self.running);
         if running.len() >= MAX_MONITORS {
@@ -254,7 +254,7 @@ mod tests {
         monitors.begin(settings, &[]).expect("a descriptor")
     }
 
-    fn port(name: &str) -> Shared {
+    fn port(name: &str) -> SharedPort {
         shared(|settings| *settings = PortSettings::new(name.parse().expect("a port string")))
     }
 

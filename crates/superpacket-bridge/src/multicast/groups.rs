@@ -1,4 +1,4 @@
-//! Who is in which group, and where routers are: what has been heard, for as long as it holds.
+//! Multicast group members and router ports, each with an expiry time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -6,35 +6,33 @@ use std::time::Duration;
 
 use superpacket::wire::IpVersion;
 
-use super::message::{Query, Record, V1_RESPONSE};
+use super::message::{GroupRecord, Query, V1_RESPONSE};
 use crate::settings::MAX_PORTS;
 
-/// How long a port is in a group after the last report there, how long a router or somebody who
-/// asks in its place is remembered, and how often an asker asks before it believes that nobody is
-/// left: as Linux's bridge has them (`mcast_membership_interval`, `mcast_querier_interval`,
+/// Linux's defaults: lifetime of a membership and of a querier or router, and number and interval
+/// of last-member queries (`mcast_membership_interval`, `mcast_querier_interval`,
 /// `mcast_last_member_count`, `mcast_last_member_interval`).
 pub(super) const MEMBERSHIP: u64 = seconds(260);
 pub(super) const QUERIER: u64 = seconds(255);
 const LAST_MEMBER_COUNT: u64 = 2;
 const LAST_MEMBER: u64 = seconds(1);
 
-/// The least time that hosts are given to answer a general query, IGMP's unit: IGMPv3 and MLD can
-/// ask for answers at once.
-const LEAST_RESPONSE: u64 = seconds(1) / 10;
+/// Minimum response time to a general query, IGMP's unit. IGMPv3 and MLD can ask for immediate
+/// responses.
+const MIN_RESPONSE: u64 = seconds(1) / 10;
 
-/// The least time that is left of a membership by a query for its group: whoever is in the group
-/// must not lose it before its answer has come.
-const LEAST_MEMBERSHIP: u64 = seconds(1);
+/// Minimum lifetime that a membership keeps after a query for its group, so that the response
+/// arrives in time.
+const MIN_MEMBERSHIP: u64 = seconds(1);
 
-/// How long hosts answer as those of IGMPv1 do after they have heard a query of it: robustness
-/// variable times query interval plus a response interval, with Linux's values (RFC 3376, section
-/// 8.12).
+/// Time for which hosts respond as in IGMPv1 after an IGMPv1 query: robustness variable times query
+/// interval plus a response interval, with Linux's values (RFC 3376, section 8.12).
 const V1_PRESENT: u64 = seconds(260);
 
-/// The most groups that are remembered of a port. A port that asks for more is given all groups.
-pub(super) const MOST_GROUPS: u32 = 1024;
+/// Maximum groups per port. A port that joins more receives all groups.
+pub(super) const MAX_GROUPS: u32 = 1024;
 
-/// What holds no longer is forgotten so often: each time all is looked through.
+/// Interval between scans for expired entries.
 const EXPIRE: u64 = seconds(1);
 
 const fn seconds(seconds: u64) -> u64 {
@@ -46,7 +44,7 @@ const fn seconds(seconds: u64) -> u64 {
 pub(crate) struct PortSet([u64; MAX_PORTS / 64]);
 
 impl PortSet {
-    /// Is the port in it?
+    /// Returns whether the port is in the set.
     #[inline]
     pub(crate) fn has(&self, port: u16) -> bool {
         self.0.get(usize::from(port) / 64).is_some_and(|word| word & 1 << (port % 64) != 0)
@@ -67,36 +65,37 @@ impl FromIterator<u16> for PortSet {
     }
 }
 
-/// Ports, and until when each is remembered.
+/// Ports, each with its expiry time.
 type Ports = BTreeMap<u16, u64>;
 
-/// What is known of IPv4, or of IPv6, in a VLAN.
+/// Queriers and routers of one IP version in a VLAN.
 #[derive(Debug, Default)]
 struct Routers {
     ports: Ports,
-    /// Somebody asks who is in which group, until then.
-    asked_until: u64,
-    /// From then on, all who are in a group have been heard.
-    answered_at: u64,
+    /// Time until which a querier is known to be active.
+    querier_until: u64,
+    /// Time from which all members have had the chance to report.
+    members_known_at: u64,
     /// The elected querier.
     querier: Option<Querier>,
-    /// Hosts answer slowly until then: somebody has asked as IGMPv1 does.
-    v1_until: u64,
+    /// Time until which hosts respond slowly, because of an IGMPv1 query.
+    igmpv1_until: u64,
 }
 
-/// A querier that has been elected: of those that ask, the one with the lowest address (RFC 2236,
-/// section 7; RFC 3810, section 7.6.2).
+/// The elected querier: the one with the lowest address (RFC 2236, section 7; RFC 3810, section
+/// 7.6.2).
 #[derive(Clone, Copy, Debug)]
 struct Querier {
-    /// Its address; one without is elected where no other asks (RFC 4541, section 2.1.1).
+    /// The address. A querier without an address is elected only if there is no other (RFC 4541,
+    /// section 2.1.1).
     source: Option<IpAddr>,
     port: u16,
-    /// Until then no other with a higher address is elected.
+    /// Time until which only a lower address can replace it.
     until: u64,
 }
 
 impl Routers {
-    /// A general query came by a port: is whoever asks the querier from now on?
+    /// Updates the election after a general query was received by a port.
     fn elect(&mut self, port: u16, source: Option<IpAddr>, now: u64) {
         let is_elected = match self.querier.filter(|querier| querier.until > now) {
             None => true,
@@ -111,7 +110,8 @@ impl Routers {
         }
     }
 
-    /// Is this the querier, which alone may say that a membership ends soon?
+    /// Returns whether this sender is the elected querier, whose queries alone may shorten
+    /// memberships.
     fn is_querier(&self, port: u16, source: Option<IpAddr>, now: u64) -> bool {
         self.querier.is_some_and(|querier| {
             querier.until > now && querier.port == port && querier.source == source
@@ -119,21 +119,20 @@ impl Routers {
     }
 }
 
-/// What has been heard. Times are in nanoseconds.
+/// All members and routers that were learned. Times are in nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    /// By VLAN and group.
+    /// Members by VLAN and group.
     members: HashMap<(u16, IpAddr), Ports>,
-    /// How many groups each port is in.
+    /// Number of groups that each port is in.
     held: HashMap<u16, u32>,
-    /// By VLAN, and IPv4 or IPv6. Whoever asks is heard in one VLAN only, and so are the answers:
-    /// in the others nothing is known.
+    /// By VLAN, and whether IPv6. A querier is known only in its own VLAN.
     routers: HashMap<(u16, bool), Routers>,
-    /// When what holds no longer was forgotten last.
+    /// Time of the last scan for expired entries.
     expired: u64,
 }
 
-/// A port that is in a group, or leads to a router.
+/// A port that is a group member or leads to a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Member {
     pub(super) vlan: u16,
@@ -142,7 +141,7 @@ pub(super) struct Member {
     pub(super) left: Duration,
 }
 
-/// Where what is known of a VLAN's routers is kept.
+/// Returns the map key of a VLAN and IP version.
 const fn key(vlan: u16, version: IpVersion) -> (u16, bool) {
     (vlan, matches!(version, IpVersion::V4))
 }
@@ -152,8 +151,8 @@ fn version(group: IpAddr) -> IpVersion {
 }
 
 impl Groups {
-    /// The ports that are given what is for a group; `None`: all, since nobody asks who is in it,
-    /// and who is could not be known.
+    /// Returns the ports that receive a group; `None` for all ports, because without a querier the
+    /// members are unknown.
     pub(super) fn given(&self, vlan: u16, group: IpAddr, now: u64) -> Option<PortSet> {
         let mut ports = self.routers(vlan, version(group), now)?;
         let members = self.members.get(&(vlan, group)).into_iter().flatten();
@@ -161,10 +160,10 @@ impl Groups {
         Some(ports)
     }
 
-    /// The ports that lead to routers in a VLAN; `None` if nobody asks there who is in which group.
+    /// Returns the ports that lead to routers in a VLAN; `None` if there is no querier.
     pub(super) fn routers(&self, vlan: u16, version: IpVersion, now: u64) -> Option<PortSet> {
         let routers = self.routers.get(&key(vlan, version))?;
-        if routers.asked_until <= now || routers.answered_at > now {
+        if routers.querier_until <= now || routers.members_known_at > now {
             return None;
         }
         Some(
@@ -177,11 +176,11 @@ impl Groups {
         )
     }
 
-    /// Somebody behind a port says something of a group.
-    pub(super) fn record(&mut self, port: u16, vlan: u16, record: Record, now: u64) {
+    /// Handles a host's report that it joins or leaves a group.
+    pub(super) fn record(&mut self, port: u16, vlan: u16, record: GroupRecord, now: u64) {
         match record {
-            Record::Join(group) => self.join(port, vlan, group, now),
-            Record::Leave(group) => self.leave(port, vlan, group, now),
+            GroupRecord::Join(group) => self.join(port, vlan, group, now),
+            GroupRecord::Leave(group) => self.leave(port, vlan, group, now),
         }
     }
 
@@ -194,7 +193,7 @@ impl Groups {
             return;
         }
         let held = self.held.entry(port).or_default();
-        if *held >= MOST_GROUPS {
+        if *held >= MAX_GROUPS {
             self.routers.entry(key(vlan, version(group))).or_default().ports.insert(port, until);
             return;
         }
@@ -202,12 +201,12 @@ impl Groups {
         self.members.entry((vlan, group)).or_default().insert(port, until);
     }
 
-    /// Where somebody asks, others who are in the group will be asked, and heard.
+    /// Handles a leave message. With a querier, remaining members are asked, and report again.
     fn leave(&mut self, port: u16, vlan: u16, group: IpAddr, now: u64) {
         if self
             .routers
             .get(&key(vlan, version(group)))
-            .is_some_and(|routers| routers.asked_until > now)
+            .is_some_and(|routers| routers.querier_until > now)
         {
             return;
         }
@@ -218,8 +217,8 @@ impl Groups {
         }
     }
 
-    /// Somebody behind a port asks. What an isolated port asks, other isolated ports do not hear:
-    /// so it says only that a router may be there.
+    /// Handles a query. Other isolated ports do not receive a query from an isolated port, so it
+    /// only shows that there may be a router.
     pub(super) fn query(
         &mut self,
         port: u16,
@@ -230,18 +229,18 @@ impl Groups {
     ) {
         let routers = self.routers.entry(key(vlan, query.version)).or_default();
         if query.is_v1 {
-            routers.v1_until = now + V1_PRESENT;
+            routers.igmpv1_until = now + V1_PRESENT;
         }
-        let mut response = (query.response.as_nanos() as u64).max(LEAST_RESPONSE);
-        if routers.v1_until > now {
+        let mut response = (query.response.as_nanos() as u64).max(MIN_RESPONSE);
+        if routers.igmpv1_until > now {
             response = response.max(V1_RESPONSE.as_nanos() as u64);
         }
         if let Some(group) = query.group {
             if is_isolated || !routers.is_querier(port, query.source, now) {
                 return;
             }
-            // Who is still in it answers.
-            let until = now + (LAST_MEMBER_COUNT * response).max(LEAST_MEMBERSHIP);
+            // Remaining members respond within this time.
+            let until = now + (LAST_MEMBER_COUNT * response).max(MIN_MEMBERSHIP);
             self.members
                 .get_mut(&(vlan, group))
                 .into_iter()
@@ -250,27 +249,30 @@ impl Groups {
             return;
         }
         if !is_isolated {
-            // Of several questions, the first that all have had the time to answer.
-            let is_first = routers.asked_until <= now;
-            routers.answered_at =
-                if is_first { now + response } else { routers.answered_at.min(now + response) };
-            routers.asked_until = now + QUERIER;
+            // Of several queries, the first that all hosts have had the time to answer.
+            let is_first = routers.querier_until <= now;
+            routers.members_known_at = if is_first {
+                now + response
+            } else {
+                routers.members_known_at.min(now + response)
+            };
+            routers.querier_until = now + QUERIER;
             routers.elect(port, query.source, now);
         }
-        // Who asks without an address does not forward (RFC 4541, section 2.1.1).
+        // A querier without an address does not forward (RFC 4541, section 2.1.1).
         if query.source.is_some() {
             self.hello(port, vlan, query.version, now);
         }
     }
 
-    /// A router has been heard behind a port.
+    /// Records a router behind a port.
     pub(super) fn hello(&mut self, port: u16, vlan: u16, version: IpVersion, now: u64) {
         let until =
             self.routers.entry(key(vlan, version)).or_default().ports.entry(port).or_default();
         *until = (*until).max(now + QUERIER);
     }
 
-    /// Forgets what holds no longer.
+    /// Removes expired entries.
     pub(super) fn expire(&mut self, now: u64) {
         if now < self.expired + EXPIRE {
             return;
@@ -279,7 +281,7 @@ impl Groups {
         self.retain(|_, until| until > now);
     }
 
-    /// Forgets a port.
+    /// Removes all entries of a port.
     pub(super) fn forget(&mut self, port: u16) {
         self.retain(|known, _| known != port);
     }
@@ -301,11 +303,11 @@ impl Groups {
         self.routers.retain(|_, routers| {
             routers.ports.retain(|port, until| keep(*port, *until));
             routers.querier = routers.querier.filter(|querier| keep(querier.port, querier.until));
-            !routers.ports.is_empty() || routers.asked_until > expired
+            !routers.ports.is_empty() || routers.querier_until > expired
         });
     }
 
-    /// All members that there are, in order.
+    /// Returns all members, sorted.
     pub(super) fn members(&self, now: u64) -> Vec<Member> {
         let each = self.members.iter().flat_map(|(&(vlan, group), ports)| {
             ports.iter().map(move |(&port, &until)| (vlan, group, port, until))
@@ -319,8 +321,8 @@ impl Groups {
         members
     }
 
-    /// The ports that lead to routers, and how long they are remembered, the longest of all VLANs,
-    /// of IPv4 and IPv6.
+    /// Returns the ports that lead to routers, and their longest remaining lifetime in any VLAN and
+    /// IP version.
     pub(super) fn router_ports(&self, now: u64) -> Vec<(u16, Duration)> {
         let mut ports = Ports::new();
         for (&port, &until) in self
@@ -335,12 +337,12 @@ impl Groups {
         ports.into_iter().map(|(port, until)| (port, Duration::from_nanos(until - now))).collect()
     }
 
-    /// Does somebody ask who is in which group, over IPv4 and over IPv6, in some VLAN?
-    pub(super) fn is_asked(&self, now: u64) -> [bool; 2] {
+    /// Returns whether there is a querier in any VLAN, for IPv4 and for IPv6.
+    pub(super) fn has_querier(&self, now: u64) -> [bool; 2] {
         let asked = |v4: bool| {
             self.routers
                 .iter()
-                .any(|((_, is_v4), routers)| *is_v4 == v4 && routers.asked_until > now)
+                .any(|((_, is_v4), routers)| *is_v4 == v4 && routers.querier_until > now)
         };
         [asked(true), asked(false)]
     }
@@ -368,12 +370,12 @@ mod tests {
         }
     }
 
-    /// A query for the group alone, which asks for an answer within this time.
+    /// Returns a group-specific query with this response time.
     fn specific(response: Duration) -> Query {
         Query { group: Some(GROUP), response, ..general(true) }
     }
 
-    /// Groups that port 9 leads to a router of, which has asked at time 0.
+    /// Returns groups in which port 9 leads to a router that sent a query at time 0.
     fn asked() -> Groups {
         let mut groups = Groups::default();
         groups.query(9, false, 0, &general(true), 0);
@@ -381,13 +383,13 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_for_its_members_and_routers_once_all_have_been_heard() {
+    fn a_group_is_restricted_to_members_and_routers_once_all_may_have_reported() {
         let mut groups = Groups::default();
-        groups.record(1, 0, Record::Join(GROUP), 0);
+        groups.record(1, 0, GroupRecord::Join(GROUP), 0);
         assert_eq!(groups.given(0, GROUP, 1), None, "nobody asks: others may be in it");
         groups.query(9, false, 0, &general(true), SECOND);
         assert_eq!(groups.given(0, GROUP, 10 * SECOND), None, "they may answer still");
-        groups.record(70, 0, Record::Join(GROUP), 5 * SECOND);
+        groups.record(70, 0, GroupRecord::Join(GROUP), 5 * SECOND);
         let now = 11 * SECOND;
         assert_eq!(ports(groups.given(0, GROUP, now)), Some(vec![1, 9, 70]));
         assert_eq!(groups.given(7, GROUP, now), None, "nobody asks in another VLAN");
@@ -401,16 +403,16 @@ mod tests {
             None,
             "nobody asks over IPv6"
         );
-        // Asked again, nobody is forgotten meanwhile.
+        // After another query all members are still known.
         groups.query(9, false, 0, &general(true), 125 * SECOND);
         assert_eq!(ports(groups.given(0, GROUP, 126 * SECOND)), Some(vec![1, 9, 70]));
     }
 
     #[test]
-    fn what_is_not_heard_again_is_forgotten() {
+    fn memberships_and_routers_expire() {
         let mut groups = asked();
-        groups.record(1, 0, Record::Join(GROUP), 0);
-        groups.record(2, 0, Record::Join(GROUP), 30 * SECOND);
+        groups.record(1, 0, GroupRecord::Join(GROUP), 0);
+        groups.record(2, 0, GroupRecord::Join(GROUP), 30 * SECOND);
         groups.query(9, false, 0, &general(true), 200 * SECOND);
         assert_eq!(ports(groups.given(0, GROUP, 259 * SECOND)), Some(vec![1, 2, 9]));
         assert_eq!(ports(groups.given(0, GROUP, 260 * SECOND)), Some(vec![2, 9]));
@@ -425,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_without_an_address_is_no_router() {
+    fn a_querier_without_an_address_is_no_router() {
         let mut groups = Groups::default();
         groups.query(9, false, 0, &general(false), 0);
         assert_eq!(ports(groups.given(0, GROUP, 11 * SECOND)), Some(vec![]));
@@ -434,20 +436,20 @@ mod tests {
     }
 
     #[test]
-    fn who_is_to_answer_at_once_has_the_time_to() {
+    fn an_immediate_response_has_a_minimum_time() {
         let at_once = Query { response: Duration::ZERO, ..general(true) };
         let mut groups = Groups::default();
         groups.query(9, false, 0, &at_once, 0);
-        assert_eq!(groups.given(0, GROUP, LEAST_RESPONSE - 1), None, "nobody can have been heard");
-        assert!(groups.given(0, GROUP, LEAST_RESPONSE).is_some());
-        groups.record(1, 0, Record::Join(GROUP), SECOND);
+        assert_eq!(groups.given(0, GROUP, MIN_RESPONSE - 1), None, "nobody can have been heard");
+        assert!(groups.given(0, GROUP, MIN_RESPONSE).is_some());
+        groups.record(1, 0, GroupRecord::Join(GROUP), SECOND);
         groups.query(9, false, 0, &specific(Duration::ZERO), SECOND);
-        assert_eq!(ports(groups.given(0, GROUP, SECOND + LEAST_MEMBERSHIP - 1)), Some(vec![1, 9]));
-        assert_eq!(ports(groups.given(0, GROUP, SECOND + LEAST_MEMBERSHIP)), Some(vec![9]));
+        assert_eq!(ports(groups.given(0, GROUP, SECOND + MIN_MEMBERSHIP - 1)), Some(vec![1, 9]));
+        assert_eq!(ports(groups.given(0, GROUP, SECOND + MIN_MEMBERSHIP)), Some(vec![9]));
     }
 
     #[test]
-    fn who_gives_long_to_answer_holds_nothing_up() {
+    fn a_long_response_time_delays_nothing() {
         let mut groups = Groups::default();
         groups.query(
             9,
@@ -462,49 +464,49 @@ mod tests {
     }
 
     #[test]
-    fn each_vlan_has_its_own_routers_and_those_that_are_silent_leave_nothing() {
+    fn routers_are_per_vlan_and_expire() {
         let mut groups = asked();
         (1..=4_094).for_each(|vlan| groups.hello(4, vlan, IpVersion::V6, 0));
         let now = 11 * SECOND;
         assert_eq!(ports(groups.given(0, GROUP, now)), Some(vec![9]));
         assert_eq!(groups.given(20, GROUP, now), None);
         assert_eq!(
-            (groups.is_asked(now), groups.routers.len(), groups.router_ports(now).len()),
+            (groups.has_querier(now), groups.routers.len(), groups.router_ports(now).len()),
             ([true, false], 4_095, 2)
         );
         groups.expire(QUERIER);
-        assert_eq!((groups.is_asked(QUERIER), groups.routers.len()), ([false, false], 0));
+        assert_eq!((groups.has_querier(QUERIER), groups.routers.len()), ([false, false], 0));
     }
 
     #[test]
-    fn the_last_member_leaves_when_it_does_not_answer() {
+    fn the_last_member_is_removed_when_it_does_not_respond() {
         let mut groups = asked();
         let now = 20 * SECOND;
-        [1, 2].into_iter().for_each(|port| groups.record(port, 0, Record::Join(GROUP), now));
-        groups.record(1, 0, Record::Leave(GROUP), now);
+        [1, 2].into_iter().for_each(|port| groups.record(port, 0, GroupRecord::Join(GROUP), now));
+        groups.record(1, 0, GroupRecord::Leave(GROUP), now);
         assert_eq!(
             ports(groups.given(0, GROUP, now + 100 * SECOND)),
             Some(vec![1, 2, 9]),
             "others there will be asked"
         );
         groups.query(9, false, 0, &specific(Duration::from_secs(1)), now);
-        groups.record(2, 0, Record::Join(GROUP), now + SECOND);
+        groups.record(2, 0, GroupRecord::Join(GROUP), now + SECOND);
         assert_eq!(ports(groups.given(0, GROUP, now + 2 * SECOND - 1)), Some(vec![1, 2, 9]));
         assert_eq!(ports(groups.given(0, GROUP, now + 2 * SECOND)), Some(vec![2, 9]));
-        // Where nobody asks, it is believed.
+        // Without a querier, a leave message takes effect at once.
         let mut groups = Groups::default();
-        groups.record(1, 0, Record::Join(GROUP), 0);
-        groups.record(1, 0, Record::Leave(GROUP), 0);
+        groups.record(1, 0, GroupRecord::Join(GROUP), 0);
+        groups.record(1, 0, GroupRecord::Leave(GROUP), 0);
         assert_eq!(
             (groups.members(2 * SECOND - 1).len(), groups.members(2 * SECOND).len()),
             (1, 0)
         );
     }
 
-    /// How long port 1 stays in the group after these queries by ports, the last at time 0.
+    /// Returns the remaining membership of port 1 after these queries, the last at time 0.
     fn left(queries: &[(u16, bool, Query)]) -> Duration {
         let mut groups = Groups::default();
-        groups.record(1, 0, Record::Join(GROUP), 0);
+        groups.record(1, 0, GroupRecord::Join(GROUP), 0);
         queries
             .iter()
             .for_each(|(port, is_isolated, query)| groups.query(*port, *is_isolated, 0, query, 0));
@@ -512,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_elected_querier_says_that_a_membership_ends_soon() {
+    fn only_the_elected_querier_shortens_memberships() {
         let (whole, soon) = (Duration::from_nanos(MEMBERSHIP), Duration::from_secs(2));
         let of = |last: u8, query: Query| Query { source: Some([10, 0, 0, last].into()), ..query };
         let second = specific(Duration::from_secs(1));
@@ -529,7 +531,7 @@ mod tests {
             whole,
             "by its port, with another address"
         );
-        // The lowest address is elected, and one that has none only where nobody else asks.
+        // The lowest address wins. A querier without an address wins only if it is alone.
         let other = |last| (5, false, of(last, general(true)));
         assert_eq!(left(&[elected, other(10), (5, false, of(10, second))]), whole);
         assert_eq!(left(&[elected, other(10), (9, false, second)]), soon);
@@ -539,10 +541,10 @@ mod tests {
         assert_eq!(left(&[elected, nameless(general(false)), nameless(second)]), whole);
         assert_eq!(left(&[nameless(general(false)), nameless(second)]), soon);
         assert_eq!(left(&[nameless(general(false)), elected, (9, false, second)]), soon);
-        // What an isolated port asks, isolated members do not hear.
+        // Isolated members do not receive the query of an isolated port.
         assert_eq!(left(&[(9, true, general(true)), (9, true, second)]), whole);
         assert_eq!(left(&[elected, (9, true, second)]), whole);
-        // In MLD as in IGMP.
+        // The same for MLD.
         let group: IpAddr = "ff05::7".parse().expect("a group");
         let ask = |last: u8, group| {
             let source = IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, u16::from(last)]);
@@ -555,7 +557,7 @@ mod tests {
             }
         };
         let mut groups = Groups::default();
-        groups.record(1, 0, Record::Join(group), 0);
+        groups.record(1, 0, GroupRecord::Join(group), 0);
         groups.query(9, false, 0, &ask(9, None), 0);
         groups.query(5, false, 0, &ask(10, None), 0);
         groups.query(5, false, 0, &ask(10, Some(group)), 0);
@@ -565,14 +567,14 @@ mod tests {
     }
 
     #[test]
-    fn another_is_elected_when_the_querier_is_silent_or_its_port_goes() {
+    fn a_new_querier_is_elected_after_silence_or_port_removal() {
         let low = Query { source: Some([10, 0, 0, 1].into()), ..general(true) };
         let left = |when: u64, change: fn(&mut Groups)| {
             let mut groups = Groups::default();
             groups.query(4, false, 0, &low, 0);
             change(&mut groups);
             groups.query(9, false, 0, &general(true), when);
-            groups.record(1, 0, Record::Join(GROUP), when);
+            groups.record(1, 0, GroupRecord::Join(GROUP), when);
             groups.query(9, false, 0, &specific(Duration::from_secs(1)), when);
             groups.members(when)[0].left.as_secs()
         };
@@ -582,9 +584,9 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_have_heard_igmp_version_1_have_ten_seconds_to_answer() {
+    fn after_an_igmpv1_query_hosts_have_ten_seconds_to_respond() {
         let first = Query { is_v1: true, ..general(true) };
-        // Whoever asks as version 1 does, elected or not, isolated or not.
+        // Any IGMPv1 querier has this effect, whether elected or isolated or not.
         for (port, is_isolated) in [(9, false), (5, false), (5, true)] {
             let mut groups = asked();
             groups.query(
@@ -596,7 +598,7 @@ mod tests {
             );
             groups.query(9, false, 0, &general(true), 0);
             let now = 20 * SECOND;
-            groups.record(1, 0, Record::Join(GROUP), now);
+            groups.record(1, 0, GroupRecord::Join(GROUP), now);
             for tenth in 0..100 {
                 groups.query(
                     9,
@@ -612,15 +614,15 @@ mod tests {
                     "{port} {tenth}"
                 );
             }
-            groups.record(1, 0, Record::Join(GROUP), now + 10 * SECOND);
+            groups.record(1, 0, GroupRecord::Join(GROUP), now + 10 * SECOND);
             assert_eq!(groups.members(now + 10 * SECOND)[0].left.as_secs(), 260);
-            // They have forgotten it.
+            // The hosts have left IGMPv1 mode.
             let now = V1_PRESENT;
             groups.query(9, false, 0, &general(true), now);
             groups.query(9, false, 0, &specific(Duration::from_millis(100)), now);
             assert_eq!(groups.members(now)[0].left.as_secs(), 1);
         }
-        // Nor are groups for members alone before all may have answered.
+        // Groups are also not restricted before all members may have responded.
         let mut groups = Groups::default();
         groups.query(9, false, 0, &first, 0);
         groups.query(
@@ -635,14 +637,14 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_asks_for_too_much_is_given_all_and_takes_nothing_from_others() {
+    fn a_port_with_too_many_groups_receives_all_and_affects_no_other() {
         let mut groups = asked();
-        for number in 0..MOST_GROUPS + 10 {
+        for number in 0..MAX_GROUPS + 10 {
             let group = IpAddr::from((0xef00_0000 + number).to_be_bytes());
-            groups.record(1, 0, Record::Join(group), 20 * SECOND);
+            groups.record(1, 0, GroupRecord::Join(group), 20 * SECOND);
         }
-        assert_eq!(groups.members.len(), MOST_GROUPS as usize);
-        groups.record(2, 0, Record::Join(GROUP), 20 * SECOND);
+        assert_eq!(groups.members.len(), MAX_GROUPS as usize);
+        groups.record(2, 0, GroupRecord::Join(GROUP), 20 * SECOND);
         assert_eq!(ports(groups.given(0, GROUP, 21 * SECOND)), Some(vec![1, 2, 9]));
         groups.forget(1);
         assert_eq!(

@@ -1,8 +1,7 @@
-//! What a packet for a group says to a switch that listens: IGMP (RFC 2236, RFC 3376), MLD (RFC
-//! 2710, RFC 3810), hellos of PIM (RFC 7761), or nothing.
+//! Parses multicast messages: IGMP (RFC 2236, RFC 3376), MLD (RFC 2710, RFC 3810) and PIM hellos
+//! (RFC 7761).
 //!
-//! Read in place and bounded, on the path of packets: the records of reports are walked, not made
-//! into a list.
+//! Messages are parsed in place, without allocation, because this runs per multicast packet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use superpacket::checksum::{pseudo_header, words};
 use superpacket::wire::IpVersion;
 
-/// Protocol numbers.
+/// IPv6 next-header and protocol numbers.
 const HOP_BY_HOP: u8 = 0;
 const IGMP: u8 = 2;
 const ICMP6: u8 = 58;
@@ -20,67 +19,67 @@ const PIM: u8 = 103;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 
-/// How long hosts of IGMPv1 take to answer at most (RFC 2236, section 4).
+/// Maximum response time of IGMPv1 hosts (RFC 2236, section 4).
 pub(super) const V1_RESPONSE: Duration = Duration::from_secs(10);
 
-/// What a packet for a group says.
+/// The meaning of a multicast packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard<'a> {
-    /// Nothing, and it is for all: no IP, or a group that everybody is in.
+pub(super) enum GroupMessage<'a> {
+    /// Data for all ports: not IP, or a group that every host is in.
     ForAll,
-    /// Nothing: it is for this group.
+    /// Data for this group.
     ForGroup(IpAddr),
-    /// A router asks who is in a group, or in any.
+    /// A query for the members of one group, or of all groups.
     Query(Query),
-    /// A host is in a group. It is not told to other hosts, which would say nothing then (RFC
-    /// 4541, section 2.1.1).
+    /// A host joins a group. Other hosts do not receive the message; it would suppress their own
+    /// reports (RFC 4541, section 2.1.1).
     Join(IpAddr),
     /// A host leaves a group.
     Leave(IpAddr),
-    /// A host says of several groups whether it is in them (IGMPv3, MLDv2).
-    Report(Records<'a>),
-    /// A router that forwards to groups.
+    /// A host reports its membership in several groups (IGMPv3, MLDv2).
+    Report(ReportRecords<'a>),
+    /// The hello of a multicast router.
     Hello(IpVersion),
-    /// A message that is damaged or makes no sense.
+    /// A damaged or invalid message.
     Malformed,
 }
 
-/// A router's question.
+/// A membership query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Query {
     pub(super) version: IpVersion,
-    /// The group; `None`: all groups.
+    /// The group; `None` for all groups.
     pub(super) group: Option<IpAddr>,
-    /// The time within which hosts answer.
+    /// The time within which hosts respond.
     pub(super) response: Duration,
-    /// The sender's address; `None` for a switch that asks in a router's place without one.
+    /// The sender's address; `None` for a switch that acts as querier without an address.
     pub(super) source: Option<IpAddr>,
-    /// It is of IGMPv1: hosts that hear it take up to ten seconds to answer any query, for some
-    /// minutes (RFC 3376, section 7.2.1).
+    /// Whether this is an IGMPv1 query. Hosts that receive one take up to ten seconds to answer any
+    /// query, for some minutes (RFC 3376, section 7.2.1).
     pub(super) is_v1: bool,
 }
 
-/// What a report says of one group.
+/// A change of membership in one group, as reported by a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Record {
-    /// The host is in it.
+pub(super) enum GroupRecord {
+    /// The host is a member.
     Join(IpAddr),
-    /// The host is not in it any more.
+    /// The host is no longer a member.
     Leave(IpAddr),
 }
 
-/// The records of a report, which are there whole.
+/// The records of a report; all of them lie inside the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Records<'a> {
+pub(super) struct ReportRecords<'a> {
     version: IpVersion,
     left: u16,
     bytes: &'a [u8],
 }
 
-impl<'a> Records<'a> {
-    /// `None` if they do not fit their message.
+impl<'a> ReportRecords<'a> {
+    /// Returns the records, or `None` if they do not fit the message.
     fn new(version: IpVersion, count: u16, bytes: &'a [u8]) -> Option<Self> {
-        let records = Records { version, left: count, bytes };
+        let records = ReportRecords { version, left: count, bytes };
         let mut rest = records;
         while rest.left != 0 {
             rest.take_record()?;
@@ -88,7 +87,7 @@ impl<'a> Records<'a> {
         Some(records)
     }
 
-    /// Takes a record: its type, its number of sources, its group.
+    /// Takes the next record: its type, its number of sources, and its group.
     fn take_record(&mut self) -> Option<(u8, u16, IpAddr)> {
         let &[kind, auxiliary, a, b] = self.bytes.first_chunk()?;
         let sources = u16::from_be_bytes([a, b]);
@@ -105,18 +104,18 @@ impl<'a> Records<'a> {
     }
 }
 
-impl Iterator for Records<'_> {
-    type Item = Record;
+impl Iterator for ReportRecords<'_> {
+    type Item = GroupRecord;
 
-    /// Those that say something for a switch that does not tell sources apart (RFC 3376, section
-    /// 4.2.12).
-    fn next(&mut self) -> Option<Record> {
+    /// Returns the next record that matters to a switch which does not track sources (RFC 3376,
+    /// section 4.2.12).
+    fn next(&mut self) -> Option<GroupRecord> {
         while self.left != 0 {
             let (kind, sources, group) = self.take_record()?;
             match (kind, sources) {
-                _ if !can_be_asked_for(group) => {}
-                (1 | 3, 0) => return Some(Record::Leave(group)),
-                (1..=4, _) | (5, 1..) => return Some(Record::Join(group)),
+                _ if !is_reported(group) => {}
+                (1 | 3, 0) => return Some(GroupRecord::Leave(group)),
+                (1..=4, _) | (5, 1..) => return Some(GroupRecord::Join(group)),
                 _ => {}
             }
         }
@@ -124,9 +123,9 @@ impl Iterator for Records<'_> {
     }
 }
 
-/// Can hosts ask for a group, or is everybody in it? (RFC 4541, section 2.1.2; RFC 3810, section 6:
-/// hosts report all groups but that of all nodes.)
-fn can_be_asked_for(group: IpAddr) -> bool {
+/// Returns whether hosts join this group; the others are groups that every host is in. (RFC 4541,
+/// section 2.1.2; RFC 3810, section 6: hosts report all groups except all-nodes.)
+fn is_reported(group: IpAddr) -> bool {
     match group {
         IpAddr::V4(group) => group.is_multicast() && group.octets()[..3] != [224, 0, 0],
         IpAddr::V6(group) => group.is_multicast() && group != ALL_NODES,
@@ -147,7 +146,7 @@ fn word(bytes: &[u8], place: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(place..)?.first_chunk()?))
 }
 
-/// Must all of a packet be there for [`read`]? `packet` starts with its IP header.
+/// Returns whether [`read`] needs all bytes of the packet, which starts with its IP header.
 pub(super) fn is_message(packet: &[u8]) -> bool {
     match packet.first().map_or(0, |first| first >> 4) {
         4 => matches!(packet.get(9), Some(&(IGMP | PIM))),
@@ -156,22 +155,22 @@ pub(super) fn is_message(packet: &[u8]) -> bool {
     }
 }
 
-/// Reads a packet, from its IP header on.
-pub(super) fn read(packet: &[u8]) -> Heard<'_> {
+/// Parses a packet that starts with its IP header.
+pub(super) fn read(packet: &[u8]) -> GroupMessage<'_> {
     match packet.first().map_or(0, |first| first >> 4) {
-        4 => read4(packet).unwrap_or(Heard::ForAll),
-        6 => read6(packet).unwrap_or(Heard::ForAll),
-        _ => Heard::ForAll,
+        4 => read4(packet).unwrap_or(GroupMessage::ForAll),
+        6 => read6(packet).unwrap_or(GroupMessage::ForAll),
+        _ => GroupMessage::ForAll,
     }
 }
 
-/// What is for a group, and says nothing.
-fn data(group: IpAddr) -> Heard<'static> {
-    if can_be_asked_for(group) { Heard::ForGroup(group) } else { Heard::ForAll }
+/// Returns the meaning of a packet that is not a message.
+fn data(group: IpAddr) -> GroupMessage<'static> {
+    if is_reported(group) { GroupMessage::ForGroup(group) } else { GroupMessage::ForAll }
 }
 
-/// `None`: it is no packet.
-fn read4(packet: &[u8]) -> Option<Heard<'_>> {
+/// Parses an IPv4 packet; `None` if it is invalid.
+fn read4(packet: &[u8]) -> Option<GroupMessage<'_>> {
     let header = packet.get(..IPV4)?;
     let group = ip(&header[16..20])?;
     let is_fragment = word(header, 6)? & 0x3fff != 0;
@@ -184,7 +183,7 @@ fn read4(packet: &[u8]) -> Option<Heard<'_>> {
     let (Some(message), true) =
         (message, start >= IPV4 && words(&packet[..start.min(packet.len())]).is_valid())
     else {
-        return Some(Heard::Malformed);
+        return Some(GroupMessage::Malformed);
     };
     if header[9] == PIM {
         return Some(
@@ -193,36 +192,36 @@ fn read4(packet: &[u8]) -> Option<Heard<'_>> {
         );
     }
     if message.len() < 8 || !words(message).is_valid() {
-        return Some(Heard::Malformed);
+        return Some(GroupMessage::Malformed);
     }
     let of = ip(&message[4..8])?;
-    let asked = |heard: Heard<'static>| match of {
-        IpAddr::V4(of) if !of.is_multicast() => Heard::Malformed,
-        _ if can_be_asked_for(of) => heard,
-        _ => Heard::ForAll,
+    let asked = |heard: GroupMessage<'static>| match of {
+        IpAddr::V4(of) if !of.is_multicast() => GroupMessage::Malformed,
+        _ if is_reported(of) => heard,
+        _ => GroupMessage::ForAll,
     };
     Some(match message[0] {
         0x11 => query4(message, group, of, ip(&header[12..16])?),
-        0x12 | 0x16 => asked(Heard::Join(of)),
-        0x17 => asked(Heard::Leave(of)),
-        0x22 => Records::new(IpVersion::V4, word(message, 6)?, &message[8..])
-            .map_or(Heard::Malformed, Heard::Report),
+        0x12 | 0x16 => asked(GroupMessage::Join(of)),
+        0x17 => asked(GroupMessage::Leave(of)),
+        0x22 => ReportRecords::new(IpVersion::V4, word(message, 6)?, &message[8..])
+            .map_or(GroupMessage::Malformed, GroupMessage::Report),
         _ => data(group),
     })
 }
 
-fn query4(message: &[u8], sent_to: IpAddr, of: IpAddr, source: IpAddr) -> Heard<'static> {
+fn query4(message: &[u8], sent_to: IpAddr, of: IpAddr, source: IpAddr) -> GroupMessage<'static> {
     let tenths = |tenths: u32| Duration::from_millis(u64::from(tenths) * 100);
     let (response, sources) = match (message.len(), message[1]) {
         (8, 0) => (V1_RESPONSE, 0),
         (8, code) => (tenths(code.into()), 0),
         (12.., code @ ..0x80) => (tenths(code.into()), word(message, 10).unwrap_or(0)),
-        // RFC 3376, section 4.1.1.
+        // Floating-point response code (RFC 3376, section 4.1.1).
         (12.., code) => (
             tenths((u32::from(code & 0xf) | 0x10) << ((code >> 4 & 7) + 3)),
             word(message, 10).unwrap_or(0),
         ),
-        _ => return Heard::Malformed,
+        _ => return GroupMessage::Malformed,
     };
     let source = Some(source).filter(|source| !source.is_unspecified());
     let is_v1 = message.len() == 8 && message[1] == 0;
@@ -233,28 +232,28 @@ fn query4(message: &[u8], sent_to: IpAddr, of: IpAddr, source: IpAddr) -> Heard<
     )
 }
 
-/// `query` says of which group it is, whose address is unspecified in one for all groups.
-fn query(query: Query, sent_to: IpAddr, sources: u16) -> Heard<'static> {
-    let Some(of) = query.group else { return Heard::Malformed };
+/// Checks a query, whose own group is unspecified if it is for all groups, against its destination.
+fn query(query: Query, sent_to: IpAddr, sources: u16) -> GroupMessage<'static> {
+    let Some(of) = query.group else { return GroupMessage::Malformed };
     let is_to_all = sent_to == IpAddr::from(ALL_HOSTS) || sent_to == IpAddr::from(ALL_NODES);
-    // Hosts do not hear what is sent to a group that they are not in.
+    // Hosts receive only the groups that they are in.
     let reaches_members = is_to_all || sent_to == of;
     match (of.is_unspecified(), of.is_multicast()) {
-        (true, _) if is_to_all => Heard::Query(Query { group: None, ..query }),
-        // It asks for sources, which are not told apart here.
-        (false, true) if sources != 0 => Heard::ForAll,
-        (false, true) if reaches_members => Heard::Query(query),
-        _ => Heard::Malformed,
+        (true, _) if is_to_all => GroupMessage::Query(Query { group: None, ..query }),
+        // A source-specific query; sources are not tracked here.
+        (false, true) if sources != 0 => GroupMessage::ForAll,
+        (false, true) if reaches_members => GroupMessage::Query(query),
+        _ => GroupMessage::Malformed,
     }
 }
 
-/// A hello of PIM version 2, sent to all its routers.
-fn hello(message: &[u8], is_to_routers: bool, version: IpVersion) -> Option<Heard<'static>> {
-    (is_to_routers && message.first() == Some(&0x20)).then_some(Heard::Hello(version))
+/// Parses a PIM version 2 hello, which is sent to all PIM routers.
+fn hello(message: &[u8], is_to_routers: bool, version: IpVersion) -> Option<GroupMessage<'static>> {
+    (is_to_routers && message.first() == Some(&0x20)).then_some(GroupMessage::Hello(version))
 }
 
-/// `None`: it is no packet.
-fn read6(packet: &[u8]) -> Option<Heard<'_>> {
+/// Parses an IPv6 packet; `None` if it is invalid.
+fn read6(packet: &[u8]) -> Option<GroupMessage<'_>> {
     let header = packet.get(..IPV6)?;
     let group = ip(&header[24..40])?;
     let end = IPV6 + usize::from(word(header, 4)?);
@@ -265,25 +264,25 @@ fn read6(packet: &[u8]) -> Option<Heard<'_>> {
             hello(message, group == IpAddr::from(routers), IpVersion::V6).unwrap_or(data(group)),
         );
     }
-    // MLD comes behind a hop-by-hop header with a router alert (RFC 3810, section 5).
+    // MLD follows a hop-by-hop header with a router alert (RFC 3810, section 5).
     let (HOP_BY_HOP, Some(&[ICMP6, eights, ..])) = (header[6], packet.get(IPV6..)) else {
         return Some(data(group));
     };
     let start = IPV6 + (usize::from(eights) + 1) * 8;
-    let Some(message) = packet.get(start..end) else { return Some(Heard::Malformed) };
+    let Some(message) = packet.get(start..end) else { return Some(GroupMessage::Malformed) };
     let Some(kind @ (130..=132 | 143)) = message.first().copied() else { return Some(data(group)) };
     let sum =
         pseudo_header(header, IpVersion::V6, ICMP6, message.len() as u32).add_sum(words(message));
     if !sum.is_valid() || message.len() < 8 {
-        return Some(Heard::Malformed);
+        return Some(GroupMessage::Malformed);
     }
     if kind == 143 {
         return Some(
-            Records::new(IpVersion::V6, word(message, 6)?, &message[8..])
-                .map_or(Heard::Malformed, Heard::Report),
+            ReportRecords::new(IpVersion::V6, word(message, 6)?, &message[8..])
+                .map_or(GroupMessage::Malformed, GroupMessage::Report),
         );
     }
-    let Some(of) = message.get(8..24).and_then(ip) else { return Some(Heard::Malformed) };
+    let Some(of) = message.get(8..24).and_then(ip) else { return Some(GroupMessage::Malformed) };
     Some(match kind {
         130 => query6(
             message,
@@ -292,10 +291,10 @@ fn read6(packet: &[u8]) -> Option<Heard<'_>> {
             header,
             has_router_alert(packet.get(IPV6..start).unwrap_or(&[])),
         ),
-        _ if !of.is_multicast() => Heard::Malformed,
-        _ if !can_be_asked_for(of) => Heard::ForAll,
-        131 => Heard::Join(of),
-        _ => Heard::Leave(of),
+        _ if !of.is_multicast() => GroupMessage::Malformed,
+        _ if !is_reported(of) => GroupMessage::ForAll,
+        131 => GroupMessage::Join(of),
+        _ => GroupMessage::Leave(of),
     })
 }
 
@@ -305,9 +304,9 @@ fn query6(
     of: IpAddr,
     header: &[u8],
     has_alert: bool,
-) -> Heard<'static> {
+) -> GroupMessage<'static> {
     let code = word(message, 4).unwrap_or(0);
-    // RFC 3810, section 5.1.3.
+    // Floating-point response code (RFC 3810, section 5.1.3).
     let milliseconds = match code {
         ..0x8000 => u64::from(code),
         _ => (u64::from(code & 0xfff) | 0x1000) << ((code >> 12 & 7) + 3),
@@ -315,14 +314,14 @@ fn query6(
     let (response, sources) = match message.len() {
         24 => (u64::from(code), 0),
         28.. => (milliseconds, word(message, 26).unwrap_or(0)),
-        _ => return Heard::Malformed,
+        _ => return GroupMessage::Malformed,
     };
-    let Some(source) = ip(&header[8..24]) else { return Heard::Malformed };
-    // From a link-local address, with a hop limit of 1 and a router alert: hosts ignore others (RFC
+    let Some(source) = ip(&header[8..24]) else { return GroupMessage::Malformed };
+    // Hosts ignore messages that lack a link-local source, a hop limit of 1, or a router alert (RFC
     // 3810, section 6.2).
     let is_heeded = header[8] == 0xfe && header[9] & 0xc0 == 0x80 && header[7] == 1 && has_alert;
     if !is_heeded {
-        return Heard::Malformed;
+        return GroupMessage::Malformed;
     }
     let query_of = Query {
         version: IpVersion::V6,
@@ -334,14 +333,14 @@ fn query6(
     query(query_of, sent_to, sources)
 }
 
-/// Returns whether a hop-by-hop header, given with its next header and length, alerts routers to
-/// MLD (RFC 2711).
+/// Returns whether a hop-by-hop header, from its next-header field on, has a router alert for MLD
+/// (RFC 2711).
 fn has_router_alert(header: &[u8]) -> bool {
     let mut options = header.get(2..).unwrap_or(&[]);
     loop {
         match *options {
             [5, 2, 0, 0, ..] => return true,
-            // Padding of one byte has no length.
+            // One-byte padding has no length field.
             [0, ref rest @ ..] => options = rest,
             [_, length, ref rest @ ..] => options = rest.get(usize::from(length)..).unwrap_or(&[]),
             _ => return false,
@@ -358,7 +357,7 @@ pub(crate) mod tests {
         text.parse::<Ipv4Addr>().expect("an address").octets()
     }
 
-    /// An IPv4 packet with a router alert, its checksum and its message's filled in.
+    /// Returns an IPv4 packet with a router alert and correct checksums.
     pub(crate) fn packet4(
         protocol: u8,
         source: &str,
@@ -378,12 +377,12 @@ pub(crate) mod tests {
         [header, message].concat()
     }
 
-    /// An IGMP message of 8 bytes.
+    /// Returns an IGMP message of 8 bytes.
     pub(crate) fn igmp(kind: u8, code: u8, group: &str) -> Vec<u8> {
         [&[kind, code, 0, 0][..], &group4(group)].concat()
     }
 
-    /// An IPv6 packet with a router alert, its message's checksum filled in.
+    /// Returns an IPv6 packet with a router alert and a correct message checksum.
     fn packet6(source: &str, destination: &str, message: &[u8]) -> Vec<u8> {
         let address = |text: &str| text.parse::<Ipv6Addr>().expect("an address").octets();
         let length = (8 + message.len() as u16).to_be_bytes();
@@ -415,7 +414,7 @@ pub(crate) mod tests {
         text.parse().expect("an address")
     }
 
-    /// A record of a report.
+    /// Returns a record of a report.
     fn record(kind: u8, group: &[u8], sources: u16) -> Vec<u8> {
         let sources_bytes = vec![7; usize::from(sources) * group.len()];
         [&[kind, 1][..], &sources.to_be_bytes(), group, &sources_bytes, &[0; 4]].concat()
@@ -426,16 +425,16 @@ pub(crate) mod tests {
         let heard = |destination: &str, message: &[u8]| {
             let packet = packet4(IGMP, "10.0.0.1", destination, message);
             assert!(is_message(&packet));
-            // Not borrowed from the packet.
+            // Compare a value that does not borrow from the packet.
             match read(&packet) {
-                Heard::Report(_) => panic!("reports have a test of their own"),
-                Heard::ForGroup(group) => Heard::ForGroup(group),
-                Heard::Query(query) => Heard::Query(query),
-                Heard::Join(group) => Heard::Join(group),
-                Heard::Leave(group) => Heard::Leave(group),
-                Heard::Hello(version) => Heard::Hello(version),
-                Heard::ForAll => Heard::ForAll,
-                Heard::Malformed => Heard::Malformed,
+                GroupMessage::Report(_) => panic!("reports have a test of their own"),
+                GroupMessage::ForGroup(group) => GroupMessage::ForGroup(group),
+                GroupMessage::Query(query) => GroupMessage::Query(query),
+                GroupMessage::Join(group) => GroupMessage::Join(group),
+                GroupMessage::Leave(group) => GroupMessage::Leave(group),
+                GroupMessage::Hello(version) => GroupMessage::Hello(version),
+                GroupMessage::ForAll => GroupMessage::ForAll,
+                GroupMessage::Malformed => GroupMessage::Malformed,
             }
         };
         let query = |group: Option<IpAddr>, milliseconds| {
@@ -443,28 +442,34 @@ pub(crate) mod tests {
                 Duration::from_millis(milliseconds),
                 Some("10.0.0.1".parse().expect("an address")),
             );
-            Heard::Query(Query { version: IpVersion::V4, group, response, source, is_v1: false })
+            GroupMessage::Query(Query {
+                version: IpVersion::V4,
+                group,
+                response,
+                source,
+                is_v1: false,
+            })
         };
         let of = Some(group("239.1.2.3"));
         for kind in [0x12, 0x16] {
             assert_eq!(
                 heard("239.1.2.3", &igmp(kind, 0, "239.1.2.3")),
-                Heard::Join(group("239.1.2.3"))
+                GroupMessage::Join(group("239.1.2.3"))
             );
         }
         assert_eq!(
             heard("224.0.0.2", &igmp(0x17, 0, "239.1.2.3")),
-            Heard::Leave(group("239.1.2.3"))
+            GroupMessage::Leave(group("239.1.2.3"))
         );
         assert_eq!(
             heard("224.0.0.251", &igmp(0x16, 0, "224.0.0.251")),
-            Heard::ForAll,
+            GroupMessage::ForAll,
             "everybody is in it"
         );
-        let Heard::Query(first) = query(None, 10_000) else { panic!("a query") };
+        let GroupMessage::Query(first) = query(None, 10_000) else { panic!("a query") };
         assert_eq!(
             heard("224.0.0.1", &igmp(0x11, 0, "0.0.0.0")),
-            Heard::Query(Query { is_v1: true, ..first }),
+            GroupMessage::Query(Query { is_v1: true, ..first }),
             "version 1"
         );
         assert_eq!(heard("224.0.0.1", &igmp(0x11, 100, "0.0.0.0")), query(None, 10_000));
@@ -484,10 +489,10 @@ pub(crate) mod tests {
         );
         assert_eq!(
             heard("239.1.2.3", &third(10, "239.1.2.3", 2)),
-            Heard::ForAll,
+            GroupMessage::ForAll,
             "it asks for sources"
         );
-        // What makes no sense.
+        // Invalid messages.
         for (destination, message) in [
             ("239.1.2.3", igmp(0x16, 0, "10.0.0.1")),
             ("239.1.2.3", igmp(0x11, 10, "0.0.0.0")),
@@ -496,12 +501,12 @@ pub(crate) mod tests {
             ("224.0.0.1", [igmp(0x11, 10, "0.0.0.0"), vec![0; 2]].concat()),
             ("224.0.0.22", igmp(0x16, 0, "239.1.2.3")[..7].to_vec()),
         ] {
-            assert_eq!(heard(destination, &message), Heard::Malformed, "{message:?}");
+            assert_eq!(heard(destination, &message), GroupMessage::Malformed, "{message:?}");
         }
-        // One of a kind that nobody knows goes where its destination says.
+        // A message of an unknown type is forwarded by its destination.
         assert_eq!(
             heard("239.1.2.3", &igmp(0x30, 0, "239.1.2.3")),
-            Heard::ForGroup(group("239.1.2.3"))
+            GroupMessage::ForGroup(group("239.1.2.3"))
         );
     }
 
@@ -511,7 +516,13 @@ pub(crate) mod tests {
         let query = |group: Option<IpAddr>, milliseconds| {
             let (response, source) =
                 (Duration::from_millis(milliseconds), Some(local.parse().expect("an address")));
-            Heard::Query(Query { version: IpVersion::V6, group, response, source, is_v1: false })
+            GroupMessage::Query(Query {
+                version: IpVersion::V6,
+                group,
+                response,
+                source,
+                is_v1: false,
+            })
         };
         let second = |code: u16, group: &str, sources: u8| {
             [&mld(130, code, group)[..], &[2, 125, 0, sources]].concat()
@@ -520,15 +531,15 @@ pub(crate) mod tests {
             (local, "ff02::1", mld(130, 10_000, "::"), query(None, 10_000)),
             (local, "ff05::7", mld(130, 1_000, "ff05::7"), query(Some(group("ff05::7")), 1_000)),
             (local, "ff02::1", second(0x8001, "::", 0), query(None, 0x1001 << 3)),
-            (local, "ff05::7", second(1_000, "ff05::7", 1), Heard::ForAll),
-            (local, "ff05::7", mld(131, 0, "ff05::7"), Heard::Join(group("ff05::7"))),
-            (local, "ff02::2", mld(132, 0, "ff05::7"), Heard::Leave(group("ff05::7"))),
-            (local, "ff02::1", mld(131, 0, "ff02::1"), Heard::ForAll),
-            ("2001:db8::1", "ff02::1", mld(130, 10_000, "::"), Heard::Malformed),
-            (local, "ff05::7", mld(130, 10_000, "::"), Heard::Malformed),
-            (local, "ff05::7", mld(131, 0, "2001:db8::1"), Heard::Malformed),
-            (local, "ff02::1", mld(130, 0, "::")[..20].to_vec(), Heard::Malformed),
-            (local, "ff05::8", mld(130, 1_000, "ff05::7"), Heard::Malformed),
+            (local, "ff05::7", second(1_000, "ff05::7", 1), GroupMessage::ForAll),
+            (local, "ff05::7", mld(131, 0, "ff05::7"), GroupMessage::Join(group("ff05::7"))),
+            (local, "ff02::2", mld(132, 0, "ff05::7"), GroupMessage::Leave(group("ff05::7"))),
+            (local, "ff02::1", mld(131, 0, "ff02::1"), GroupMessage::ForAll),
+            ("2001:db8::1", "ff02::1", mld(130, 10_000, "::"), GroupMessage::Malformed),
+            (local, "ff05::7", mld(130, 10_000, "::"), GroupMessage::Malformed),
+            (local, "ff05::7", mld(131, 0, "2001:db8::1"), GroupMessage::Malformed),
+            (local, "ff02::1", mld(130, 0, "::")[..20].to_vec(), GroupMessage::Malformed),
+            (local, "ff05::8", mld(130, 1_000, "ff05::7"), GroupMessage::Malformed),
         ] {
             let packet = packet6(source, destination, &message);
             assert!(is_message(&packet));
@@ -536,21 +547,21 @@ pub(crate) mod tests {
         }
         // Hosts ignore a query with another hop limit, or without a router alert for MLD.
         let packet = packet6(local, "ff02::1", &mld(130, 10_000, "::"));
-        assert!(matches!(read(&packet), Heard::Query(_)));
+        assert!(matches!(read(&packet), GroupMessage::Query(_)));
         for (place, value) in [(7, 64), (42, 1), (45, 1)] {
             let mut ignored = packet.clone();
             ignored[place] = value;
-            assert_eq!(read(&ignored), Heard::Malformed, "{place}");
+            assert_eq!(read(&ignored), GroupMessage::Malformed, "{place}");
         }
         // Neighbour discovery has no router alert.
         let mut packet = packet6(local, "ff02::1:ff00:7", &mld(135, 0, "fe80::7"));
-        assert_eq!(read(&packet), Heard::ForGroup(group("ff02::1:ff00:7")));
+        assert_eq!(read(&packet), GroupMessage::ForGroup(group("ff02::1:ff00:7")));
         packet[6] = ICMP6;
-        assert_eq!(read(&packet), Heard::ForGroup(group("ff02::1:ff00:7")));
+        assert_eq!(read(&packet), GroupMessage::ForGroup(group("ff02::1:ff00:7")));
     }
 
     #[test]
-    fn reports_say_who_is_in_which_group() {
+    fn reports_list_joined_and_left_groups() {
         let of = |last: u8| [239, 1, 2, last];
         let records: Vec<Vec<u8>> = [
             (1, 0),
@@ -573,42 +584,45 @@ pub(crate) mod tests {
         let message =
             [&[0x22, 0, 0, 0, 0, 0, 0, records.len() as u8][..], &records.concat()].concat();
         let packet = packet4(IGMP, "10.0.0.1", "224.0.0.22", &message);
-        let Heard::Report(heard) = read(&packet) else { panic!("a report") };
+        let GroupMessage::Report(heard) = read(&packet) else { panic!("a report") };
         let (join, leave) =
-            (|last| Record::Join(of(last).into()), |last| Record::Leave(of(last).into()));
+            (|last| GroupRecord::Join(of(last).into()), |last| GroupRecord::Leave(of(last).into()));
         let expected = [leave(1), join(2), join(3), leave(4), join(5), join(6), join(7), join(8)];
         assert_eq!(heard.collect::<Vec<_>>(), expected);
-        // One record more than there are, or a source.
+        // One more record, or source, than there are bytes for.
         let mut longer = message.clone();
         longer[7] += 1;
-        assert_eq!(read(&packet4(IGMP, "10.0.0.1", "224.0.0.22", &longer)), Heard::Malformed);
+        assert_eq!(
+            read(&packet4(IGMP, "10.0.0.1", "224.0.0.22", &longer)),
+            GroupMessage::Malformed
+        );
         assert_eq!(
             read(&packet4(IGMP, "10.0.0.1", "224.0.0.22", &message[..message.len() - 1])),
-            Heard::Malformed
+            GroupMessage::Malformed
         );
         let address = "ff05::7".parse::<Ipv6Addr>().expect("an address").octets();
         let message = [&[143, 0, 0, 0, 0, 0, 0, 1][..], &record(4, &address, 0)].concat();
         let packet = packet6("fe80::1", "ff02::16", &message);
-        let Heard::Report(heard) = read(&packet) else { panic!("a report") };
-        assert_eq!(heard.collect::<Vec<_>>(), [Record::Join(address.into())]);
+        let GroupMessage::Report(heard) = read(&packet) else { panic!("a report") };
+        assert_eq!(heard.collect::<Vec<_>>(), [GroupRecord::Join(address.into())]);
     }
 
     #[test]
-    fn damaged_messages_are_found_and_no_input_panics() {
+    fn damaged_messages_are_rejected_without_panic() {
         for packet in [
             packet4(IGMP, "10.0.0.1", "239.1.2.3", &igmp(0x16, 0, "239.1.2.3")),
             packet6("fe80::1", "ff05::7", &mld(131, 0, "ff05::7")),
         ] {
-            assert!(matches!(read(&packet), Heard::Join(_)));
+            assert!(matches!(read(&packet), GroupMessage::Join(_)));
             for place in 0..packet.len() {
-                assert!(!matches!(read(&packet[..place]), Heard::Join(_)), "cut at {place}");
+                assert!(!matches!(read(&packet[..place]), GroupMessage::Join(_)), "cut at {place}");
                 for bit in 0..8 {
                     let mut damaged = packet.clone();
                     damaged[place] ^= 1 << bit;
-                    // Of IPv6's header no checksum says that its first words are damaged.
+                    // IPv6 has no header checksum that would reveal damage in its first words.
                     assert!(
                         place < 8 && packet[0] >> 4 == 6
-                            || !matches!(read(&damaged), Heard::Join(_))
+                            || !matches!(read(&damaged), GroupMessage::Join(_))
                             || (40..48).contains(&place),
                         "{place}"
                     );
@@ -617,30 +631,30 @@ pub(crate) mod tests {
         }
         let mut fragment = packet4(IGMP, "10.0.0.1", "239.1.2.3", &igmp(0x16, 0, "239.1.2.3"));
         fragment[7] = 1;
-        assert_eq!(read(&fragment), Heard::ForGroup(group("239.1.2.3")));
+        assert_eq!(read(&fragment), GroupMessage::ForGroup(group("239.1.2.3")));
     }
 
     #[test]
-    fn routers_say_hello_and_data_says_nothing() {
+    fn hellos_are_recognized_and_data_is_no_message() {
         let pim =
             |destination: &str, kind: u8| packet4(PIM, "10.0.0.1", destination, &[kind, 0, 0, 0]);
-        assert_eq!(read(&pim("224.0.0.13", 0x20)), Heard::Hello(IpVersion::V4));
-        assert_eq!(read(&pim("224.0.0.13", 0x23)), Heard::ForAll);
-        assert_eq!(read(&pim("239.1.2.3", 0x20)), Heard::ForGroup(group("239.1.2.3")));
+        assert_eq!(read(&pim("224.0.0.13", 0x20)), GroupMessage::Hello(IpVersion::V4));
+        assert_eq!(read(&pim("224.0.0.13", 0x23)), GroupMessage::ForAll);
+        assert_eq!(read(&pim("239.1.2.3", 0x20)), GroupMessage::ForGroup(group("239.1.2.3")));
         let mut pim6 = packet6("fe80::1", "ff02::d", &[0; 8]);
         (pim6[6], pim6[40]) = (PIM, 0x20);
-        assert_eq!(read(&pim6), Heard::Hello(IpVersion::V6));
+        assert_eq!(read(&pim6), GroupMessage::Hello(IpVersion::V6));
         for (destination, expected) in [
-            ("239.1.2.3", Heard::ForGroup(group("239.1.2.3"))),
-            ("224.0.0.5", Heard::ForAll),
-            ("10.0.0.2", Heard::ForAll),
+            ("239.1.2.3", GroupMessage::ForGroup(group("239.1.2.3"))),
+            ("224.0.0.5", GroupMessage::ForAll),
+            ("10.0.0.2", GroupMessage::ForAll),
         ] {
             let packet = packet4(17, "10.0.0.1", destination, &[0; 8]);
             assert_eq!((read(&packet), is_message(&packet)), (expected, false), "{destination}");
         }
         assert_eq!(
             (read(&[]), read(&[0x45]), read(&[0x60; 39])),
-            (Heard::ForAll, Heard::ForAll, Heard::ForAll)
+            (GroupMessage::ForAll, GroupMessage::ForAll, GroupMessage::ForAll)
         );
     }
 }

@@ -1,8 +1,8 @@
-//! IGMP and MLD snooping: what is for a group leaves only by ports that have asked for it, and by
-//! those that lead to routers (RFC 4541), as Linux's bridge does it.
+//! IGMP and MLD snooping: a group is forwarded only to ports that have joined it and to ports with
+//! routers (RFC 4541), as in Linux's bridge.
 //!
-//! The bridge asks nobody itself. Where no router or other switch asks who is in which group, what
-//! is for a group goes to all.
+//! The bridge sends no queries itself. If no router or other switch does, groups are flooded to all
+//! ports.
 
 mod groups;
 pub(crate) mod message;
@@ -17,51 +17,51 @@ use superpacket::super_packet::SuperPacket;
 use superpacket::wire::IpVersion;
 use superpacket_port::Buffer;
 
-use crate::frame::{ETHERNET, Head, network_offset};
+use crate::frame::{ETHERNET, PacketHead, network_offset};
 use groups::{Groups, Member};
-use message::{Heard, Record, is_message, read};
+use message::{GroupMessage, GroupRecord, is_message, read};
 
-/// Bytes that say what a packet for a group is: link header and tags, IP header, the first bytes of
+/// Bytes needed to classify a multicast packet: link header and tags, IP header, and the start of
 /// an extension header.
 const ENOUGH: usize = 80;
 
-/// What has been heard of groups, for all threads.
+/// The group members and routers that were learned, shared by all threads.
 #[derive(Debug, Default)]
 pub(crate) struct Snooping {
     groups: RwLock<Groups>,
 }
 
-/// Who is given a packet for many.
+/// The ports that receive a multicast packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Given {
-    /// All.
+pub(crate) enum Recipients {
+    /// All ports.
     All,
-    /// All, although it is a message that makes no sense.
-    AllOfMalformed,
-    /// These.
+    /// All ports, although the packet is an invalid message.
+    AllMalformed,
+    /// These ports.
     Ports(PortSet),
 }
 
-/// The port that a message came by, and who hears it.
+/// The ingress port of a multicast message, and which hosts receive the message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Speaker {
+pub(crate) struct MessageSource {
     port: u16,
-    /// Isolated ports do not hear it.
+    /// Whether the port is isolated; other isolated ports do not receive the message.
     is_isolated: bool,
-    /// Its hardware address is that of the group that it is sent to: hosts do not hear it by
-    /// another.
+    /// Whether the destination hardware address is that of the group in the IP header; hosts ignore
+    /// any other.
     is_heard: bool,
 }
 
-impl Speaker {
-    /// Returns what speaks at a port.
-    pub(crate) const fn new(port: u16, is_isolated: bool) -> Speaker {
-        Speaker { port, is_isolated, is_heard: true }
+impl MessageSource {
+    /// Returns the source of messages that a port receives.
+    pub(crate) const fn new(port: u16, is_isolated: bool) -> MessageSource {
+        MessageSource { port, is_isolated, is_heard: true }
     }
 }
 
-/// Returns whether a frame is sent to the hardware address of the group in its IP header (RFC 1112,
-/// section 6.4; RFC 2464, section 7).
+/// Returns whether a frame's destination hardware address is that of the group in its IP header
+/// (RFC 1112, section 6.4; RFC 2464, section 7).
 fn is_mapped(frame: &[u8], ip: &[u8]) -> bool {
     let destination = frame.get(..6);
     match ip.first().map_or(0, |first| first >> 4) {
@@ -75,9 +75,9 @@ fn is_mapped(frame: &[u8], ip: &[u8]) -> bool {
     }
 }
 
-impl From<Option<PortSet>> for Given {
+impl From<Option<PortSet>> for Recipients {
     fn from(ports: Option<PortSet>) -> Self {
-        ports.map_or(Given::All, Given::Ports)
+        ports.map_or(Recipients::All, Recipients::Ports)
     }
 }
 
@@ -90,27 +90,27 @@ impl Snooping {
         self.groups.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens to a packet for many that a port has received in a VLAN, at this time in
-    /// nanoseconds; says who is given it.
+    /// Learns from a multicast packet received by a port in a VLAN, at the time `now` in
+    /// nanoseconds, and returns its recipients.
     pub(crate) fn listen(
         &self,
-        from: Speaker,
+        from: MessageSource,
         vlan: u16,
         packet: &SuperPacket<'_, Buffer>,
         now: u64,
-    ) -> Given {
-        let head = Head::new(packet, ENOUGH);
+    ) -> Recipients {
+        let head = PacketHead::new(packet, ENOUGH);
         let bytes = head.bytes(packet);
         let network = network_offset(bytes, &packet.metadata);
-        // What is behind other headers, tags of other kinds among them, is for all.
+        // Packets behind other headers, such as tags of another type, are for all ports.
         if network != 0
             && (network != ETHERNET
                 || !matches!(bytes.get(network - 2..network), Some([0x08, 0x00] | [0x86, 0xdd])))
         {
-            return Given::All;
+            return Recipients::All;
         }
-        let Some(ip) = bytes.get(network..) else { return Given::All };
-        let from = Speaker { is_heard: network == 0 || is_mapped(bytes, ip), ..from };
+        let Some(ip) = bytes.get(network..) else { return Recipients::All };
+        let from = MessageSource { is_heard: network == 0 || is_mapped(bytes, ip), ..from };
         if is_message(ip) && bytes.len() < packet.length() {
             let whole: Vec<u8> = packet.slices().flatten().copied().collect();
             return self.hear(from, vlan, read(whole.get(network..).unwrap_or(&[])), now);
@@ -120,54 +120,55 @@ impl Snooping {
 
     fn hear(
         &self,
-        Speaker { port: from, is_isolated, is_heard }: Speaker,
+        MessageSource { port: from, is_isolated, is_heard }: MessageSource,
         vlan: u16,
-        heard: Heard<'_>,
+        heard: GroupMessage<'_>,
         now: u64,
-    ) -> Given {
+    ) -> Recipients {
         match heard {
-            Heard::ForAll => Given::All,
-            Heard::Malformed => Given::AllOfMalformed,
-            Heard::ForGroup(group) => self.groups().given(vlan, group, now).into(),
-            Heard::Join(group) => {
+            GroupMessage::ForAll => Recipients::All,
+            GroupMessage::Malformed => Recipients::AllMalformed,
+            GroupMessage::ForGroup(group) => self.groups().given(vlan, group, now).into(),
+            GroupMessage::Join(group) => {
                 let mut groups = self.change();
-                groups.record(from, vlan, Record::Join(group), now);
+                groups.record(from, vlan, GroupRecord::Join(group), now);
                 let version = if group.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 };
                 groups.routers(vlan, version, now).into()
             }
-            Heard::Leave(group) => {
-                self.change().record(from, vlan, Record::Leave(group), now);
-                Given::All
+            GroupMessage::Leave(group) => {
+                self.change().record(from, vlan, GroupRecord::Leave(group), now);
+                Recipients::All
             }
-            Heard::Report(records) => {
+            GroupMessage::Report(records) => {
                 let mut groups = self.change();
                 records.for_each(|record| groups.record(from, vlan, record, now));
-                Given::All
+                Recipients::All
             }
-            // What hosts do not hear they cannot answer.
-            Heard::Query(_) if !is_heard => Given::AllOfMalformed,
-            Heard::Query(query) => {
+            // Hosts cannot respond to a message that they do not receive.
+            GroupMessage::Query(_) if !is_heard => Recipients::AllMalformed,
+            GroupMessage::Query(query) => {
                 self.change().query(from, is_isolated, vlan, &query, now);
-                Given::All
+                Recipients::All
             }
-            Heard::Hello(version) => {
+            GroupMessage::Hello(version) => {
                 self.change().hello(from, vlan, version, now);
-                Given::All
+                Recipients::All
             }
         }
     }
 
-    /// Forgets what holds no longer, once a second at most.
+    /// Removes expired entries, at most once per second.
     pub(crate) fn expire(&self, now: u64) {
         self.change().expire(now);
     }
 
-    /// Forgets what was heard by a port.
+    /// Removes all entries of a port.
     pub(crate) fn forget(&self, port: u16) {
         self.change().forget(port);
     }
 
-    /// The ports in groups, in order of VLAN and group: (VLAN, group, port, how long it holds).
+    /// Returns the group members, sorted by VLAN and group: (VLAN, group, port, remaining
+    /// lifetime).
     pub(crate) fn members(&self, now: u64) -> Vec<(u16, IpAddr, u16, Duration)> {
         self.groups()
             .members(now)
@@ -176,13 +177,13 @@ impl Snooping {
             .collect()
     }
 
-    /// The ports that lead to routers, and how long that holds.
+    /// Returns the ports that lead to routers, and the remaining lifetime of each.
     pub(crate) fn router_ports(&self, now: u64) -> Vec<(u16, Duration)> {
         self.groups().router_ports(now)
     }
 
-    /// Does somebody ask who is in which group, over IPv4 and over IPv6, in some VLAN?
-    pub(crate) fn is_asked(&self, now: u64) -> [bool; 2] {
-        self.groups().is_asked(now)
+    /// Returns whether there is a querier in any VLAN, for IPv4 and for IPv6.
+    pub(crate) fn has_querier(&self, now: u64) -> [bool; 2] {
+        self.groups().has_querier(now)
     }
 }

@@ -1,4 +1,4 @@
-//! Who is given which packet, and what leaves by ports that differ in what they can do.
+//! Tests of which ports receive a packet, and in which form, depending on their capabilities.
 
 mod loops;
 mod multicast;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::fdb::Station;
-use crate::loops::{LoopGuard, MOST_REPEATS, REMEMBERED, WINDOW};
+use crate::loops::{LoopGuard, MAX_LOOP_REPEATS, REMEMBERED, WINDOW};
 use crate::runtime::tests::shared_as;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{RxChecksum, RxPacket};
@@ -21,7 +21,7 @@ use superpacket_port::{Progress, Transmit, TxBatch};
 use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::{Checksum, Frame};
 
-/// Takes all frames.
+/// A transmit end that accepts all frames.
 #[derive(Debug)]
 struct Taker(Taken);
 
@@ -48,94 +48,94 @@ impl Transmit for Taker {
 #[derive(Debug, PartialEq)]
 struct Left {
     bytes: Vec<u8>,
-    /// It is a super-packet, to be cut into segments with so much payload.
+    /// The payload bytes per segment, for a super-packet.
     segment: Option<usize>,
-    /// Its checksum is to be filled in.
+    /// Whether the checksum is partial.
     partial: bool,
-    /// The same as the port is told them.
+    /// The checksum state given to the port.
     checksum: RxChecksum,
     gso: Option<Gso>,
 }
 
-/// One frame, as it came, with its checksum to be filled in.
+/// Returns whether a single frame was sent unchanged, with a partial checksum.
 fn is_as_it_came(sent: &[Left], bytes: &[u8], segment: Option<usize>) -> bool {
     matches!(sent, [left] if left.bytes == bytes && left.segment == segment && left.partial)
 }
 
-/// Frames that a port was given.
+/// The frames that a port was given.
 type Taken = Arc<Mutex<Vec<Left>>>;
 
 struct Bench {
-    output: Output,
-    ports: Vec<(Arc<Shared>, Taken)>,
+    forwarder: PacketForwarder,
+    ports: Vec<(Arc<SharedPort>, Taken)>,
 }
 
 impl Bench {
-    /// Ports with these MTUs.
+    /// Returns ports with these MTUs.
     fn new(mtus: &[usize], change: impl Fn(&mut crate::settings::PortSettings)) -> Bench {
         Bench::sized(mtus, 64, change)
     }
 
-    /// As [`new`](Self::new), with a table of so many addresses.
+    /// Does the same as [`new`](Self::new), with an address table of this size.
     fn sized(
         mtus: &[usize],
         addresses: usize,
         change: impl Fn(&mut crate::settings::PortSettings),
     ) -> Bench {
-        let table = Table::new(addresses, Duration::from_secs(300));
+        let table = AddressTable::new(addresses, Duration::from_secs(300));
         (0..mtus.len()).for_each(|port| table.set_limit(port as u16, 0));
-        let mut output = Output::new(Arc::new(table), Arc::new(icmp::rate_limit()));
+        let mut forwarder = PacketForwarder::new(Arc::new(table), Arc::new(icmp::rate_limit()));
         let ports = mtus.iter().enumerate().map(|(number, &mtu)| {
             let (shared, taken) = (Arc::new(shared_as(number as u16, &change)), Arc::default());
             let mut egress = Egress::new(Arc::clone(&shared), Box::new(Taker(Arc::clone(&taken))));
             egress.runtime.mtu = mtu;
-            output.egress.push(Some(egress));
+            forwarder.egress.push(Some(egress));
             (shared, taken)
         });
         let ports = ports.collect();
-        output.begin(0);
-        Bench { output, ports }
+        forwarder.begin(0);
+        Bench { forwarder, ports }
     }
 
-    /// A frame comes in at a port: to how many does it go?
+    /// Receives a frame at a port, and returns how many frames each port was given.
     fn receive(&mut self, port: usize, frame: &[u8]) -> Vec<usize> {
         self.pass(port, RxPacket::new(Buffer::from(frame.to_vec()))).iter().map(Vec::len).collect()
     }
 
-    /// A packet comes in at a port as it is: what does each get?
+    /// Receives a packet at a port, and returns the frames that each port was given.
     fn pass(&mut self, port: usize, packet: RxPacket<Buffer>) -> Vec<Vec<Left>> {
         let mut aggregator =
             Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| {
-            self.output.forward(&self.ports[port].0, packet)
+            self.forwarder.forward(&self.ports[port].0, packet)
         });
         self.sent()
     }
 
-    /// As [`pass`](Self::pass), of what these frames are aggregated to.
+    /// Aggregates frames, and then does the same as [`pass`](Self::pass).
     fn merge(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<Vec<Left>> {
         let mut aggregator =
             Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         let mut packets =
             frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) =
-            &mut |packet| self.output.forward(&self.ports[port].0, packet);
+            &mut |packet| self.forwarder.forward(&self.ports[port].0, packet);
         aggregator.receive_batch(&mut packets, 0, sink);
         aggregator.flush_all(sink);
         self.sent()
     }
 
     fn sent(&mut self) -> Vec<Vec<Left>> {
-        self.output.flush();
+        self.forwarder.flush();
         self.ports
             .iter()
             .map(|(_, taken)| std::mem::take(&mut *taken.lock().expect("no panic")))
             .collect()
     }
 
-    /// Takes offloads from a port.
+    /// Removes offloads from a port.
     fn lack(&mut self, port: usize, features: &[Feature]) {
-        let runtime = &mut self.output.egress[port].as_mut().expect("the port is there").runtime;
+        let runtime = &mut self.forwarder.egress[port].as_mut().expect("the port is there").runtime;
         runtime.active =
             features.iter().fold(runtime.active, |active, &feature| active.without(feature));
     }
@@ -150,15 +150,15 @@ fn broadcast(source: u8, content: u8) -> Vec<u8> {
 }
 
 #[test]
-fn what_goes_round_a_loop_to_where_it_came_from_ends_there() {
+fn frames_that_return_to_their_source_port_end_there() {
     let mut bench = Bench::new(&[1500; 3], |_| ());
-    // A host with two links, at ports 1 and 2, which repeats on each what it hears on the
-    // other, and what it says on both.
+    // A host with two links, at ports 1 and 2, which repeats on each link the frames it hears on
+    // the other, and sends its own on both.
     let mut waiting = VecDeque::from([(1, broadcast(7, 0)), (2, broadcast(7, 0))]);
     let mut rounds = 0;
     while let Some((port, frame)) = waiting.pop_front() {
         rounds += 1;
-        bench.output.begin(0);
+        bench.forwarder.begin(0);
         assert!(rounds < 100, "it goes round and round");
         let sent = bench.receive(port, &frame);
         assert_eq!(sent[port], 0, "nothing is sent back");
@@ -167,32 +167,32 @@ fn what_goes_round_a_loop_to_where_it_came_from_ends_there() {
         }
     }
     assert!(bench.drops(1, "loop") + bench.drops(2, "loop") >= 2);
-    // What the host says then is heard, once, whichever of its links it came by.
+    // The host's later frames pass once, whichever link they arrive by.
     for (number, (first, second)) in [(1, 2), (2, 1)].into_iter().enumerate() {
         let frame = broadcast(7, 1 + number as u8);
         assert_eq!(bench.receive(first, &frame)[0], 1);
         assert_eq!(bench.receive(second, &frame)[0], 0, "it has come round");
         assert!(
-            repeats(&mut bench, first, &frame) <= MOST_REPEATS,
+            repeats(&mut bench, first, &frame) <= MAX_LOOP_REPEATS,
             "it goes round in one direction"
         );
     }
-    // So is what others say, and what goes round in one direction only.
+    // So do frames of other hosts, and frames that circulate in one direction only.
     assert_eq!(bench.receive(0, &broadcast(8, 0)), [0, 1, 1]);
     for port in [1, 2] {
         assert_eq!(bench.receive(port, &broadcast(8, 0)), [0; 3], "it has come round");
     }
-    assert!(repeats(&mut bench, 1, &broadcast(9, 0)) <= 1 + MOST_REPEATS);
+    assert!(repeats(&mut bench, 1, &broadcast(9, 0)) <= 1 + MAX_LOOP_REPEATS);
 }
 
-/// How often a frame is forwarded that comes to a port again and again.
+/// Returns how often a frame is forwarded that a port receives repeatedly.
 fn repeats(bench: &mut Bench, port: usize, frame: &[u8]) -> u64 {
-    bench.output.begin(0);
+    bench.forwarder.begin(0);
     (0..100).filter(|_| bench.receive(port, frame).iter().any(|&sent| sent != 0)).count() as u64
 }
 
 #[test]
-fn who_sends_with_the_address_of_another_does_not_mute_him() {
+fn a_forged_address_does_not_silence_its_owner() {
     let mut bench = Bench::new(&[1500; 3], |_| ());
     let (victim, attacker, other) = (0, 2, 1);
     let to = |station: u8, content: u8| {
@@ -202,13 +202,13 @@ fn who_sends_with_the_address_of_another_does_not_mute_him() {
     };
     bench.receive(other, &broadcast(8, 0));
     for round in 0..100 {
-        bench.output.begin(0);
+        bench.forwarder.begin(0);
         assert_eq!(
             bench.receive(victim, &to(8, round)),
             [0, 1, 0],
             "round {round}: nobody else hears it"
         );
-        // What the victim says to all is repeated by the attacker, and said by him before.
+        // The attacker sends the victim's broadcasts before and after the victim.
         let said = broadcast(7, round);
         assert_eq!(bench.receive(victim, &said), [0, 1, 1]);
         bench.receive(attacker, &said);
@@ -218,7 +218,7 @@ fn who_sends_with_the_address_of_another_does_not_mute_him() {
             1,
             "round {round}: what is sent to him comes to him"
         );
-        // The same again and again, and to nobody known, as from a generator to a silent
+        // The same frame to an unknown address, repeatedly, as from a traffic generator to a silent
         // receiver.
         assert_eq!(bench.receive(victim, &to(99, 0)), [0, 1, 1]);
     }
@@ -226,19 +226,19 @@ fn who_sends_with_the_address_of_another_does_not_mute_him() {
 }
 
 #[test]
-fn what_is_for_a_disputed_address_goes_to_both_ports() {
+fn packets_for_a_disputed_address_go_to_both_ports() {
     let mut bench = Bench::new(&[1500; 4], |_| ());
     let (host, other, attacker) = (0, 1, 2);
-    bench.output.tick = 1;
+    bench.forwarder.tick = 1;
     bench.receive(host, &unicast(7, 9));
-    // The host has been silent for a second and a half, and one frame has its address.
-    bench.output.tick = 151;
+    // The host has been silent for 1.5 s when one frame with its address arrives elsewhere.
+    bench.forwarder.tick = 151;
     bench.receive(attacker, &broadcast(7, 0));
     for number in 0..30 {
         let mut frame = unicast(8, 7);
         frame[20] = number;
         assert_eq!(bench.receive(other, &frame), [1, 0, 1, 0], "frame {number} reaches the host");
-        // From others behind the attacker's port, too.
+        // Also from other hosts behind the attacker's port.
         let mut frame = unicast(6, 7);
         frame[20] = number;
         assert_eq!(bench.receive(attacker, &frame), [1, 0, 0, 0], "frame {number}");
@@ -247,15 +247,15 @@ fn what_is_for_a_disputed_address_goes_to_both_ports() {
         bench.ports.iter().map(|(port, _)| port.counts.report("").disputed).collect::<Vec<_>>()
     };
     assert_eq!(counted(&bench), [0, 30, 0, 0]);
-    // A port that may not be reached is left out, and the other is not.
+    // A port that may not be reached is left out; the other one is not.
     let isolate = |bench: &mut Bench, port: usize, is_isolated| {
-        bench.output.egress[port].as_mut().expect("is there").runtime.forwarding.isolated =
+        bench.forwarder.egress[port].as_mut().expect("is there").runtime.forwarding.isolated =
             is_isolated;
     };
     isolate(&mut bench, other, true);
-    for (isolated, given) in [(attacker, [1, 0, 0, 0]), (host, [0, 0, 1, 0])] {
+    for (isolated, recipients) in [(attacker, [1, 0, 0, 0]), (host, [0, 0, 1, 0])] {
         isolate(&mut bench, isolated, true);
-        assert_eq!(bench.receive(other, &unicast(8, 7)), given);
+        assert_eq!(bench.receive(other, &unicast(8, 7)), recipients);
         isolate(&mut bench, isolated, false);
     }
     isolate(&mut bench, host, true);
@@ -265,7 +265,7 @@ fn what_is_for_a_disputed_address_goes_to_both_ports() {
         (vec![0; 4], 1)
     );
     [host, other, attacker].into_iter().for_each(|port| isolate(&mut bench, port, false));
-    // The host's first word ends it.
+    // The dispute ends when the host sends again.
     bench.receive(host, &unicast(7, 9));
     assert_eq!(
         (bench.receive(other, &unicast(8, 7)), counted(&bench)),
@@ -274,13 +274,13 @@ fn what_is_for_a_disputed_address_goes_to_both_ports() {
 }
 
 #[test]
-fn what_is_for_a_disputed_address_does_not_go_round_a_loop() {
+fn packets_for_a_disputed_address_do_not_loop() {
     let mut bench = Bench::new(&[1500; 3], |_| ());
-    bench.output.tick = 1;
+    bench.forwarder.tick = 1;
     bench.receive(1, &unicast(7, 9));
-    bench.output.tick = 151;
+    bench.forwarder.tick = 151;
     bench.receive(2, &unicast(7, 9));
-    // What leaves by port 1 comes back by port 2, and the other way round.
+    // Frames that leave by port 1 return by port 2, and the other way round.
     let frame = unicast(8, 7);
     let mut waiting = VecDeque::from([0]);
     let mut rounds = 0;
@@ -296,7 +296,7 @@ fn what_is_for_a_disputed_address_does_not_go_round_a_loop() {
 }
 
 #[test]
-fn a_flood_of_source_addresses_gets_nobody_elses_traffic() {
+fn a_flood_of_source_addresses_does_not_attract_other_traffic() {
     let mut bench = Bench::sized(&[1500; 3], 8192, |_| ());
     let station = |port: u8, to: u8| {
         let frame =
@@ -304,7 +304,7 @@ fn a_flood_of_source_addresses_gets_nobody_elses_traffic() {
         (usize::from(port), frame)
     };
     let transfer = [station(0, 1), station(1, 0)];
-    // They greet each other, and then the one sends only, and the other answers now and then.
+    // After the handshake one host mostly sends, and the other answers now and then.
     bench.receive(0, &transfer[0].1);
     bench.receive(1, &transfer[1].1);
     let mut leaked = 0;
@@ -314,7 +314,7 @@ fn a_flood_of_source_addresses_gets_nobody_elses_traffic() {
             let source =
                 [&[2, 0, 0, 0, 0, 0][..], &[6, 0, a, b, c, d], &[0x88, 0xb5], &[round; 46]]
                     .concat();
-            bench.output.begin(0);
+            bench.forwarder.begin(0);
             bench.receive(2, &source);
             let (port, frame) = match number {
                 number if number % 10_000 == 0 => &transfer[1],
@@ -328,23 +328,23 @@ fn a_flood_of_source_addresses_gets_nobody_elses_traffic() {
     }
     assert_eq!(leaked, 0, "frames of the others that the flooding port heard");
     assert_eq!(
-        [0, 1].map(|port| bench.output.table.count(port)),
+        [0, 1].map(|port| bench.forwarder.table.count(port)),
         [1, 1],
         "their addresses are there"
     );
-    assert!((3_000..=4_096).contains(&bench.output.table.count(2)), "half of the table at most");
+    assert!((3_000..=4_096).contains(&bench.forwarder.table.count(2)), "half of the table at most");
 }
 
 #[test]
-fn who_sends_with_a_static_address_gets_nothing_of_its_traffic() {
+fn a_forged_static_address_attracts_no_traffic() {
     let mut bench = Bench::sized(&[1500; 4], 8, |_| ());
     let stations: BTreeSet<Station> =
         (1..40).map(|number| Station { vlan: 0, address: [2, 0, 0, 0, 0, number] }).collect();
-    bench.output.table.set_static(0, &stations);
-    // Before its own first word, all the time after it, and when it has been silent for ever.
+    bench.forwarder.table.set_static(0, &stations);
+    // Before the host first sends, throughout its activity, and after a long silence.
     for round in 0..300 {
         for number in (1..40).step_by(7) {
-            bench.output.tick = 1 + round * 1_000;
+            bench.forwarder.tick = 1 + round * 1_000;
             assert_eq!(bench.receive(2, &broadcast(number, round as u8))[2], 0);
             bench.receive(2, &unicast(number, 200));
             assert_eq!(
@@ -362,37 +362,38 @@ fn who_sends_with_a_static_address_gets_nothing_of_its_traffic() {
             }
         }
     }
-    // Gone for now, and still nobody else's.
-    bench.output.egress[0] = None;
+    // The port is gone for now, but its addresses are kept.
+    bench.forwarder.egress[0] = None;
     assert_eq!(bench.receive(1, &unicast(100, 8)), [0; 4]);
     assert_eq!(bench.receive(1, &unicast(100, 9)), [0; 4]);
     assert_eq!(bench.drops(1, "no_port"), 2);
 }
 
-/// A frame to this station.
+/// Returns a frame to this station.
 fn unicast(source: u8, to: u8) -> Vec<u8> {
     let mut frame = broadcast(source, 0);
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, to]);
     frame
 }
 
-/// Ports of which these have this switch as said.
+/// Returns ports of which `these` have a forwarding flag set as given.
 fn switched(ports: usize, these: &[usize], name: &str, on: bool) -> Bench {
     let mut bench = Bench::new(&vec![1500; ports], |_| ());
     for &port in these {
-        let runtime = &mut bench.output.egress[port].as_mut().expect("the port is there").runtime;
+        let runtime =
+            &mut bench.forwarder.egress[port].as_mut().expect("the port is there").runtime;
         runtime.forwarding.set(name, on).expect("it is a switch");
     }
     bench
 }
 
 #[test]
-fn isolated_ports_hear_the_others_only() {
+fn isolated_ports_receive_from_other_ports_only() {
     let mut bench = switched(4, &[0, 1], "isolated", true);
     assert_eq!(bench.receive(0, &broadcast(1, 0)), [0, 0, 1, 1]);
     assert_eq!(bench.receive(1, &broadcast(2, 0)), [0, 0, 1, 1]);
     assert_eq!(bench.receive(2, &broadcast(3, 0)), [1, 1, 0, 1]);
-    // Where both are known, nothing passes between the isolated ones, in super-packets either.
+    // Between isolated ports no known address is reached, not even by super-packets.
     assert_eq!(bench.receive(0, &unicast(1, 2)), [0; 4]);
     assert_eq!(bench.receive(0, &unicast(1, 3)), [0, 0, 1, 0]);
     assert_eq!(bench.receive(2, &unicast(3, 1)), [1, 0, 0, 0]);
@@ -400,26 +401,26 @@ fn isolated_ports_hear_the_others_only() {
 }
 
 #[test]
-fn ports_that_are_all_isolated_hear_nothing() {
+fn a_bridge_of_isolated_ports_forwards_nothing() {
     let mut bench = switched(2, &[0, 1], "isolated", true);
     assert_eq!(bench.receive(0, &broadcast(1, 0)), [0, 0]);
     assert_eq!((bench.drops(0, "forwarding"), bench.drops(0, "no_port")), (1, 0));
 }
 
 #[test]
-fn a_port_without_learning_takes_no_address_from_others() {
+fn a_port_without_learning_moves_no_address() {
     let mut bench = switched(3, &[2], "learning", false);
     bench.receive(0, &broadcast(1, 0));
-    // Whatever port 2 says it is, it gets nothing that it would not get.
+    // Port 2 gains nothing by using another host's address.
     bench.receive(2, &broadcast(1, 0));
     bench.receive(2, &broadcast(9, 0));
     assert_eq!(bench.receive(1, &unicast(2, 1)), [1, 0, 0]);
     assert_eq!(bench.receive(1, &unicast(2, 9)), [1, 0, 1], "nobody knows where that is");
-    assert_eq!(bench.output.table.count(2), 0);
+    assert_eq!(bench.forwarder.table.count(2), 0);
 }
 
 #[test]
-fn what_is_flooded_is_for_ports_that_are_given_it() {
+fn flooding_obeys_the_flags_of_the_egress_port() {
     let multicast = |content| {
         let mut frame = broadcast(1, content);
         frame[..6].copy_from_slice(&[1, 0, 0x5e, 0, 0, 7]);
@@ -432,7 +433,7 @@ fn what_is_flooded_is_for_ports_that_are_given_it() {
         assert_eq!(bench.receive(0, &unicast(1, 99)), [0, 1, unknown], "{name}");
         assert_eq!(bench.receive(0, &multicast(0)), [0, 1, many], "{name}");
         assert_eq!(bench.receive(0, &broadcast(1, 0)), [0, 1, all], "{name}");
-        // What is known to be there goes there.
+        // Frames for a known address go to its port.
         bench.receive(2, &broadcast(3, 1));
         assert_eq!(bench.receive(0, &unicast(1, 3)), [0, 0, 1], "{name}");
         assert_eq!(bench.drops(0, "forwarding"), 0, "another port has had it");
@@ -440,15 +441,15 @@ fn what_is_flooded_is_for_ports_that_are_given_it() {
 }
 
 #[test]
-fn more_than_can_be_remembered_ends_too() {
+fn loops_of_more_frames_than_can_be_recorded_end_too() {
     let guard = LoopGuard::new();
     let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
     let mut came_round = |port, number: u16, tick| {
         let packet = RxPacket::new(Buffer::from([&number.to_be_bytes()[..], &[0; 58]].concat()));
-        let by = Arrival { port, is_isolated: false };
+        let by = IngressPort { port, is_isolated: false };
         let mut again = false;
         aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| {
-            again = guard.has_come_round(by, &packet, &Given::All, tick)
+            again = guard.has_come_round(by, &packet, &Recipients::All, tick)
         });
         again
     };
@@ -457,22 +458,22 @@ fn more_than_can_be_remembered_ends_too() {
     while !left.is_empty() {
         assert!(tick < 20 * u64::from(WINDOW), "{} go round", left.len());
         tick += 1;
-        // From the one port of the loop to the other.
+        // Frames from one port of the loop arrive at the other.
         left.retain(|&number| !came_round((tick % 2) as u16, number, tick));
     }
 }
 
 #[test]
-fn without_a_loop_the_same_may_be_said_again() {
+fn without_a_loop_frames_may_be_repeated() {
     let mut bench = Bench::new(&[1500; 3], |_| ());
     for _ in 0..100 {
-        bench.output.begin(0);
+        bench.forwarder.begin(0);
         assert_eq!(bench.receive(0, &broadcast(8, 0)), [0, 1, 1]);
     }
 }
 
 #[test]
-fn a_sender_is_told_only_if_nobody_had_its_packet() {
+fn a_sender_is_answered_only_if_no_port_took_its_packet() {
     let mut frame = vec![
         2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0x05, 0x78, 0, 1, 0x40, 0, 64, 17, 0, 0,
         10, 0, 0, 1, 10, 0, 0, 2,
@@ -491,8 +492,8 @@ fn a_sender_is_told_only_if_nobody_had_its_packet() {
     assert_eq!(answered(&[1500, 1280, 1300]), [1, 0, 0]);
 }
 
-/// Ports 1 to 4 and the one that all comes in by: the first cuts nothing, the second and the
-/// last all there is, the third not even fills in checksums.
+/// Returns ports 1 to 4 and the ingress port. The first segments nothing, the second and the last
+/// everything, and the third does not even complete checksums.
 fn mixed() -> Bench {
     let mut bench = Bench::new(&[1500; 5], |_| ());
     bench.lack(1, &[Feature::TcpSegmentationOffload]);
@@ -506,7 +507,7 @@ fn checked(sent: &[Left]) {
     }
 }
 
-/// The frame with its partial checksum filled in, as a device does it.
+/// Returns the frame with its checksum completed, as a device does it.
 fn filled(left: &Left) -> Vec<u8> {
     assert!(left.partial && left.segment.is_none(), "{left:?}");
     let mut bytes = left.bytes.clone();
@@ -516,7 +517,7 @@ fn filled(left: &Left) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_merged_is_cut_only_for_the_ports_that_need_it() {
+fn merged_packets_are_segmented_only_for_ports_that_need_it() {
     let mut bench = mixed();
     let frames: Vec<_> = Frame::tcp4(1, 1_400).run(20).iter().map(Frame::to_bytes).collect();
     let sent = bench.merge(0, &frames);
@@ -535,8 +536,8 @@ fn what_was_merged_is_cut_only_for_the_ports_that_need_it() {
     }
     let segmented = |port: usize| bench.ports[port].0.counts.segmented.value();
     assert_eq!([1, 2, 3, 4].map(segmented), [1, 0, 1, 0]);
-    // Whatever was written for the one, the other cuts the whole into the very frames that
-    // came.
+    // Segmenting the super-packet that the last port was given yields the original frames, whatever
+    // was written for the other port.
     let [whole] = &sent[4][..] else { panic!("seen above") };
     let mut packet = RxPacket::new(Buffer::from(whole.bytes.clone()))
         .with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
@@ -545,7 +546,7 @@ fn what_was_merged_is_cut_only_for_the_ports_that_need_it() {
 }
 
 #[test]
-fn a_senders_super_packet_is_cut_only_for_the_ports_that_need_it() {
+fn super_packets_are_segmented_only_for_ports_that_need_it() {
     let mut bench = mixed();
     let frame = Frame::tcp4(1, 14_000)
         .with(|frame| frame.tcp_mut().checksum = Checksum::Partial)
@@ -569,7 +570,7 @@ fn a_senders_super_packet_is_cut_only_for_the_ports_that_need_it() {
         "they differ in who fills in the checksums"
     );
 
-    // One frame with its checksum left to others: only the port that cannot has it filled in.
+    // A single frame with a partial checksum: only the port without the offload gets it completed.
     let frame =
         Frame::tcp4(1, 900).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
     let sent = bench.pass(0, packet(&frame));

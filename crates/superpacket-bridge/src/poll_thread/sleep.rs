@@ -1,15 +1,13 @@
-//! How a thread waits.
+//! Puts a poll thread to sleep until packets arrive.
 //!
-//! By `poll`, for a few descriptors: the kernel then tells this thread of packets while it waits,
-//! and only then. With `epoll` it would be told of each, also while it works, which costs whoever
-//! sends them more than the system call costs here (`sock_def_readable`: 7 % of all CPU time under
-//! bulk load).
+//! Threads call `poll` on a few descriptors, so that the kernel notifies them only while they wait.
+//! An `epoll` would be notified of each packet also while the thread works. That costs senders more
+//! than the system call costs here (`sock_def_readable`: 7 % of all CPU time under bulk load).
 //!
-//! The descriptors of receive queues end a wait as long as they are readable. That of a packet ring
-//! is readable while its last packet has not been given back, so where workers have packets it
-//! would never be quiet: queues that hand over packets end a wait only with what is new (`EPOLLET`;
-//! for them there is an `epoll`, itself a descriptor to poll), are looked at once more when all is
-//! back, and until then every [`GIVE_BACK`], so that the ring gets its memory.
+//! The descriptor of a packet ring stays readable until its last packet has been returned, so it
+//! would never be quiet while workers have packets. Queues that hand packets over are therefore
+//! edge-triggered (`EPOLLET`, in an `epoll` that is itself polled). They are checked again when all
+//! packets are back, and until then every [`GIVE_BACK`], so that the ring gets its memory.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -19,17 +17,16 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::thread::sched_getcpu;
 
-use super::Work;
+use super::PollLoop;
 use crate::handover::BacklogReceiver;
 use crate::ingress::Ingress;
-use crate::steering::Watch;
+use crate::steering::WorkerWait;
 
-/// A sleeping thread looks so soon again whether workers have given back what they have of its
-/// queues.
+/// Interval at which a sleeping thread checks whether workers have returned packets of its queues.
 const GIVE_BACK: Duration = Duration::from_millis(1);
 
-impl Work {
-    /// When something must be done although nothing arrives.
+impl PollLoop {
+    /// Returns how long the thread may sleep if no packets arrive.
     fn timeout(&self) -> Option<Duration> {
         let now = self.now();
         let paused = self
@@ -42,12 +39,12 @@ impl Work {
             .iter()
             .filter_map(Ingress::deadline)
             .chain(paused)
-            .chain(self.output.next_call)
+            .chain(self.forwarder.next_call)
             .min()?;
         Some(Duration::from_nanos(next.saturating_sub(now)))
     }
 
-    /// Sleeps until there is something to do.
+    /// Sleeps until there is work.
     pub(super) fn sleep(&mut self) {
         let mut timeout = self.timeout();
         self.bell.fall_asleep();
@@ -55,23 +52,23 @@ impl Work {
             || !self.inbox.is_empty()
             || self.is_done();
         for ingress in self.ingress.iter_mut().filter(|ingress| ingress.paused_until.is_none()) {
-            if ingress.dispatch.is_all_here() {
+            if ingress.dispatch.is_all_in_place() {
                 unwatch(&self.poller, ingress);
-                (ingress.watching, ingress.armed) = (false, false);
+                (ingress.waits_for_worker, ingress.is_quiet) = (false, false);
                 continue;
             }
             ingress.receive.give_back();
             let waits = ingress.dispatch.watch(ingress.receive.is_crowded());
-            ingress.watching = waits != Watch::Nothing;
-            if waits == Watch::GoOn {
+            ingress.waits_for_worker = waits != WorkerWait::NotWaiting;
+            if waits == WorkerWait::Resumed {
                 ingress.ready = true;
                 stay = true;
             }
             if ingress.dispatch.is_outstanding() {
-                ingress.armed = false;
+                ingress.is_quiet = false;
                 timeout = Some(timeout.map_or(GIVE_BACK, |timeout| timeout.min(GIVE_BACK)));
-            } else if !ingress.edge || !ingress.armed {
-                ingress.armed = true;
+            } else if !ingress.edge_triggered || !ingress.is_quiet {
+                ingress.is_quiet = true;
                 watch(&self.poller, ingress);
             }
         }
@@ -79,15 +76,15 @@ impl Work {
         self.bell.awake();
     }
 
-    /// Waits until something is readable, and says of the queues which.
+    /// Waits until a descriptor is readable, and marks the queues that are.
     pub(super) fn wait(&mut self, timeout: Option<Duration>) {
         self.counts.cpu.store(sched_getcpu() as u32, Ordering::Relaxed);
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: timeout.as_secs() as i64,
             tv_nsec: i64::from(timeout.subsec_nanos()) as _,
         });
-        let Work { bell, poller, ingress, readable, .. } = self;
-        let level = |ingress: &Ingress| !ingress.edge && ingress.paused_until.is_none();
+        let PollLoop { bell, poller, ingress, readable, .. } = self;
+        let level = |ingress: &Ingress| !ingress.edge_triggered && ingress.paused_until.is_none();
         let mut descriptors = Vec::with_capacity(ingress.len() + 2);
         descriptors
             .extend([PollFd::new(&**bell, PollFlags::IN), PollFd::new(poller, PollFlags::IN)]);
@@ -96,10 +93,10 @@ impl Work {
                 PollFd::from_borrowed_fd(ingress.receive.readiness(), PollFlags::IN)
             }),
         );
-        // Interrupted by a signal: the loop looks again anyway.
+        // A signal interrupts `poll`, which is harmless because the loop checks again.
         let count = poll(&mut descriptors, timeout.as_ref()).unwrap_or(0);
         readable.clear();
-        // Errors count too: to receive says what they are.
+        // Errors count as readable: receiving reports them.
         readable.extend(
             descriptors.iter().map(|descriptor| count != 0 && !descriptor.revents().is_empty()),
         );
@@ -112,7 +109,7 @@ impl Work {
         }
         if has_new {
             let mut events = [MaybeUninit::uninit(); 16];
-            // What there is no room for is still there next time.
+            // Events that do not fit are reported by the next call.
             let events = epoll::wait(poller, &mut events, Some(&Timespec::default()))
                 .map_or(&mut [][..], |(events, _)| events);
             for event in events {
@@ -127,35 +124,35 @@ impl Work {
             bell.silence();
             ingress
                 .iter_mut()
-                .filter(|ingress| ingress.watching)
+                .filter(|ingress| ingress.waits_for_worker)
                 .for_each(|ingress| ingress.ready = true);
         }
     }
 }
 
-/// Leaves a queue alone for a while.
+/// Stops polling a queue until the given time.
 pub(super) fn pause(poller: &OwnedFd, ingress: &mut Ingress, until: u64) {
     unwatch(poller, ingress);
     ingress.ready = false;
     ingress.paused_until = Some(until);
 }
 
-/// Has only what is new of a queue end a wait, and once what is there already.
+/// Makes a queue edge-triggered, and reports packets that it already has once.
 fn watch(poller: &OwnedFd, ingress: &mut Ingress) {
     let (data, flags) =
         (epoll::EventData::new_u64(ingress.token), epoll::EventFlags::IN | epoll::EventFlags::ET);
-    let how = if ingress.edge { epoll::modify } else { epoll::add };
+    let how = if ingress.edge_triggered { epoll::modify } else { epoll::add };
     match how(poller, ingress.receive.readiness(), data, flags) {
-        Ok(()) => ingress.edge = true,
+        Ok(()) => ingress.edge_triggered = true,
         Err(error) => {
-            tracing::error!(port = %ingress.shared.name, %error, "the port's packets cannot be waited for")
+            tracing::error!(port = %ingress.shared.name, %error, "cannot wait for the port's packets")
         }
     }
 }
 
-/// Has a queue's packets end a wait as long as there are any.
+/// Makes a queue level-triggered again.
 pub(super) fn unwatch(poller: &OwnedFd, ingress: &mut Ingress) {
-    if std::mem::take(&mut ingress.edge) {
+    if std::mem::take(&mut ingress.edge_triggered) {
         let _ = epoll::delete(poller, ingress.receive.readiness());
     }
 }

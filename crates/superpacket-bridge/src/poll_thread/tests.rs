@@ -1,4 +1,4 @@
-//! Threads whose ports panic.
+//! Tests of threads whose ports panic.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -12,12 +12,12 @@ use superpacket_port::{Buffer, Outgoing, Port, Progress, Receive, Transmit, TxBa
 use superpacket_steer::{CpuMask, FlowHashKey};
 
 use super::*;
+use crate::command::ReservedMemory;
 use crate::monitor::MonitorSettings;
-use crate::order::SetAside;
 use crate::runtime::tests::shared_as;
 use crate::settings::{InPlace, PerQueue, SteeringSettings, UsableCpus};
 
-/// Takes all frames, but panics once, or not before it may.
+/// A transmit end that panics once, when it is allowed to.
 #[derive(Debug)]
 struct PanicsOnce {
     due: Arc<AtomicBool>,
@@ -41,7 +41,7 @@ impl Transmit for PanicsOnce {
     }
 }
 
-/// A receive queue that cannot be waited for, once.
+/// A receive queue whose descriptor panics once.
 #[derive(Debug)]
 struct Touchy {
     inner: Box<dyn Receive>,
@@ -67,19 +67,19 @@ impl Receive for Touchy {
     }
 }
 
-/// A receiving thread and a worker between a link in memory and a port that may panic.
+/// A receiving thread and a worker between a memory link and a port that may panic.
 struct Bench {
     receiver: PollThread,
     worker: PollThread,
-    input: Arc<Shared>,
+    input: Arc<SharedPort>,
     monitors: Arc<Monitors>,
     epoch: Arc<AtomicU64>,
     host: MemoryPort,
     _port: MemoryPort,
     due: Arc<AtomicBool>,
-    /// The receive queue panics.
+    /// Whether the receive queue is to panic.
     touchy: Arc<AtomicBool>,
-    /// Nothing is sent.
+    /// Whether the port accepts no frames.
     held_up: Arc<AtomicBool>,
     taken: Arc<Mutex<Vec<Vec<u8>>>>,
     cpu: Cpu,
@@ -90,14 +90,14 @@ impl Bench {
         let key = HashKey::new(7);
         let (notices, _) = crossbeam_channel::unbounded();
         let epoch = Arc::<AtomicU64>::default();
-        let common = Common {
-            table: Arc::new(Table::new(64, Duration::from_secs(300))),
+        let context = ThreadContext {
+            table: Arc::new(AddressTable::new(64, Duration::from_secs(300))),
             answers: Arc::default(),
             epoch: epoch.clone(),
             notices,
             busy_poll: false,
             key,
-            steering: Arc::new(State::new(
+            steering: Arc::new(SteeringState::new(
                 SteeringSettings::default(),
                 None,
                 FlowHashKey::new(7),
@@ -113,12 +113,12 @@ impl Bench {
             pair(&MemorySettings::default(), &MemorySettings::default()).expect("descriptors");
         let cpu = UsableCpus::read().mask().first().expect("one CPU at least");
         let start = |name: &str, cpu| {
-            PollThread::start(name.into(), cpu, Arc::default(), common.clone()).expect("a thread")
+            PollThread::start(name.into(), cpu, Arc::default(), context.clone()).expect("a thread")
         };
         let (receiver, worker) = (start("receiver", None), start("worker", Some(cpu)));
         let handle = worker.handle();
-        common.steering.change(|now| drop(now.workers.insert(cpu, handle)));
-        let (input, output) = (Arc::new(shared_as(0, |_| ())), Arc::new(shared_as(1, |_| ())));
+        context.steering.change(|now| drop(now.workers.insert(cpu, handle)));
+        let (input, forwarder) = (Arc::new(shared_as(0, |_| ())), Arc::new(shared_as(1, |_| ())));
         let (due, taken) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Vec<u8>>>>::default());
         let (touchy, held_up) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         let receive_end =
@@ -132,30 +132,30 @@ impl Bench {
                 Vec::new()
             };
             let transmit = port.transmitter().expect("memory has many");
-            thread.order(Order::Open {
+            thread.send_command(ThreadCommand::Open {
                 shared: input.clone(),
                 receivers,
                 transmit,
-                set_aside: SetAside::default(),
+                reserved: ReservedMemory::default(),
             });
             let transmit = Box::new(PanicsOnce {
                 due: due.clone(),
                 held_up: held_up.clone(),
                 taken: taken.clone(),
             });
-            thread.order(Order::Open {
-                shared: output.clone(),
+            thread.send_command(ThreadCommand::Open {
+                shared: forwarder.clone(),
                 receivers: Vec::new(),
                 transmit,
-                set_aside: SetAside::default(),
+                reserved: ReservedMemory::default(),
             });
         }
         Bench {
             receiver,
             worker,
             input,
-            monitors: common.monitors,
-            epoch: common.epoch,
+            monitors: context.monitors,
+            epoch: context.epoch,
             host,
             _port: port,
             due,
@@ -166,7 +166,7 @@ impl Bench {
         }
     }
 
-    /// Steers to the worker, or no longer.
+    /// Switches steering to the worker on or off.
     fn steer(&self, on: bool) {
         let mask: CpuMask = Some(self.cpu).into_iter().filter(|_| on).collect();
         self.input.change_steering(|steering| steering.rps_cpus = PerQueue::all(mask));
@@ -174,7 +174,7 @@ impl Bench {
         self.receiver.wake();
     }
 
-    /// Sends so many frames of a flow.
+    /// Sends this many frames of a flow.
     fn send(&mut self, count: u32) {
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         let frame = superpacket_traffic::frame::Frame::udp4(100).to_bytes();
@@ -228,13 +228,14 @@ fn a_worker_that_is_not_needed_ends_when_its_last_backlog_is_closed() {
     bench.wait("all through the worker", |bench| {
         bench.taken() == 3 && bench.worker.counts.processed.value() != 0
     });
-    // It is told to go, knows it, and sleeps over an open backlog.
-    bench.worker.order(Order::Retire);
+    // The worker has received the command, and sleeps with an open backlog.
+    bench.worker.send_command(ThreadCommand::Retire);
     std::thread::sleep(Duration::from_millis(50));
     assert!(!bench.worker.is_over(), "it may still be sent something");
     bench.steer(false);
     bench.wait("the worker's end", |bench| bench.worker.is_over());
-    // Who did not hear of it in time finds nobody to give packets to, and keeps them.
+    // A receiving thread that was not notified in time has no worker to give packets to, and
+    // processes them itself.
     bench.steer(true);
     bench.send(4);
     bench.wait("what is received processes it", |bench| bench.taken() == 7);
@@ -249,16 +250,16 @@ fn a_receiving_thread_that_panics_loses_what_it_had_and_goes_on() {
     bench.send(7);
     bench.wait("a panic", |bench| bench.receiver.counts.panics.value() == 1);
     bench.send(9);
-    // How many of the seven were in its hands is for the threads to settle: each is lost and
-    // counted, or sent.
+    // How many of the seven were in the thread's hands is a race; each is either lost and counted,
+    // or sent.
     bench.wait("all others", |bench| bench.taken() as u64 + bench.lost() == 21);
     assert!((1..=7).contains(&bench.lost()), "{}", bench.lost());
     assert_eq!(bench.worker.counts.panics.value(), 0);
 }
 
-/// Half a copy may be left in its ring: what comes then goes through another.
+/// Part of a copy may be left in the old ring, so later copies go through a new one.
 #[test]
-fn a_thread_that_panics_begins_its_copies_for_monitors_anew() {
+fn a_thread_that_panics_reopens_its_monitor_copies() {
     let mut bench = Bench::new();
     let feed = bench.monitors.begin(MonitorSettings::default(), &[]).expect("a descriptor");
     bench.epoch.fetch_add(1, Ordering::Release);
@@ -276,7 +277,8 @@ fn a_worker_that_panics_loses_what_it_had_and_its_flows_are_not_stuck() {
     bench.steer(true);
     bench.send(5);
     bench.wait("the first five", |bench| bench.taken() == 5);
-    // The worker may be done before the receiver's round is, at the end of which it counts.
+    // The worker may finish before the receiver's round ends, and only then are the packets
+    // counted.
     bench.wait("the count", |bench| bench.input.counts.report("").steered == 5);
     bench.due.store(true, Ordering::Relaxed);
     bench.send(7);
@@ -284,7 +286,7 @@ fn a_worker_that_panics_loses_what_it_had_and_its_flows_are_not_stuck() {
     bench.send(9);
     bench.wait("all others", |bench| bench.taken() as u64 + bench.lost() == 21);
     assert!((1..=7).contains(&bench.lost()), "{}", bench.lost());
-    // Nothing of the flow counts as being there still: it moves.
+    // No packet of the flow counts as outstanding, so the flow moves.
     bench.steer(false);
     bench.send(3);
     bench.wait("the last three", |bench| bench.taken() as u64 + bench.lost() == 24);
@@ -304,7 +306,7 @@ fn a_thread_that_panics_while_it_waits_goes_on() {
 }
 
 #[test]
-fn a_device_hash_that_is_not_believed_any_more_is_a_move() {
+fn switching_off_the_device_hash_moves_flows() {
     let mut bench = Bench::new();
     bench.steer(true);
     bench.send(5);
@@ -317,7 +319,8 @@ fn a_device_hash_that_is_not_believed_any_more_is_a_move() {
         .change(|settings| settings.features = settings.features.without(Feature::ReceiveHashing));
     bench.epoch.fetch_add(1, Ordering::Release);
     bench.receiver.wake();
-    // What comes now may have another place: it waits, in the port, for what is under way.
+    // Later packets may have another place, so they wait in the port until the earlier ones are
+    // processed.
     bench.send(2);
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(bench.input.counts.report("").rx_packets, 8);

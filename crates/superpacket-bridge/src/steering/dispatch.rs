@@ -1,5 +1,5 @@
-//! What a receive queue does with each packet that it has aggregated: process it where it is, hand
-//! it to a worker, or drop it.
+//! Dispatches each aggregated packet of a receive queue: processes it in place, hands it to a
+//! worker, or drops it.
 
 use std::sync::Arc;
 
@@ -11,91 +11,92 @@ use superpacket_steer::{
 };
 
 use super::in_place::InPlaceState;
-use super::{Snapshot, State};
+use super::{SteeringSnapshot, SteeringState};
 use crate::counters::DropReason;
 use crate::handover::{BacklogSender, Completion, Doorbell, backlog};
-use crate::output::Output;
-use crate::runtime::Shared;
+use crate::output::PacketForwarder;
+use crate::runtime::SharedPort;
 use crate::settings::{HashSettings, PortSteering};
 
 /// The steering of one receive queue.
 #[derive(Debug)]
 pub(crate) struct Dispatch {
     queue: u16,
-    state: Arc<State>,
-    snapshot: Arc<Snapshot>,
+    state: Arc<SteeringState>,
+    snapshot: Arc<SteeringSnapshot>,
     steering: Steering,
     hash: HashSettings,
-    /// The port's packets come with the device's hash, if it has one (`receive-hashing`).
+    /// Whether the port's packets carry the device's hash (`receive-hashing`).
     hashed: bool,
     limit: BacklogLimit,
     places: Places,
     /// The CPUs that have a backlog.
     cpus: Vec<Cpu>,
     in_place: InPlaceState,
-    /// Packets may go elsewhere, or some that did are not done with.
-    on: bool,
-    /// What the port was told: whether packets are processed in place.
+    /// Whether packets may go to workers, or some that did are not yet processed.
+    is_active: bool,
+    /// Whether packets are processed in place, as last reported to the port.
     reported: Option<bool>,
-    counted: Counted,
+    reported_counters: ReportedCounters,
 }
 
-/// The steering's counters as of the last time that they were added to the port's.
+/// The counters of steering when they were last added to the port's.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counted {
+struct ReportedCounters {
     steering: SteeringCounters,
     hashes: HashCounters,
 }
 
-/// What came of a queue's packets in a window of its thread's [`Utilisation`](super::Utilisation).
+/// The packets of a queue that were processed in one window of its thread's
+/// [`Utilisation`](super::Utilisation).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct QueueWindow {
-    /// Received packets that were processed, here or by workers.
+    /// Received packets that were processed, in place or by workers.
     pub(crate) packets: u64,
-    /// How long workers were at those that were handed over to them, in nanoseconds.
-    pub(crate) elsewhere: u64,
+    /// Time that workers spent on the packets handed over to them, in nanoseconds.
+    pub(crate) worker_time: u64,
 }
 
 impl QueueWindow {
-    /// Two queues together.
+    /// Returns the sums of two queues.
     pub(crate) const fn plus(self, other: QueueWindow) -> QueueWindow {
         QueueWindow {
             packets: self.packets + other.packets,
-            elsewhere: self.elsewhere + other.elsewhere,
+            worker_time: self.worker_time + other.worker_time,
         }
     }
 }
 
-/// Does a receive queue wait for a worker?
+/// Whether a receive queue waits for a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Watch {
-    /// No.
-    Nothing,
-    /// Yes: its thread is woken when one goes on.
-    Waits,
-    /// It did, and one has gone on.
-    GoOn,
+pub(crate) enum WorkerWait {
+    /// The queue waits for no worker.
+    NotWaiting,
+    /// The queue waits; its thread is woken when a worker goes on.
+    Waiting,
+    /// The queue waited, and a worker has gone on.
+    Resumed,
 }
 
-/// By CPU: the way there, and how far it has come.
+/// The backlog to each CPU and its progress, and those of packets processed in place.
 #[derive(Debug, Default)]
 struct Places {
-    /// Packets processed here and sent.
+    /// Packets that were processed in place and sent.
     here: u64,
-    /// Packets processed here.
-    here_tail: u64,
+    /// Packets that were processed in place.
+    in_place_tail: u64,
     completions: Vec<Option<Arc<Completion>>>,
     backlogs: Vec<Option<Backlog>>,
-    /// The received packets that those processed here stood for.
-    here_received: u64,
-    /// What had been processed when the thread asked last.
-    asked: QueueWindow,
+    /// Received packets merged in the packets that were processed in place.
+    in_place_received: u64,
+    /// The values at the thread's last query.
+    last_query: QueueWindow,
 }
 
 #[derive(Debug)]
 struct Backlog {
     sender: BacklogSender,
-    /// Nothing is sent there any more but packets of flows that cannot move yet.
+    /// Whether the backlog is being closed: it takes only packets of flows that cannot move yet.
     leaving: bool,
 }
 
@@ -105,7 +106,8 @@ impl Places {
     }
 }
 
-/// What each place has completed, apart from its backlog, which changes while this is read.
+/// The packets completed at each place. Separate from the backlogs, which change while this is
+/// read.
 struct PlaceCompletions<'a> {
     here: u64,
     completions: &'a [Option<Arc<Completion>>],
@@ -125,7 +127,7 @@ impl Completions for PlaceCompletions<'_> {
     }
 }
 
-/// What these places have completed.
+/// Returns the packets completed at these places.
 macro_rules! completions {
     ($places:expr) => {
         PlaceCompletions { here: $places.here, completions: &$places.completions }
@@ -133,11 +135,11 @@ macro_rules! completions {
 }
 
 impl Dispatch {
-    /// Steers nothing yet.
-    pub(crate) fn new(state: Arc<State>, queue: u16) -> Self {
+    /// Returns a dispatcher that does not steer yet.
+    pub(crate) fn new(state: Arc<SteeringState>, queue: u16) -> Self {
         let snapshot = state.now();
         let hash = snapshot.settings.hash.clone();
-        // The flow limit is made when settings are looked at for the first time.
+        // The flow limit is created when settings are first read.
         let limit = BacklogLimit::new(snapshot.settings.max_backlog, None);
         Dispatch {
             queue,
@@ -150,24 +152,24 @@ impl Dispatch {
             places: Places::default(),
             cpus: Vec::new(),
             in_place: InPlaceState::new(),
-            on: false,
+            is_active: false,
             reported: None,
-            counted: Counted::default(),
+            reported_counters: ReportedCounters::default(),
         }
     }
 
-    /// Settings or workers have changed. What was received before has been steered; with `hashed`,
-    /// what comes has the device's hash.
-    pub(crate) fn refresh(&mut self, shared: &Arc<Shared>, bell: &Arc<Doorbell>, hashed: bool) {
+    /// Rereads settings and workers. All packets received earlier have been dispatched. `hashed`
+    /// says whether later ones carry the device's hash.
+    pub(crate) fn refresh(&mut self, shared: &Arc<SharedPort>, bell: &Arc<Doorbell>, hashed: bool) {
         self.snapshot = self.state.now();
         let settings = &self.snapshot.settings;
-        // Either gives flows other hashes, and so other places.
+        // Either change gives flows other hashes, and so other places.
         if settings.hash != self.hash || hashed != std::mem::replace(&mut self.hashed, hashed) {
             self.hash = settings.hash.clone();
             self.steering.set_hasher(self.hash.hasher(self.state.key));
-            // A new hasher begins at 0. What the old one did was added at the end of the last
+            // A new hasher starts at 0. The old one's counts were added at the end of the last
             // round.
-            self.counted.hashes = HashCounters::default();
+            self.reported_counters.hashes = HashCounters::default();
         }
         self.steering.set_move_policy(settings.move_policy);
         self.limit.max_backlog = settings.max_backlog;
@@ -175,7 +177,7 @@ impl Dispatch {
             match settings.flow_limit() {
                 Ok(limit) => self.limit.flow_limit = limit,
                 Err(error) => {
-                    tracing::error!(port = %shared.name, queue = self.queue, %error, "the flow limit is as before")
+                    tracing::error!(port = %shared.name, queue = self.queue, %error, "the flow limit is unchanged")
                 }
             }
         }
@@ -183,7 +185,7 @@ impl Dispatch {
         if let Err(error) =
             self.steering.set_flow_count(u64::from(*wanted.rps_flow_cnt.queue(self.queue)))
         {
-            tracing::error!(port = %shared.name, queue = self.queue, %error, "rps_flow_cnt is as before");
+            tracing::error!(port = %shared.name, queue = self.queue, %error, "rps_flow_cnt is unchanged");
         }
         self.steering.set_sock_flows(self.snapshot.sock_flows.clone());
         self.steering.set_mask(wanted.rps_cpus.queue(self.queue));
@@ -197,8 +199,8 @@ impl Dispatch {
         self.limit.flow_limit.as_ref().map_or(0, |limit| limit.table_length())
     }
 
-    /// Opens and closes backlogs, as the mask and the workers want it.
-    fn arrange(&mut self, shared: &Arc<Shared>, bell: &Arc<Doorbell>, wanted: &PortSteering) {
+    /// Opens and closes backlogs to match the mask and the workers.
+    fn arrange(&mut self, shared: &Arc<SharedPort>, bell: &Arc<Doorbell>, wanted: &PortSteering) {
         let rfs = self.snapshot.sock_flows.is_some() && *wanted.rps_flow_cnt.queue(self.queue) != 0;
         let mask = wanted.rps_cpus.queue(self.queue);
         let mut online = CpuMask::EMPTY;
@@ -215,8 +217,8 @@ impl Dispatch {
                 .clone();
             match &mut self.places.backlogs[index] {
                 Some(backlog) if !backlog.sender.leads_to(&worker.bell) => {
-                    // To the CPU's earlier worker: what is there must be done with before the new
-                    // one gets anything.
+                    // The backlog leads to the CPU's earlier worker. Its packets must be processed
+                    // before the new worker gets any.
                     backlog.leaving = true;
                     continue;
                 }
@@ -251,11 +253,11 @@ impl Dispatch {
                 .filter(|(_, backlog)| backlog.is_some())
                 .filter_map(|(index, _)| Cpu::new(index)),
         );
-        self.on = !self.cpus.is_empty();
+        self.is_active = !self.cpus.is_empty();
     }
 
-    /// Closes backlogs that are to be left, as far as all that was sent there is done with.
-    pub(crate) fn leave(&mut self, shared: &Arc<Shared>, bell: &Arc<Doorbell>) {
+    /// Closes the backlogs to be left whose packets have all been processed.
+    pub(crate) fn leave(&mut self, shared: &Arc<SharedPort>, bell: &Arc<Doorbell>) {
         if !self.is_leaving() {
             return;
         }
@@ -278,16 +280,16 @@ impl Dispatch {
         self.places.backlogs.iter().flatten().any(|backlog| backlog.leaving)
     }
 
-    /// Must everything wait, because the hash has changed and packets of the old one are not done
-    /// with?
+    /// Returns whether all packets must wait, because the hash has changed and packets of the old
+    /// hash are not yet processed.
     pub(crate) fn must_wait(&mut self) -> bool {
         self.steering.is_waiting(&completions!(self.places))
     }
 
-    /// So many packets were received.
+    /// Counts received packets.
     #[inline]
-    pub(crate) fn received(&mut self, shared: &Shared, packets: usize, now: u64) {
-        if self.on {
+    pub(crate) fn received(&mut self, shared: &SharedPort, packets: usize, now: u64) {
+        if self.is_active {
             let before = self.in_place.is_in_place();
             let in_place = self.in_place.received(packets, now);
             if in_place != before {
@@ -297,74 +299,83 @@ impl Dispatch {
         }
     }
 
-    /// Does it follow the utilisation of the thread? Says what came of its packets since it was
-    /// asked last.
+    /// Returns what happened to the queue's packets since the last call; `None` unless the queue
+    /// follows the thread's utilisation.
     pub(crate) fn take_window(&mut self) -> Option<QueueWindow> {
         let places = &mut self.places;
-        let here = QueueWindow { packets: places.here_received, elsewhere: 0 };
+        let here = QueueWindow { packets: places.in_place_received, worker_time: 0 };
         let of = |completion: &Arc<Completion>| QueueWindow {
             packets: completion.received(),
-            elsewhere: completion.spent(),
+            worker_time: completion.spent(),
         };
         let all = places.completions.iter().flatten().map(of).fold(here, QueueWindow::plus);
-        let before = std::mem::replace(&mut places.asked, all);
-        // Where a worker takes the place of another, both may add at a time, and one sum be lost.
+        let before = std::mem::replace(&mut places.last_query, all);
+        // While one worker replaces another, both may add at once, and one sum may be lost.
         let window = QueueWindow {
             packets: all.packets.saturating_sub(before.packets),
-            elsewhere: all.elsewhere.saturating_sub(before.elsewhere),
+            worker_time: all.worker_time.saturating_sub(before.worker_time),
         };
-        (self.on && self.in_place.is_automatic()).then_some(window)
+        (self.is_active && self.in_place.is_automatic()).then_some(window)
     }
 
-    /// The thread can do all the work alone, or cannot.
-    pub(crate) fn follow(&mut self, shared: &Shared, in_place: bool) {
+    /// Sets whether the thread can do all the work alone.
+    pub(crate) fn follow(&mut self, shared: &SharedPort, in_place: bool) {
         let in_place = self.in_place.set_automatic(in_place);
         self.steering.set_in_place(in_place);
         self.report_place(shared);
     }
 
-    /// Tells the port whether packets are processed in place although there are workers, and how
-    /// often that switched. A switch need not be in a round with packets.
-    fn report_place(&mut self, shared: &Shared) {
+    /// Reports to the port whether packets are processed in place although there are workers, and
+    /// the number of switches. A switch may occur in a round without packets.
+    fn report_place(&mut self, shared: &SharedPort) {
         shared.counts.in_place_switches.add(self.in_place.take_switches());
-        let in_place = self.on && self.in_place.is_in_place();
+        let in_place = self.is_active && self.in_place.is_in_place();
         if self.reported.replace(in_place) != Some(in_place) {
             shared.set_in_place(self.queue, in_place);
         }
     }
 
-    /// Is all processed in place, with nothing left elsewhere? It then waits as a queue without
-    /// mask does.
-    pub(crate) fn is_all_here(&self) -> bool {
-        !self.on
+    /// Returns whether all packets are processed in place and none are with workers. The queue then
+    /// waits like one without a mask.
+    pub(crate) fn is_all_in_place(&self) -> bool {
+        !self.is_active
             || self.in_place.is_in_place()
                 && !self.is_outstanding()
                 && !self.is_leaving()
                 && !self.is_stuck()
     }
 
-    /// Sends a packet on its way: by `output`, or to a worker.
+    /// Forwards a packet by `forwarder`, or hands it to a worker.
     #[inline]
     pub(crate) fn forward(
         &mut self,
-        shared: &Shared,
-        output: &mut Output,
+        shared: &SharedPort,
+        forwarder: &mut PacketForwarder,
         packet: SuperPacket<'_, Buffer>,
     ) {
-        if self.on { self.steer(shared, output, packet) } else { output.forward(shared, packet) }
+        if self.is_active {
+            self.steer(shared, forwarder, packet)
+        } else {
+            forwarder.forward(shared, packet)
+        }
     }
 
-    fn steer(&mut self, shared: &Shared, output: &mut Output, mut packet: SuperPacket<'_, Buffer>) {
+    fn steer(
+        &mut self,
+        shared: &SharedPort,
+        forwarder: &mut PacketForwarder,
+        mut packet: SuperPacket<'_, Buffer>,
+    ) {
         let Dispatch { steering, places, limit, .. } = self;
-        // Nothing is received while all must wait, so there is a choice.
+        // While packets must wait no packet is received, so there is a choice.
         let Some(choice) = steering.choose_super_packet(&packet, &completions!(places)) else {
-            return output.forward(shared, packet);
+            return forwarder.forward(shared, packet);
         };
         let Place::Cpu(cpu) = choice.place() else {
             choice.enqueued();
-            places.here_tail += 1;
-            places.here_received += u64::from(packet.metadata.packets);
-            return output.forward(shared, packet);
+            places.in_place_tail += 1;
+            places.in_place_received += u64::from(packet.metadata.packets);
+            return forwarder.forward(shared, packet);
         };
         let packets = u64::from(packet.metadata.packets);
         let queued = choice.queued(&completions!(places)) as usize;
@@ -373,34 +384,36 @@ impl Dispatch {
             Admission::BacklogFull => return shared.counts.dropped(DropReason::Backlog, packets),
             Admission::FlowLimit => return shared.counts.dropped(DropReason::FlowLimit, packets),
         }
-        // Where packets are not done with, the backlog stays open.
+        // A backlog stays open until its packets are processed.
         let Some(backlog) = places.backlog(cpu) else {
             return shared.counts.dropped(DropReason::Backlog, packets);
         };
-        // As the kernel keeps it with the packet: whoever processes it need not compute it again.
+        // Kept with the packet, as in the kernel, so that it need not be computed again.
         packet.metadata.hash = choice.hash();
         choice.enqueued();
         backlog.sender.push(&mut packet);
     }
 
-    /// All that was processed here has been sent: hands over what waits, and wakes workers.
-    pub(crate) fn end_of_round(&mut self, shared: &Shared) {
-        if !self.on {
+    /// Ends a round in which all packets processed in place were sent: hands over waiting packets,
+    /// and wakes workers.
+    pub(crate) fn end_of_round(&mut self, shared: &SharedPort) {
+        if !self.is_active {
             return;
         }
         let places = &mut self.places;
-        places.here = places.here_tail;
+        places.here = places.in_place_tail;
         let mut woken = 0;
         for &cpu in &self.cpus {
             if let Some(backlog) = places.backlog(cpu) {
                 woken += u64::from(backlog.sender.end_of_round());
             }
         }
-        let now = Counted {
+        let now = ReportedCounters {
             steering: *self.steering.counters(),
             hashes: *self.steering.hasher().counters(),
         };
-        let (before, counts) = (std::mem::replace(&mut self.counted, now), &shared.counts);
+        let (before, counts) =
+            (std::mem::replace(&mut self.reported_counters, now), &shared.counts);
         counts.steered.add(now.steering.steered - before.steering.steered);
         counts.in_place.add(now.steering.here - before.steering.here);
         counts.flow_moves.add(now.steering.moves - before.steering.moves);
@@ -410,28 +423,28 @@ impl Dispatch {
         counts.wake_ups.add(woken);
     }
 
-    /// What was processed here is lost with a panic: it is done with.
+    /// Marks the packets in place as completed after a panic, in which they were lost.
     pub(crate) fn lose(&mut self) {
-        self.places.here = self.places.here_tail;
+        self.places.here = self.places.in_place_tail;
     }
 
-    /// Are packets of this queue with workers?
+    /// Returns whether packets of this queue are with workers.
     pub(crate) fn is_outstanding(&self) -> bool {
         self.cpus
             .iter()
             .any(|&cpu| self.steering.outstanding(Place::Cpu(cpu), &completions!(self.places)) != 0)
     }
 
-    /// The thread is about to sleep. If something here waits for a worker, or `crowded` says that
-    /// the port's memory does, workers are asked to say when they go on.
-    pub(crate) fn watch(&mut self, crowded: bool) -> Watch {
-        if !self.on
+    /// Prepares to sleep. If a packet waits for a worker, or `crowded` says that the port's memory
+    /// does, workers are asked to wake this thread when they go on.
+    pub(crate) fn watch(&mut self, crowded: bool) -> WorkerWait {
+        if !self.is_active
             || !(crowded && self.is_outstanding()
                 || self.must_wait()
                 || self.is_leaving()
                 || self.is_stuck())
         {
-            return Watch::Nothing;
+            return WorkerWait::NotWaiting;
         }
         let completed = |dispatch: &Self| {
             dispatch
@@ -446,18 +459,22 @@ impl Dispatch {
                 completion.watch.fall_asleep();
             }
         }
-        // What was done before the watch, nobody says; and where nothing is left, nobody will say
-        // anything.
-        if completed(self) != before || !self.is_outstanding() { Watch::GoOn } else { Watch::Waits }
+        // Progress made before the request is not signalled. If no packets are left, no signal will
+        // come.
+        if completed(self) != before || !self.is_outstanding() {
+            WorkerWait::Resumed
+        } else {
+            WorkerWait::Waiting
+        }
     }
 
-    /// Do packets wait for room on their way to a worker?
+    /// Returns whether packets wait for room in a backlog.
     pub(crate) fn is_stuck(&self) -> bool {
         self.places.backlogs.iter().flatten().any(|backlog| backlog.sender.is_stuck())
     }
 
-    /// May packets go to workers?
+    /// Returns whether packets may go to workers.
     pub(crate) const fn is_on(&self) -> bool {
-        self.on
+        self.is_active
     }
 }

@@ -1,32 +1,30 @@
-//! When handing over does not pay: with little to do, packets are processed where they are
-//! received.
+//! Processes packets in place while the load is too low for steering to pay.
 
 use crate::settings::InPlace;
 
-/// How long packets are counted before the rate is looked at, in nanoseconds.
+/// Time over which packets are counted for a rate, in nanoseconds.
 const WINDOW: u64 = 10_000_000;
 
 /// Whether a receive queue is processed in place now.
 ///
-/// A rate is followed here: to steering it goes as soon as the rate is reached, back only when
-/// there has been less than half of it for a whole window: a rate near the mark does not switch to
-/// and fro. How busy the thread is, [`Utilisation`](super::Utilisation) follows for all of a
-/// thread's queues.
+/// With a rate as threshold, the queue is steered as soon as the rate is reached. It returns only
+/// after a whole window with less than half of it, so it does not flap near the threshold. The
+/// thread's load is followed by [`Utilisation`](super::Utilisation), for all its queues.
 #[derive(Clone, Debug)]
 pub(super) struct InPlaceState {
     setting: InPlace,
     in_place: bool,
-    /// What the thread's utilisation asks for.
+    /// The choice by the thread's utilisation.
     automatic: bool,
-    /// When the window began, in nanoseconds.
+    /// Start of the window, in nanoseconds.
     start: u64,
     packets: u64,
-    /// Those that have not been taken yet.
+    /// Number of switches since the last query.
     switches: u64,
 }
 
 impl InPlaceState {
-    /// Steers always. A thread that has not begun has time.
+    /// Returns a state that always steers. A new thread counts as idle.
     pub(super) const fn new() -> Self {
         InPlaceState {
             setting: InPlace::NEVER,
@@ -38,7 +36,7 @@ impl InPlaceState {
         }
     }
 
-    /// Sets what is followed; says whether packets are processed in place now.
+    /// Sets the criterion, and returns whether packets are processed in place now.
     pub(super) fn set(&mut self, setting: InPlace) -> bool {
         if self.setting != setting {
             self.setting = setting;
@@ -51,7 +49,8 @@ impl InPlaceState {
         self.in_place
     }
 
-    /// The thread's utilisation asks for this; says whether packets are processed in place now.
+    /// Sets the choice by the thread's utilisation, and returns whether packets are processed in
+    /// place now.
     pub(super) fn set_automatic(&mut self, in_place: bool) -> bool {
         self.automatic = in_place;
         if self.is_automatic() && self.in_place != in_place {
@@ -60,17 +59,17 @@ impl InPlaceState {
         self.in_place
     }
 
-    /// Is the thread's utilisation followed?
+    /// Returns whether the thread's utilisation decides.
     pub(super) fn is_automatic(&self) -> bool {
         self.setting == InPlace::Automatic
     }
 
-    /// Are packets processed in place now?
+    /// Returns whether packets are processed in place now.
     pub(super) const fn is_in_place(&self) -> bool {
         self.in_place
     }
 
-    /// So many packets came; says whether this and what follows is processed in place.
+    /// Counts received packets, and returns whether these and later ones are processed in place.
     #[inline]
     pub(super) fn received(&mut self, packets: usize, now: u64) -> bool {
         if let InPlace::Below(rate @ 1..) = self.setting {
@@ -79,7 +78,7 @@ impl InPlaceState {
         self.in_place
     }
 
-    /// How often it switched since this was asked last.
+    /// Returns the number of switches since the last call.
     pub(super) const fn take_switches(&mut self) -> u64 {
         std::mem::replace(&mut self.switches, 0)
     }
@@ -89,7 +88,7 @@ impl InPlaceState {
         let rate =
             |packets: u64, time: u64| u128::from(packets) * 1_000_000_000 / u128::from(time.max(1));
         let passed = now.saturating_sub(self.start);
-        // As many as a whole window would have: there is no need to wait for its end.
+        // A whole window's packets have arrived, so its end need not be awaited.
         let reached = rate(self.packets, passed.max(WINDOW)) >= u128::from(below);
         let is_quiet = passed >= WINDOW && rate(self.packets, passed) < u128::from(below / 2);
         let due = if self.in_place { reached } else { is_quiet };
@@ -111,7 +110,7 @@ impl InPlaceState {
 mod tests {
     use super::*;
 
-    /// Sends at a rate for some windows, a packet at a time; says in place or not at the end.
+    /// Receives at a rate for some windows, one packet at a time, and returns the final state.
     fn run(state: &mut InPlaceState, now: &mut u64, rate: u64, windows: u64) -> bool {
         let gap = 1_000_000_000 / rate;
         let end = *now + windows * WINDOW;
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn automatic_is_as_the_thread_says_whatever_the_rate() {
+    fn automatic_mode_follows_the_thread_at_any_rate() {
         let (mut state, mut now) = (InPlaceState::new(), 0);
         assert!(state.set(InPlace::Automatic), "a thread that has not begun has time");
         assert!(run(&mut state, &mut now, 1_000_000, 3));

@@ -1,10 +1,10 @@
-//! Steering in the bridge: what a receive queue does with each packet.
+//! Steering in the bridge: chooses a CPU for each packet of a receive queue.
 
 mod dispatch;
 mod in_place;
 mod state;
 mod utilisation;
 
-pub(crate) use dispatch::{Dispatch, QueueWindow, Watch};
-pub(crate) use state::{Snapshot, State, WorkerHandle};
+pub(crate) use dispatch::{Dispatch, QueueWindow, WorkerWait};
+pub(crate) use state::{SteeringSnapshot, SteeringState, WorkerHandle};
 pub(crate) use utilisation::Utilisation;

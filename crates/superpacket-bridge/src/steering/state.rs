@@ -1,5 +1,4 @@
-//! What all threads go by when they steer: settings, the table of RFS, and the workers that there
-//! are.
+//! The steering state that all threads share: settings, the RFS table and the workers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -7,23 +6,24 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crossbeam_channel::Sender;
 use superpacket_steer::{Cpu, FlowHashKey, SockFlowTable};
 
+use crate::command::ThreadCommand;
 use crate::handover::{BacklogReceiver, Doorbell, WorkerLifetime};
-use crate::order::Order;
-use crate::runtime::Shared;
+use crate::runtime::SharedPort;
 use crate::settings::{InPlace, SteeringSettings};
 
-/// How a worker is reached.
+/// A handle to reach a worker.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerHandle {
-    pub(crate) orders: Sender<Order>,
+    pub(crate) commands: Sender<ThreadCommand>,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) lifetime: Arc<WorkerLifetime>,
 }
 
 impl WorkerHandle {
-    /// Gives the worker a backlog to empty; `false` if it has ended, and another is being made.
-    pub(crate) fn give(&self, backlog: BacklogReceiver<Arc<Shared>>) -> bool {
-        let taken = self.lifetime.give(|| self.orders.send(Order::Backlog(backlog)).is_ok());
+    /// Gives the worker a backlog; `false` if the worker has ended and is being replaced.
+    pub(crate) fn give(&self, backlog: BacklogReceiver<Arc<SharedPort>>) -> bool {
+        let taken =
+            self.lifetime.give(|| self.commands.send(ThreadCommand::Backlog(backlog)).is_ok());
         if taken {
             self.bell.force();
         }
@@ -31,46 +31,50 @@ impl WorkerHandle {
     }
 }
 
-/// What holds at one time.
+/// A snapshot of the steering state.
 #[derive(Clone, Debug)]
-pub(crate) struct Snapshot {
+pub(crate) struct SteeringSnapshot {
     pub(crate) settings: SteeringSettings,
     pub(crate) sock_flows: Option<Arc<SockFlowTable>>,
     pub(crate) workers: BTreeMap<Cpu, WorkerHandle>,
 }
 
-/// What holds now. Threads look at it when the bridge's epoch changes.
+/// The current steering state. Threads reread it when the bridge's epoch changes.
 #[derive(Debug)]
-pub(crate) struct State {
-    now: RwLock<Arc<Snapshot>>,
-    /// The secret key of the keyed hash.
+pub(crate) struct SteeringState {
+    now: RwLock<Arc<SteeringSnapshot>>,
+    /// The secret key of the flow hash.
     pub(crate) key: FlowHashKey,
-    /// Holds for ports whose settings say nothing of processing in place.
+    /// The in-place mode of ports that do not set one.
     pub(crate) in_place: InPlace,
 }
 
-impl State {
-    /// No worker.
+impl SteeringState {
+    /// Returns a state without workers.
     pub(crate) fn new(
         settings: SteeringSettings,
         sock_flows: Option<Arc<SockFlowTable>>,
         key: FlowHashKey,
         in_place: InPlace,
     ) -> Self {
-        State {
-            now: RwLock::new(Arc::new(Snapshot { settings, sock_flows, workers: BTreeMap::new() })),
+        SteeringState {
+            now: RwLock::new(Arc::new(SteeringSnapshot {
+                settings,
+                sock_flows,
+                workers: BTreeMap::new(),
+            })),
             key,
             in_place,
         }
     }
 
-    /// What holds now.
-    pub(crate) fn now(&self) -> Arc<Snapshot> {
+    /// Returns the current state.
+    pub(crate) fn now(&self) -> Arc<SteeringSnapshot> {
         self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes it. Who does so must have threads look at it.
-    pub(crate) fn change(&self, change: impl FnOnce(&mut Snapshot)) {
+    /// Changes the state. The caller must notify the threads.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut SteeringSnapshot)) {
         let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
         change(Arc::make_mut(&mut now));
     }

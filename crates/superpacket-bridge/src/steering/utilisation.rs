@@ -1,105 +1,100 @@
-//! How busy a receiving thread is, whether it can do the work of its queues alone, and whether it
-//! has done more since it hands packets over.
+//! Decides by load whether a receiving thread processes the packets of its queues alone or hands
+//! them to workers.
 
 use std::collections::VecDeque;
 
-/// How long time is summed up before it is looked at, in nanoseconds.
+/// Length of a window, in nanoseconds.
 const WINDOW: u64 = 10_000_000;
 
-/// A thread is full if it is busy for so much of a window, in percent.
+/// Busy share of a window from which on a thread counts as full, in percent.
 const FULL: u64 = 80;
 
-/// A thread that is full in so many windows, one after the other, tries to hand over: one alone may
-/// be a thread that was kept from running.
+/// Consecutive full windows after which a thread tries to hand over. A single one may only mean
+/// that the thread was not scheduled.
 const FULL_WINDOWS: u64 = 2;
 
-/// The work is light if all of it, the workers' share included, takes less than so much of a
-/// window, in percent.
+/// Share of a window below which the work is light, workers' share included, in percent.
 const LIGHT: u64 = 45;
 
-/// If the work is light in so many windows, one after the other, the thread does it alone again.
+/// Consecutive light windows after which the thread works alone again.
 const LIGHT_WINDOWS: u64 = 10;
 
-/// So many windows are compared with so many of the other way. The first one after a switch is
-/// not: it has packets that went the other way.
+/// Number of windows that are compared between the two modes. The first window after a switch does
+/// not count, because it has packets of the other mode.
 const COMPARED: usize = 4;
 
-/// Handing over pays if so many packets a second are processed for 100 in place: it takes more of
-/// the CPUs.
-const PAYS: u128 = 105;
+/// Throughput with workers, in percent of that in place, from which on handing over pays for its
+/// additional CPU time.
+const WORTHWHILE: u128 = 105;
 
-/// Where a full window in place has fewer packets a second than this for 100 of those steered, no
-/// more of them are lost to find out.
-const HOPELESS: u128 = 75;
+/// Throughput of a full window in place, in percent of that with workers, below which a trial is
+/// ended at once because packets are being lost.
+const END_TRIAL: u128 = 75;
 
-/// How long the other way is not tried after a switch that paid, in nanoseconds; four times as long
-/// after each one in a row that did not.
+/// Time before the other mode is tried again after a successful switch, in nanoseconds. Each
+/// unsuccessful trial in a row multiplies it by four.
 const FIRST_WAIT: u64 = 200_000_000;
 
-/// At most so long a full thread does not try to hand over.
+/// Maximum time for which a full thread does not try to hand over, in nanoseconds.
 const LONGEST_IN_PLACE: u64 = FIRST_WAIT << 6;
 
-/// At most so long a thread that hands over does not try to work alone: packets are lost where it
-/// cannot. It tries at once if it has fewer packets than [`HOPELESS`] says of those that it had
-/// when it tried last.
+/// Maximum time for which a thread that hands over does not try to work alone, in nanoseconds.
+/// Long, since a failed trial loses packets. It tries at once if throughput falls below
+/// [`END_TRIAL`] percent of that at its last trial.
 const LONGEST_STEERED: u64 = FIRST_WAIT << 10;
 
-/// The share of time that a receiving thread is busy, what it gets done, and what follows for
-/// queues that are processed [in place by themselves](crate::settings::InPlace::Automatic).
+/// The busy share and throughput of a receiving thread, from which it decides for queues with
+/// [automatic in-place processing](crate::settings::InPlace::Automatic).
 ///
-/// Busy is the time of rounds that had packets, by the clock: sleeping in between is not, nor
-/// looking in vain. Time in which others were given the CPU counts: more packets wait meanwhile. A
-/// thread that has more to do than it can never finds nothing, however little of a CPU it is given.
-/// As long as the thread is not full, handing packets over brings nothing but wake-ups. When it is,
-/// handing them over may bring more, or less: where those that send wait for answers, a thread can
-/// be full and yet all that could come does, and the workers take CPUs, caches and time from the
-/// hosts. So it is tried, and kept if more packets a second are processed; from time to time the
-/// other way is tried again. Once all the work, its own and what workers did for its queues, would
-/// fit well below full again, the thread does it alone.
+/// Rounds with packets count as busy by the clock, even while other threads have the CPU; sleep and
+/// empty rounds do not. A thread that is not full gains only wake-ups by handing over. A full
+/// thread tries to hand over, and keeps to it if more packets per second are processed. It tries
+/// the other mode again from time to time. When all work would fit on the thread well below full,
+/// it works alone again.
 #[derive(Clone, Debug)]
 pub(crate) struct Utilisation {
     in_place: bool,
-    /// When the window began, in nanoseconds.
+    /// Start of the window, in nanoseconds.
     start: u64,
-    /// Busy time in the window.
+    /// Busy time in the window, in nanoseconds.
     busy: u64,
-    /// The windows in a row that speak for the other way: full ones in place, light ones else.
+    /// Consecutive windows in favour of the other mode: full ones in place, light ones otherwise.
     windows: u64,
-    /// When the round began that is not over.
+    /// Start of the current round, in nanoseconds.
     round: u64,
-    /// That round had packets.
+    /// Whether the current round had packets.
     had_packets: bool,
-    /// What got done in the last windows of this way; in place, in those in a row that were full.
-    recent: VecDeque<Done>,
-    /// The first window since a switch is not over.
-    settles: bool,
-    /// What got done the other way, while this one is tried.
-    tried_against: Option<Done>,
-    /// What got done this way when it was compared last.
-    kept: Done,
-    /// How long the other way is not tried, and until when, in nanoseconds.
+    /// Throughput of the last windows in this mode; in place, only of consecutive full windows.
+    recent: VecDeque<Throughput>,
+    /// Whether the first window after a switch is still running.
+    is_settling: bool,
+    /// Throughput of the other mode, while this one is on trial.
+    tried_against: Option<Throughput>,
+    /// Throughput of this mode at the last comparison.
+    last_compared: Throughput,
+    /// Wait before the other mode is tried, and the time when it ends, in nanoseconds.
     wait: u64,
     not_before: u64,
 }
 
-/// So many received packets were processed in a time.
+/// A number of received packets processed in a time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Done {
+struct Throughput {
     packets: u64,
-    /// In nanoseconds.
+    /// The time in nanoseconds.
     time: u64,
 }
 
-impl Done {
-    /// Is this at least so many percent of the other's packets a second?
-    fn reaches(self, percent: u128, other: Done) -> bool {
+impl Throughput {
+    /// Returns whether this is at least `percent` of the other's packets per second.
+    fn reaches(self, percent: u128, other: Throughput) -> bool {
         let crosswise = |packets: u64, time: u64| u128::from(packets) * u128::from(time);
         crosswise(self.packets, other.time) * 100 >= crosswise(other.packets, self.time) * percent
     }
 }
 
 impl Utilisation {
-    /// Has nothing to do.
+    /// Returns the state of an idle thread.
     pub(crate) const fn new() -> Self {
         Utilisation {
             in_place: true,
@@ -109,15 +104,15 @@ impl Utilisation {
             round: 0,
             had_packets: false,
             recent: VecDeque::new(),
-            settles: false,
+            is_settling: false,
             tried_against: None,
-            kept: Done { packets: 0, time: 1 },
+            last_compared: Throughput { packets: 0, time: 1 },
             wait: FIRST_WAIT,
             not_before: 0,
         }
     }
 
-    /// A round begins, and with it ends the one before.
+    /// Ends the last round, and begins a new one.
     #[inline]
     pub(crate) fn begin(&mut self, now: u64) {
         if self.had_packets {
@@ -126,45 +121,45 @@ impl Utilisation {
         (self.round, self.had_packets) = (now, false);
     }
 
-    /// The round that has begun found packets.
+    /// Records that the current round has packets.
     #[inline]
     pub(crate) fn found_packets(&mut self) {
         self.had_packets = true;
     }
 
-    /// Is a window over?
+    /// Returns whether the window is over.
     #[inline]
     pub(crate) fn is_due(&self, now: u64) -> bool {
         now.saturating_sub(self.start) >= WINDOW
     }
 
-    /// Ends the window, in which workers spent so many nanoseconds on what this thread handed over,
-    /// and so many received packets were processed, here or there; says whether it does the work
-    /// alone from now on.
-    pub(crate) fn end_window(&mut self, now: u64, elsewhere: u64, packets: u64) -> bool {
+    /// Ends the window. `worker_time` is the time in nanoseconds that workers spent on this
+    /// thread's packets, and `packets` the number of received packets processed anywhere. Returns
+    /// whether the thread works alone from now on.
+    pub(crate) fn end_window(&mut self, now: u64, worker_time: u64, packets: u64) -> bool {
         let passed = now.saturating_sub(self.start).max(1);
         let share = |time: u64| u128::from(time) * 100 / u128::from(passed);
         let is_full = share(self.busy) >= u128::from(FULL);
-        let is_light = share(self.busy + elsewhere) < u128::from(LIGHT);
+        let is_light = share(self.busy + worker_time) < u128::from(LIGHT);
         (self.start, self.busy) = (now, 0);
         let speaks = match self.in_place {
-            // However long it was: a thread that slept meanwhile is not full.
+            // Counts once however long it was, because a thread that slept meanwhile is not full.
             true => u64::from(is_full),
-            // One that slept had more than one window without work.
+            // A thread that slept had several windows without work.
             false if is_light => passed / WINDOW,
             false => 0,
         };
         self.windows = if speaks == 0 { 0 } else { self.windows + speaks };
         if !self.in_place && self.windows >= LIGHT_WINDOWS {
-            // What comes next is another load.
+            // The load has changed.
             (self.wait, self.not_before) = (FIRST_WAIT, now);
             self.switch(None);
             return self.in_place;
         }
-        if std::mem::take(&mut self.settles) {
+        if std::mem::take(&mut self.is_settling) {
             return self.in_place;
         }
-        let window = Done { packets, time: passed };
+        let window = Throughput { packets, time: passed };
         if self.in_place && self.tried_against.is_none() && !is_full {
             self.recent.clear();
             return self.in_place;
@@ -172,12 +167,12 @@ impl Utilisation {
         self.recent.truncate(COMPARED - 1);
         self.recent.push_front(window);
         match self.tried_against {
-            Some(other) if self.recent.len() == COMPARED => self.judge(now, other),
-            Some(other) if self.in_place && is_full && !window.reaches(HOPELESS, other) => {
-                self.judge(now, other)
+            Some(other) if self.recent.len() == COMPARED => self.end_trial(now, other),
+            Some(other) if self.in_place && is_full && !window.reaches(END_TRIAL, other) => {
+                self.end_trial(now, other)
             }
             None if self.has_much_to_do() => {
-                if !self.in_place && !self.done().reaches(HOPELESS, self.kept) {
+                if !self.in_place && !self.done().reaches(END_TRIAL, self.last_compared) {
                     (self.wait, self.not_before) = (FIRST_WAIT, now);
                 }
                 if now >= self.not_before {
@@ -189,7 +184,7 @@ impl Utilisation {
         self.in_place
     }
 
-    /// No queue follows it: it begins again as one that has nothing to do.
+    /// Restarts as an idle thread, because no queue follows the utilisation.
     pub(crate) fn restart(&mut self, now: u64) {
         *self = Utilisation {
             start: now,
@@ -199,7 +194,7 @@ impl Utilisation {
         };
     }
 
-    /// May the other way be better?
+    /// Returns whether the other mode may be better.
     fn has_much_to_do(&self) -> bool {
         if self.in_place {
             self.windows >= FULL_WINDOWS
@@ -208,31 +203,31 @@ impl Utilisation {
         }
     }
 
-    /// What got done in the last windows.
-    fn done(&self) -> Done {
-        self.recent.iter().fold(Done::default(), |sum, one| Done {
+    /// Returns the throughput of the last windows.
+    fn done(&self) -> Throughput {
+        self.recent.iter().fold(Throughput::default(), |sum, one| Throughput {
             packets: sum.packets + one.packets,
             time: sum.time + one.time,
         })
     }
 
-    /// Stays with the way that was tried, or goes back.
-    fn judge(&mut self, now: u64, other: Done) {
+    /// Keeps the mode on trial, or switches back.
+    fn end_trial(&mut self, now: u64, other: Throughput) {
         let tried = self.done();
         let (in_place, steered) = if self.in_place { (tried, other) } else { (other, tried) };
         let longest = if self.in_place { LONGEST_STEERED } else { LONGEST_IN_PLACE };
         self.tried_against = None;
-        if steered.reaches(PAYS, in_place) == self.in_place {
-            (self.kept, self.wait) = (other, (self.wait * 4).min(longest));
+        if steered.reaches(WORTHWHILE, in_place) == self.in_place {
+            (self.last_compared, self.wait) = (other, (self.wait * 4).min(longest));
             self.switch(None);
         } else {
-            (self.kept, self.wait) = (tried, FIRST_WAIT);
+            (self.last_compared, self.wait) = (tried, FIRST_WAIT);
         }
         self.not_before = now + self.wait;
     }
 
-    fn switch(&mut self, tried_against: Option<Done>) {
-        (self.in_place, self.windows, self.settles) = (!self.in_place, 0, true);
+    fn switch(&mut self, tried_against: Option<Throughput>) {
+        (self.in_place, self.windows, self.is_settling) = (!self.in_place, 0, true);
         self.tried_against = tried_against;
         self.recent.clear();
     }
@@ -242,20 +237,20 @@ impl Utilisation {
 mod tests {
     use super::*;
 
-    /// Time passes as it is told.
+    /// A simulated thread with its own clock.
     struct Simulated {
         utilisation: Utilisation,
         now: u64,
         switches: Vec<(u64, bool)>,
-        /// The time in which the thread worked alone.
+        /// Time in which the thread worked alone, in nanoseconds.
         alone: u64,
         packets: u64,
-        /// How many packets a second can be processed by handing over, in % of those in place.
+        /// Throughput with workers, in percent of that in place.
         gain: u64,
     }
 
     impl Simulated {
-        /// Handing over makes the thread three times as fast.
+        /// Returns a thread that is three times as fast with workers.
         fn new() -> Self {
             Simulated {
                 utilisation: Utilisation::new(),
@@ -267,29 +262,28 @@ mod tests {
             }
         }
 
-        /// Packets come every `period` nanoseconds, or as soon as the thread has time again. They
-        /// keep it busy for `own` percent of that while it processes all by itself. While it steers
-        /// a packet takes it so much less time as the gain says, and workers need all that the rest
-        /// takes and a tenth more.
+        /// Runs with a packet every `period` nanoseconds, or as soon as the thread is free. In
+        /// place, a packet takes `own` percent of the period. With workers, it takes this thread
+        /// less according to `gain`, and the workers the rest plus a tenth.
         fn run(&mut self, milliseconds: u64, own: u64, period: u64) -> bool {
             let end = self.now + milliseconds * 1_000_000;
-            let mut elsewhere = 0;
+            let mut worker_time = 0;
             while self.now < end {
                 let alone = period * own / 100;
                 let busy = if self.utilisation.in_place { alone } else { alone * 100 / self.gain };
-                elsewhere += alone.saturating_sub(busy) * 11 / 10;
-                self.round(busy, period.saturating_sub(busy), &mut elsewhere);
+                worker_time += alone.saturating_sub(busy) * 11 / 10;
+                self.round(busy, period.saturating_sub(busy), &mut worker_time);
             }
             self.utilisation.in_place
         }
 
-        fn round(&mut self, busy: u64, idle: u64, elsewhere: &mut u64) {
+        fn round(&mut self, busy: u64, idle: u64, worker_time: &mut u64) {
             self.utilisation.begin(self.now);
             if self.utilisation.is_due(self.now) {
                 let before = self.utilisation.in_place;
                 if self.utilisation.end_window(
                     self.now,
-                    std::mem::take(elsewhere),
+                    std::mem::take(worker_time),
                     std::mem::take(&mut self.packets),
                 ) != before
                 {
@@ -300,19 +294,19 @@ mod tests {
             self.packets += 10;
             self.alone += if self.utilisation.in_place { busy + idle } else { 0 };
             self.now += busy;
-            // The round that finds nothing, and the sleep.
+            // The empty round, and the sleep.
             self.utilisation.begin(self.now);
             self.now += idle;
         }
 
-        /// The share of the time in which it worked alone since this was asked last, in percent.
+        /// Runs, and returns the share of the time in which the thread worked alone, in percent.
         fn alone_of(&mut self, milliseconds: u64) -> u64 {
             std::mem::take(&mut self.alone) / (milliseconds * 10_000)
         }
     }
 
     #[test]
-    fn a_thread_with_time_left_works_alone_and_one_with_too_much_hands_over() {
+    fn a_light_thread_works_alone_and_a_full_one_hands_over() {
         let mut thread = Simulated::new();
         assert!(thread.run(500, 30, 50_000) && thread.run(500, 70, 50_000));
         assert!(!thread.run(100, 150, 50_000));
@@ -325,7 +319,7 @@ mod tests {
         );
         assert!(thread.run(300, 30, 50_000));
         let [_, (at, true)] = thread.switches[..] else { panic!("{:?}", thread.switches) };
-        // The window that had begun counts as well.
+        // The window that was already running counts too.
         assert!(
             (1190..1220).contains(&at),
             "a tenth of a second of light load, not {} ms",
@@ -334,11 +328,12 @@ mod tests {
     }
 
     #[test]
-    fn what_pays_is_kept_and_looked_at_again_ever_less_often() {
+    fn a_successful_trial_is_kept_and_repeated_less_and_less_often() {
         let mut thread = Simulated::new();
         thread.run(100_000, 200, 50_000);
         assert_eq!(thread.alone_of(100_000), 0, "{:?}", thread.switches);
-        // Over, and there and back again after 0.2, 0.8, 3.2, 12.8, and 51.2 seconds.
+        // It switched once, and tried the other mode and returned after 0.2, 0.8, 3.2, 12.8 and
+        // 51.2 s.
         assert_eq!(thread.switches.len(), 1 + 2 * 5, "{:?}", thread.switches);
         let trials = thread.switches[1..].chunks(2).map(|trial| trial[1].0 - trial[0].0);
         assert!(
@@ -349,8 +344,8 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_pay_is_given_up_and_tried_again_ever_less_often() {
-        // Full, but nothing more could come; or less comes, by a little and by much.
+    fn a_failed_trial_is_ended_and_repeated_less_and_less_often() {
+        // The thread is full, but throughput with workers is equal, or lower by a little or a lot.
         for (own, gain) in [(95, 300), (120, 100), (120, 104), (120, 79), (120, 30)] {
             let mut thread = Simulated::new();
             thread.gain = gain;
@@ -358,7 +353,7 @@ mod tests {
             assert!(thread.alone_of(1_000) >= 85, "{own} %, {gain} %: {:?}", thread.switches);
             thread.run(99_000, own, 50_000);
             assert!(thread.alone_of(99_000) >= 99, "{own} %, {gain} %: {:?}", thread.switches);
-            // At once, after 0.8 and 3.2 seconds, and then each 12.8.
+            // At once, after 0.8 and 3.2 s, and then every 12.8 s.
             assert_eq!(
                 thread.switches.len(),
                 2 * (3 + 7),
@@ -366,7 +361,7 @@ mod tests {
                 thread.switches
             );
         }
-        // A gain that is above the mark is taken.
+        // A gain above the threshold is kept.
         let mut thread = Simulated::new();
         thread.gain = 110;
         thread.run(10_000, 120, 50_000);
@@ -374,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn when_it_begins_to_pay_or_no_longer_does_that_is_found() {
+    fn changes_of_the_gain_are_noticed() {
         let mut thread = Simulated::new();
         for (gain, in_place) in [(79, true), (200, false), (79, true), (200, false)] {
             thread.gain = gain;
@@ -392,9 +387,9 @@ mod tests {
     }
 
     #[test]
-    fn a_first_comparison_with_a_load_that_was_still_growing_does_not_last() {
+    fn a_comparison_made_under_growing_load_is_repeated() {
         let mut thread = Simulated::new();
-        // Twenty milliseconds at less than what comes then.
+        // 20 ms with less throughput than follows.
         thread.gain = 79;
         thread.run(30, 100, 100_000);
         thread.run(1_000, 100, 50_000);
@@ -404,8 +399,8 @@ mod tests {
     }
 
     #[test]
-    fn a_load_between_the_marks_stays_in_place() {
-        // What workers do counts: the thread's own third would be light.
+    fn a_load_between_the_thresholds_stays_in_place() {
+        // The workers' time counts: the thread's own third would be light.
         for (own, starts) in
             [(60, true), (60, false), (78, true), (78, false), (46, true), (46, false)]
         {
@@ -423,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_wavers_around_either_mark_hands_over_seldom() {
+    fn a_load_near_a_threshold_switches_rarely() {
         for marks in [[70, 90], [35, 50]] {
             let mut thread = Simulated::new();
             for turn in 0..1000 {
@@ -437,13 +432,13 @@ mod tests {
     fn one_long_window_is_not_enough_to_hand_over() {
         let mut thread = Simulated::new();
         thread.run(100, 20, 50_000);
-        // Kept from running for 50 ms in the middle of a round.
+        // The thread was not scheduled for 50 ms in the middle of a round.
         thread.round(50_000_000, 0, &mut 0);
         assert!(thread.run(100, 20, 50_000) && thread.switches.is_empty());
     }
 
     #[test]
-    fn after_silence_it_works_alone_from_the_first_packet_on() {
+    fn after_silence_the_thread_works_alone_from_the_first_packet() {
         let mut thread = Simulated::new();
         assert!(!thread.run(100, 200, 50_000));
         thread.round(1_000, 1_000_000_000, &mut 0);
@@ -452,9 +447,9 @@ mod tests {
     }
 
     #[test]
-    fn rounds_in_vain_are_not_work() {
+    fn empty_rounds_do_not_count_as_work() {
         let mut utilisation = Utilisation::new();
-        // It looks for packets all the time, and each tenth time there is one.
+        // The thread polls all the time, and finds a packet every tenth time.
         for round in 0..100_000u64 {
             let now = round * 1_000;
             utilisation.begin(now);
@@ -468,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_nobody_follows_has_time() {
+    fn a_restarted_utilisation_counts_as_idle() {
         let mut thread = Simulated::new();
         assert!(!thread.run(100, 200, 50_000));
         thread.utilisation.restart(thread.now);

@@ -1,24 +1,24 @@
-//! How many addresses each port has in the table, and how many it may have.
+//! The number of addresses of each port in the table, and its maximum.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::settings::MAX_PORTS;
 
-/// What a port has of the table.
+/// The share of one port.
 #[derive(Debug)]
 struct Share {
-    /// Entries with addresses behind it, those that are too old included.
+    /// Number of entries of the port, expired ones included.
     held: AtomicU32,
-    /// The most of them.
+    /// Maximum number of entries of the port.
     limit: AtomicU32,
     is_open: AtomicBool,
 }
 
-/// What each port has of the table. Counted by all threads, without a lock.
+/// The shares of all ports, counted by all threads without a lock.
 #[derive(Debug)]
 pub(super) struct Shares {
     by_port: Box<[Share]>,
-    /// How many ports are open.
+    /// Number of open ports.
     open: AtomicU32,
 }
 
@@ -32,7 +32,7 @@ impl Shares {
         Shares { by_port: (0..MAX_PORTS).map(|_| share()).collect(), open: AtomicU32::new(0) }
     }
 
-    /// A port joins, or has another limit now: the most addresses behind it.
+    /// Adds a port, or changes its maximum number of addresses.
     pub(super) fn open(&self, port: u16, limit: u32) {
         let share = self.share(port);
         share.limit.store(limit, Ordering::Relaxed);
@@ -41,29 +41,29 @@ impl Shares {
         }
     }
 
-    /// A port leaves.
+    /// Removes a port.
     pub(super) fn close(&self, port: u16) {
         if self.share(port).is_open.swap(false, Ordering::Relaxed) {
             self.open.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// How many ports share the table.
+    /// Returns the number of ports that share the table.
     pub(super) fn ports(&self) -> u32 {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// How many addresses a port has, those that are too old included.
+    /// Returns the number of addresses of a port, expired ones included.
     pub(super) fn held(&self, port: u16) -> u32 {
         self.share(port).held.load(Ordering::Relaxed)
     }
 
-    /// Has a port as many addresses as it may?
+    /// Returns whether a port has its maximum number of addresses.
     pub(super) fn is_full(&self, port: u16) -> bool {
         self.held(port) >= self.share(port).limit.load(Ordering::Relaxed)
     }
 
-    /// An entry went from one port to another.
+    /// Moves one entry from a port's count to another's; `None` for a free entry.
     pub(super) fn moved(&self, from: Option<u16>, to: Option<u16>) {
         if let Some(from) = from {
             self.share(from).held.fetch_sub(1, Ordering::Relaxed);

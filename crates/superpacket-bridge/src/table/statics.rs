@@ -1,21 +1,21 @@
-//! Static entries are the user's: they neither age nor move nor give way.
+//! Static entries of the address table, which do not age, move or get replaced.
 //!
-//! They lie in the sets as the others do, where a set has room for them; all of them are in a map
-//! besides, which is asked for those that found no room.
+//! They are stored in the sets like other entries, if a set has room. A map holds all of them, and
+//! is searched for those without room.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, TryLockError};
 
-use super::entry::{Entry, Seen};
-use super::{Table, sets};
+use super::entry::{AddressEntry, EntryState};
+use super::{AddressTable, sets};
 use crate::fdb::Station;
 use crate::frame::AddressKey;
 
-/// The most static entries of a set: the others are for what is learned.
+/// Maximum static entries per set; the other entries are for learned addresses.
 pub(super) const STATIC_WAYS: usize = 2;
 
-/// The most static entries of a table of at least `size` entries: half of those that it has.
+/// Returns the maximum static entries in a table of at least `size` entries: half of its entries.
 pub(crate) fn most_static(size: usize) -> usize {
     sets(size) * STATIC_WAYS
 }
@@ -23,27 +23,27 @@ pub(crate) fn most_static(size: usize) -> usize {
 /// All static entries.
 #[derive(Debug, Default)]
 pub(super) struct Statics {
-    /// The port by the key.
+    /// Port by address key.
     ports: RwLock<BTreeMap<u64, u16>>,
-    /// How many of them found no room in their sets.
+    /// Number of static entries that have no room in their sets.
     pub(super) unplaced: AtomicU32,
 }
 
-/// Somebody changes the static entries.
-pub(super) struct BeingChanged;
+/// Error: another thread is changing the static entries.
+pub(super) struct StaticsLocked;
 
 impl Statics {
-    /// All of them: the port by the key.
+    /// Returns all static entries: port by address key.
     pub(super) fn all(&self) -> RwLockReadGuard<'_, BTreeMap<u64, u16>> {
         self.ports.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The port of a static entry.
+    /// Returns the port of a static entry.
     pub(super) fn find(&self, key: AddressKey) -> Option<u16> {
         self.all().get(&key.0).copied()
     }
 
-    /// The port of an address that is in no set, if there is a static entry for it.
+    /// Returns the port of an address that is in no set, if it has a static entry.
     #[cold]
     pub(super) fn find_unplaced(&self, key: AddressKey) -> Option<u16> {
         if self.unplaced.load(Ordering::Acquire) == 0 {
@@ -52,28 +52,31 @@ impl Statics {
         self.find(key)
     }
 
-    /// The same, without waiting for who changes them.
-    pub(super) fn try_find_unplaced(&self, key: AddressKey) -> Result<Option<u16>, BeingChanged> {
+    /// Returns the same without waiting for a thread that changes static entries.
+    ///
+    /// # Errors
+    /// [`StaticsLocked`] if there is such a thread.
+    pub(super) fn try_find_unplaced(&self, key: AddressKey) -> Result<Option<u16>, StaticsLocked> {
         if self.unplaced.load(Ordering::Acquire) == 0 {
             return Ok(None);
         }
         let ports = match self.ports.try_read() {
             Ok(ports) => ports,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(BeingChanged),
+            Err(TryLockError::WouldBlock) => return Err(StaticsLocked),
         };
         Ok(ports.get(&key.0).copied())
     }
 }
 
-impl Table {
-    /// The port of a static entry.
+impl AddressTable {
+    /// Returns the port of a static entry.
     pub(crate) fn static_port(&self, key: AddressKey) -> Option<u16> {
         self.statics.find(key)
     }
 
-    /// Makes these the static entries of a port, and no others. Entries of other ports with the
-    /// same addresses become this port's.
+    /// Replaces all static entries of a port. Entries of other ports with the same addresses move
+    /// to this port.
     pub(crate) fn set_static(&self, port: u16, stations: &BTreeSet<Station>) {
         let mut statics = self.statics.ports.write().unwrap_or_else(PoisonError::into_inner);
         let is_gone = |key: u64, at: u16| {
@@ -97,19 +100,19 @@ impl Table {
         }
     }
 
-    /// Puts a static entry into its set, if there is room for one.
+    /// Stores a static entry in its set, if there is room.
     fn place(&self, key: AddressKey, port: u16) {
         let index = self.index(key);
         let set = &self.sets[index];
         let _alone = self.change(index);
-        let seen = |entry: &Entry| Seen(entry.seen.load(Ordering::Relaxed));
+        let seen = |entry: &AddressEntry| EntryState(entry.seen.load(Ordering::Relaxed));
         let own = set.iter().find(|entry| entry.key.load(Ordering::Relaxed) == key.0);
-        let is_free = |entry: &Entry| entry.key.load(Ordering::Relaxed) == 0;
+        let is_free = |entry: &AddressEntry| entry.key.load(Ordering::Relaxed) == 0;
         if set.iter().filter(|entry| !is_free(entry) && seen(entry).is_static()).count()
             >= STATIC_WAYS
         {
-            // What was learned would hide it.
-            own.into_iter().for_each(|entry| self.fill(entry, 0, Seen(0)));
+            // A learned entry with this address would hide the static one.
+            own.into_iter().for_each(|entry| self.fill(entry, 0, EntryState(0)));
             self.statics.unplaced.fetch_add(1, Ordering::Release);
             return;
         }
@@ -118,16 +121,16 @@ impl Table {
         let oldest = || learned.max_by_key(|entry| seen(entry).age(now));
         if let Some(entry) = own.or_else(|| set.iter().find(|entry| is_free(entry))).or_else(oldest)
         {
-            self.fill(entry, key.0, Seen::new(now, port).into_static());
+            self.fill(entry, key.0, EntryState::new(now, port).into_static());
         }
     }
 
-    /// Takes a static entry out of its set again.
+    /// Removes a static entry from its set.
     fn displace(&self, key: AddressKey) {
         let index = self.index(key);
         let _alone = self.change(index);
         match self.sets[index].iter().find(|entry| entry.key.load(Ordering::Relaxed) == key.0) {
-            Some(entry) => self.fill(entry, 0, Seen(0)),
+            Some(entry) => self.fill(entry, 0, EntryState(0)),
             None => {
                 self.statics.unplaced.fetch_sub(1, Ordering::Release);
             }

@@ -5,13 +5,13 @@ use super::*;
 
 const A: AddressKey = AddressKey(1 << 60 | 0xa);
 
-/// The port where an address was seen last, for a packet that came by the port `from`.
-fn port_of(table: &Table, key: AddressKey, from: u16, now: u64) -> Option<u16> {
+/// Returns the port where an address was last seen, for a packet from the port `from`.
+fn port_of(table: &AddressTable, key: AddressKey, from: u16, now: u64) -> Option<u16> {
     table.find(key, from, now).map(|located| located.port)
 }
 
-/// The ports that are given what is for an address.
-fn ports_of(table: &Table, key: AddressKey, from: u16, now: u64) -> Vec<u16> {
+/// Returns the ports that a packet for an address is sent to.
+fn ports_of(table: &AddressTable, key: AddressKey, from: u16, now: u64) -> Vec<u16> {
     table
         .find(key, from, now)
         .into_iter()
@@ -20,7 +20,7 @@ fn ports_of(table: &Table, key: AddressKey, from: u16, now: u64) -> Vec<u16> {
         .collect()
 }
 
-/// Stations behind a port.
+/// Returns stations behind a port.
 fn behind(numbers: std::ops::Range<u16>, vlan: u16) -> BTreeSet<Station> {
     numbers
         .map(|number| Station { vlan, address: [2, 0, 0, 1, (number >> 8) as u8, number as u8] })
@@ -28,8 +28,8 @@ fn behind(numbers: std::ops::Range<u16>, vlan: u16) -> BTreeSet<Station> {
 }
 
 #[test]
-fn static_entries_neither_age_nor_move_nor_give_way() {
-    let table = Table::new(64, Duration::from_secs(1));
+fn static_entries_do_not_age_move_or_get_replaced() {
+    let table = AddressTable::new(64, Duration::from_secs(1));
     table.set_limit(1, 0);
     table.set_limit(2, 64);
     let stations = behind(0..1, 7);
@@ -60,7 +60,7 @@ fn static_entries_neither_age_nor_move_nor_give_way() {
         (port_of(&table, other.into(), OTHER, 20_000), port_of(&table, key, OTHER, 20_000)),
         (Some(2), Some(1))
     );
-    // Without it, the address is learned as any other.
+    // Without the static entry, the address is learned normally.
     table.set_static(1, &BTreeSet::new());
     assert_eq!((port_of(&table, key, OTHER, 20_000), table.look_up(station)), (None, None));
     table.learn(key, 2, 20_000);
@@ -69,7 +69,7 @@ fn static_entries_neither_age_nor_move_nor_give_way() {
 
 #[test]
 fn a_static_entry_takes_the_place_of_a_learned_one_and_of_another_port() {
-    let table = Table::new(64, Duration::from_secs(300));
+    let table = AddressTable::new(64, Duration::from_secs(300));
     let stations = behind(0..1, 0);
     let key = AddressKey::from(*stations.first().expect("one"));
     table.learn(key, 2, 1);
@@ -89,7 +89,7 @@ fn a_static_entry_takes_the_place_of_a_learned_one_and_of_another_port() {
 #[test]
 fn a_static_address_at_two_ports_is_a_hint_of_a_loop() {
     for (count, placed) in [(1, 1), (100, 32)] {
-        let table = Table::new(64, Duration::from_secs(300));
+        let table = AddressTable::new(64, Duration::from_secs(300));
         let stations = behind(0..count, 0);
         table.set_static(1, &stations);
         let unplaced = table.statics.unplaced.load(Ordering::Relaxed);
@@ -104,8 +104,8 @@ fn a_static_address_at_two_ports_is_a_hint_of_a_loop() {
 }
 
 #[test]
-fn static_entries_that_find_no_room_hold_all_the_same() {
-    let table = Table::new(WAYS, Duration::from_secs(300));
+fn static_entries_without_room_in_their_set_still_apply() {
+    let table = AddressTable::new(WAYS, Duration::from_secs(300));
     table.set_limit(2, WAYS as u32);
     let stations = behind(0..50, 0);
     stations.iter().for_each(|&station| table.learn(station.into(), 2, 1));
@@ -125,7 +125,7 @@ fn static_entries_that_find_no_room_hold_all_the_same() {
         (WAYS - STATIC_WAYS, 50 + WAYS - STATIC_WAYS)
     );
     assert_eq!(table.flush(|_, port| port == 2), WAYS - STATIC_WAYS);
-    // Half of them go.
+    // Half of them are removed.
     table.set_static(1, &behind(0..25, 0));
     let found = stations
         .iter()
@@ -141,7 +141,7 @@ fn static_entries_that_find_no_room_hold_all_the_same() {
 
 #[test]
 fn static_entries_hold_while_threads_learn_and_others_come_and_go() {
-    let table = Table::new(16, Duration::from_secs(300));
+    let table = AddressTable::new(16, Duration::from_secs(300));
     (0..4).for_each(|port| table.set_limit(port, 16));
     let kept = behind(0..20, 0);
     table.set_static(0, &kept);
@@ -171,15 +171,15 @@ fn static_entries_hold_while_threads_learn_and_others_come_and_go() {
     assert!(table.sets.iter().flatten().all(|entry| entry.key.load(Ordering::Relaxed) == 0));
 }
 
-/// A port that nobody is behind.
+/// A port with no addresses behind it.
 const OTHER: u16 = 1000;
 
-fn table() -> Table {
-    Table::new(64, Duration::from_secs(1))
+fn table() -> AddressTable {
+    AddressTable::new(64, Duration::from_secs(1))
 }
 
 #[test]
-fn an_address_is_found_until_it_is_too_old() {
+fn an_address_is_found_until_it_expires() {
     let table = table();
     assert_eq!(port_of(&table, A, OTHER, 1), None);
     table.learn(A, 3, 1);
@@ -192,7 +192,7 @@ fn an_address_is_found_until_it_is_too_old() {
 }
 
 #[test]
-fn vlans_are_worlds_apart() {
+fn addresses_are_separate_per_vlan() {
     let address = [2, 0, 0, 0, 0, 1];
     let (plain, tagged) = (AddressKey::ethernet(address, 0), AddressKey::ethernet(address, 5));
     assert_ne!(plain, tagged);
@@ -207,7 +207,7 @@ fn vlans_are_worlds_apart() {
 
 #[test]
 fn a_host_that_moves_is_followed() {
-    let table = Table::new(64, Duration::from_secs(300));
+    let table = AddressTable::new(64, Duration::from_secs(300));
     table.learn(A, 1, 1);
     table.learn(A, 2, 50);
     assert_eq!(port_of(&table, A, OTHER, 50), Some(1), "it has just been heard there");
@@ -218,10 +218,10 @@ fn a_host_that_moves_is_followed() {
 }
 
 #[test]
-fn who_sends_with_an_address_of_another_port_does_not_get_it() {
-    let table = Table::new(64, Duration::from_secs(300));
+fn a_forged_address_stays_with_its_port() {
+    let table = AddressTable::new(64, Duration::from_secs(300));
     table.learn(A, 1, 1);
-    // The attacker sends all the time, the host twice a second.
+    // The attacker sends all the time, the host twice per second.
     for now in 2..30_000 {
         table.learn(A, 2, now);
         if now % 50 == 0 {
@@ -233,10 +233,10 @@ fn who_sends_with_an_address_of_another_port_does_not_get_it() {
 }
 
 #[test]
-fn who_waits_for_silence_gets_an_address_for_less_and_less_of_the_time() {
-    let table = Table::new(64, Duration::from_secs(300));
+fn repeated_theft_of_an_address_works_for_less_and_less_time() {
+    let table = AddressTable::new(64, Duration::from_secs(300));
     let (mut stolen, mut rounds) = (0, 0);
-    // The host speaks every five seconds, the attacker all the time.
+    // The host sends every five seconds, the attacker all the time.
     for now in 1..120_000 {
         if now % 500 == 1 {
             table.learn(A, 1, now);
@@ -254,27 +254,27 @@ fn who_waits_for_silence_gets_an_address_for_less_and_less_of_the_time() {
 }
 
 #[test]
-fn a_host_that_has_moved_is_at_home_there_in_time() {
-    let table = Table::new(64, Duration::from_secs(10));
+fn a_moved_host_gets_a_new_home_port_in_time() {
+    let table = AddressTable::new(64, Duration::from_secs(10));
     table.learn(A, 1, 1);
     for now in (150..4_000).step_by(20) {
         table.learn(A, 2, now);
     }
-    // Who comes to the port that it has left long ago is a stranger.
+    // A host that returns to a port after a long time counts as new there.
     table.learn(A, 1, 4_000);
     assert_eq!(port_of(&table, A, OTHER, 4_000), Some(2));
 }
 
 #[test]
 fn a_disputed_address_lies_behind_both_ports() {
-    let table = Table::new(64, Duration::from_secs(10));
+    let table = AddressTable::new(64, Duration::from_secs(10));
     (1..3).for_each(|port| table.set_limit(port, 0));
     table.learn(A, 1, 1);
-    // One frame with the address of a host that has been silent for a second and a half.
+    // One frame with the address of a host that has been silent for 1.5 s.
     table.learn(A, 2, 151);
     for now in 151..1_000 {
         assert_eq!(ports_of(&table, A, OTHER, now), [2, 1], "{now}");
-        // Nothing goes back by the port that it came by.
+        // A packet never leaves by its ingress port.
         assert_eq!(
             (ports_of(&table, A, 2, now), ports_of(&table, A, 1, now)),
             (vec![1], vec![2]),
@@ -286,7 +286,7 @@ fn a_disputed_address_lies_behind_both_ports() {
                 .all(|&from| table.find(A, from, now).is_some_and(|located| located.is_disputed))
         );
     }
-    // Its first word ends the dispute.
+    // The dispute ends when the host sends again.
     table.learn(A, 1, 1_000);
     assert_eq!(
         (ports_of(&table, A, OTHER, 1_000), ports_of(&table, A, 1, 1_000)),
@@ -296,8 +296,8 @@ fn a_disputed_address_lies_behind_both_ports() {
 }
 
 #[test]
-fn a_host_that_has_moved_gets_what_is_its_until_the_dispute_is_over() {
-    let table = Table::new(64, Duration::from_secs(10));
+fn a_moved_host_receives_its_packets_during_the_dispute() {
+    let table = AddressTable::new(64, Duration::from_secs(10));
     table.learn(A, 1, 1);
     let mut settled = None;
     for now in 150..4_000 {
@@ -306,14 +306,14 @@ fn a_host_that_has_moved_gets_what_is_its_until_the_dispute_is_over() {
         assert!(ports == [2, 1] && settled.is_none() || ports == [2], "{now}: {ports:?}");
         settled = settled.or((ports == [2]).then_some(now - 150));
     }
-    // One to two times the ageing time.
+    // One to two ageing times.
     assert!(settled.is_some_and(|ticks| (1_000..=2_000).contains(&ticks)), "{settled:?}");
 }
 
 #[test]
-fn a_dispute_ends_with_the_port_that_goes() {
+fn a_dispute_ends_when_a_port_is_removed() {
     for (gone, left) in [(1, vec![2]), (2, vec![])] {
-        let table = Table::new(64, Duration::from_secs(300));
+        let table = AddressTable::new(64, Duration::from_secs(300));
         table.learn(A, 1, 1);
         table.learn(A, 2, 151);
         table.forget(gone);
@@ -326,15 +326,15 @@ fn a_dispute_ends_with_the_port_that_goes() {
 }
 
 #[test]
-fn the_log_speaks_of_disputes_once_a_second() {
+fn disputes_are_logged_once_per_second() {
     let table = table();
     let said = (1..=1_000).filter(|&now| table.may_warn(now)).count();
     assert_eq!(said, 10);
 }
 
 #[test]
-fn a_full_set_gives_up_what_was_seen_longest_ago() {
-    let table = Table::new(WAYS, Duration::from_secs(1000));
+fn a_full_set_replaces_the_oldest_entry() {
+    let table = AddressTable::new(WAYS, Duration::from_secs(1000));
     let keys: Vec<_> =
         (0..100).map(|number| AddressKey::ethernet([2, 0, 0, 0, 0, number], 0)).collect();
     for (tick, key) in keys.iter().enumerate() {
@@ -344,8 +344,8 @@ fn a_full_set_gives_up_what_was_seen_longest_ago() {
     assert!(keys[96..].iter().all(|key| port_of(&table, *key, OTHER, 100) == Some(7)));
 }
 
-/// Addresses that somebody makes up at a port.
-fn flood(table: &Table, port: u16, count: u32, now: u64) {
+/// Learns made-up addresses at a port.
+fn flood(table: &AddressTable, port: u16, count: u32, now: u64) {
     for number in 0..count {
         let [a, b, c, d] = number.to_be_bytes();
         table.learn(AddressKey::ethernet([6, port as u8, a, b, c, d], 0), port, now);
@@ -358,7 +358,7 @@ fn stations(port: u16, count: u8) -> Vec<AddressKey> {
 
 #[test]
 fn a_port_has_no_more_addresses_than_its_limit() {
-    let table = Table::new(1024, Duration::from_secs(10));
+    let table = AddressTable::new(1024, Duration::from_secs(10));
     table.set_limit(1, 100);
     table.set_limit(2, 0);
     flood(&table, 1, 10_000, 1);
@@ -368,7 +368,7 @@ fn a_port_has_no_more_addresses_than_its_limit() {
     table.set_limit(1, 200);
     flood(&table, 1, 10_000, 1);
     assert_eq!(table.shares.held(1), 200);
-    // What is too old leaves room for others.
+    // Expired addresses make room for others.
     table.expire(1_500);
     assert_eq!((table.shares.held(1), table.shares.held(2)), (0, 0));
     flood(&table, 2, 100, 1_500);
@@ -377,8 +377,8 @@ fn a_port_has_no_more_addresses_than_its_limit() {
 }
 
 #[test]
-fn the_port_that_holds_most_loses_first() {
-    let table = Table::new(8192, Duration::from_secs(300));
+fn the_port_with_most_addresses_loses_first() {
+    let table = AddressTable::new(8192, Duration::from_secs(300));
     (0..3).for_each(|port| table.set_limit(port, 8192));
     flood(&table, 0, 100_000, 1);
     assert_eq!(table.shares.held(0), 8192);
@@ -397,23 +397,23 @@ fn the_port_that_holds_most_loses_first() {
 }
 
 #[test]
-fn addresses_that_count_up_fill_all_sets_whatever_the_secret() {
+fn consecutive_addresses_fill_all_sets_with_any_secret() {
     for _ in 0..100 {
-        let table = Table::new(1024, Duration::from_secs(10));
+        let table = AddressTable::new(1024, Duration::from_secs(10));
         let mut addresses = vec![0; table.sets.len()];
         for number in 0..12_800u32 {
             let [a, b, c, d] = number.to_be_bytes();
             addresses[table.index(AddressKey::ethernet([6, 0, a, b, c, d], 0))] += 1;
         }
-        // 50 in each on average; of random numbers one in 10^9 sets has fewer than 15 or more than
-        // 105.
+        // Each set has 50 on average; with random numbers, one in 10^9 sets has fewer than 15 or
+        // more than 105.
         assert!(addresses.iter().all(|count| (15..=105).contains(count)), "{addresses:?}");
     }
 }
 
 #[test]
-fn what_was_asked_for_stays_if_its_port_has_no_more_than_its_share() {
-    let table = Table::new(WAYS, Duration::from_secs(3000));
+fn used_addresses_stay_while_their_port_is_within_its_share() {
+    let table = AddressTable::new(WAYS, Duration::from_secs(3000));
     (0..4).for_each(|port| table.set_limit(port, WAYS as u32));
     let [lonely, wanted] = stations(1, 2)[..] else { panic!("two") };
     table.learn(lonely, 1, 1);
@@ -425,20 +425,20 @@ fn what_was_asked_for_stays_if_its_port_has_no_more_than_its_share() {
     );
     assert_eq!(port_of(&table, wanted, 2, 3), Some(1));
     flood(&table, 2, 2, 4);
-    // The share of each port is one address, and port 1 has two: the one that nobody else has asked
-    // for goes.
+    // The share of each port is one address, and port 1 has two. It loses the one that no other
+    // host has sent to.
     flood(&table, 3, 1, 5);
     assert_eq!((port_of(&table, lonely, 1, 6), port_of(&table, wanted, 1, 6)), (None, Some(1)));
     flood(&table, 3, 100, 7);
     assert_eq!(port_of(&table, wanted, 1, 8), Some(1));
-    // A minute later it is as any other.
+    // A minute later it is treated like any other.
     flood(&table, 1, 100, 8_000);
     assert_eq!(port_of(&table, wanted, 1, 8_000), None);
 }
 
 #[test]
-fn threads_that_learn_at_once_count_right() {
-    let table = Table::new(256, Duration::from_secs(10));
+fn counts_are_right_with_concurrent_threads() {
+    let table = AddressTable::new(256, Duration::from_secs(10));
     (0..4).for_each(|port| table.set_limit(port, 256));
     std::thread::scope(|scope| {
         for port in 0..4u16 {
@@ -461,15 +461,16 @@ fn threads_that_learn_at_once_count_right() {
     let occupied = |port| {
         let entries =
             table.sets.iter().flatten().filter(|entry| entry.key.load(Ordering::Relaxed) != 0);
-        entries.filter(|entry| Seen(entry.seen.load(Ordering::Relaxed)).port() == port).count()
-            as u32
+        entries
+            .filter(|entry| EntryState(entry.seen.load(Ordering::Relaxed)).port() == port)
+            .count() as u32
     };
     assert_eq!(held, (0..4).map(occupied).collect::<Vec<_>>());
 }
 
 #[test]
 fn threads_see_whole_entries() {
-    let table = Table::new(WAYS, Duration::from_secs(1000));
+    let table = AddressTable::new(WAYS, Duration::from_secs(1000));
     std::thread::scope(|scope| {
         for thread in 0..2u16 {
             let table = &table;

@@ -1,4 +1,4 @@
-//! The files that describe a machine's CPUs.
+//! Reads the files that describe a machine's CPUs.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -7,10 +7,10 @@ use superpacket_steer::{Cpu, CpuMask, MAX_CPUS};
 
 use super::{Cache, Processor, TopologyError};
 
-/// No file of these is longer: a list of 8,192 CPUs, no two of them in a row.
+/// Maximum bytes of such a file: a list of 8,192 CPUs with no two in a row.
 const LONGEST: usize = 1 << 16;
 
-/// The CPUs that are online.
+/// Returns the CPUs that are online.
 pub(super) fn online(root: &Path) -> Result<CpuMask, TopologyError> {
     let path = root.join("online");
     match list(&path)? {
@@ -20,8 +20,8 @@ pub(super) fn online(root: &Path) -> Result<CpuMask, TopologyError> {
     }
 }
 
-/// The CPUs that a process may use: `Cpus_allowed_list` in its `/proc/PID/status`
-/// (proc_pid_status(5)), which unlike sched_getaffinity(2) needs no guess at how many there may be.
+/// Returns the CPUs that a process may use: `Cpus_allowed_list` in `/proc/PID/status`
+/// (proc_pid_status(5)). Unlike sched_getaffinity(2), it needs no guess at the number of CPUs.
 pub(super) fn allowed(path: &Path) -> Result<CpuMask, TopologyError> {
     let missing =
         || TopologyError::Unreadable { path: path.into(), source: ErrorKind::NotFound.into() };
@@ -33,7 +33,7 @@ pub(super) fn allowed(path: &Path) -> Result<CpuMask, TopologyError> {
     )
 }
 
-/// What sysfs says of a CPU.
+/// Reads the sysfs description of a CPU.
 pub(super) fn processor(root: &Path, cpu: Cpu) -> Result<Processor, TopologyError> {
     let directory = root.join(format!("cpu{cpu}"));
     let topology = directory.join("topology");
@@ -44,8 +44,8 @@ pub(super) fn processor(root: &Path, cpu: Cpu) -> Result<Processor, TopologyErro
     })
 }
 
-/// The data cache of the highest level. The kernel numbers a CPU's caches from `index0` on without
-/// gaps.
+/// Returns the data or unified cache of the highest level. The kernel numbers a CPU's caches from
+/// `index0` on without gaps.
 fn last_level_cache(directory: &Path, cpu: Cpu) -> Result<Option<Cache>, TopologyError> {
     let mut last: Option<Cache> = None;
     for index in 0.. {
@@ -54,8 +54,7 @@ fn last_level_cache(directory: &Path, cpu: Cpu) -> Result<Option<Cache>, Topolog
         let Some(text) = text(&level)? else { break };
         let level =
             text.trim().parse().map_err(|_| malformed(&level, &text, "no level of a cache"))?;
-        // Instructions are not what packets lie in. A cache whose kind or sharing a machine does
-        // not tell is none to go by.
+        // Packets are not in an instruction cache. A cache of unknown type or sharing is of no use.
         let (Some(kind), Some(mut shared)) =
             (self::text(&cache.join("type"))?, list(&cache.join("shared_cpu_list"))?)
         else {
@@ -69,14 +68,14 @@ fn last_level_cache(directory: &Path, cpu: Cpu) -> Result<Option<Cache>, Topolog
     Ok(last)
 }
 
-/// A number that says which; -1 (and so no number here) where the machine does not tell.
+/// Reads an identifier; `None` if the file has -1, which means unknown.
 fn identifier(path: &Path) -> Result<Option<u32>, TopologyError> {
     let Some(text) = text(path)? else { return Ok(None) };
     let number: i64 = text.trim().parse().map_err(|_| malformed(path, &text, "no number"))?;
     Ok(u32::try_from(number).ok())
 }
 
-/// The CPUs of a list; `None` if there is no such file.
+/// Reads a list of CPUs; `None` if there is no such file.
 pub(super) fn list(path: &Path) -> Result<Option<CpuMask>, TopologyError> {
     text(path)?.map(|text| parse_list(path, &text)).transpose()
 }
@@ -86,8 +85,8 @@ fn parse_list(path: &Path, text: &str) -> Result<CpuMask, TopologyError> {
         .map_err(|source| TopologyError::BadList { path: path.into(), source })
 }
 
-/// What a file holds; `None` if there is none. A file of a CPU that has just gone offline answers
-/// with errors of its own: it is gone too.
+/// Reads a file; `None` if there is none. The file of a CPU that has just gone offline fails with
+/// other errors, which count as missing.
 fn text(path: &Path) -> Result<Option<String>, TopologyError> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::{Auto, Cache, Topology, TopologyError};
 
-/// A machine to describe as sysfs does.
+/// A machine to be described by files as in sysfs.
 struct Machine {
     directory: TempDir,
 }
@@ -28,7 +28,7 @@ impl Machine {
         fs::write(path, text).expect("a file");
     }
 
-    /// A CPU with the hardware threads of its core, its package, and its level 3 cache.
+    /// Adds a CPU with its core's hardware threads, its package, and its level 3 cache.
     fn cpu(&self, cpu: usize, core: &str, package: i32, level_3: &str) {
         self.write(&format!("cpu{cpu}/topology/thread_siblings_list"), format!("{core}\n"));
         self.write(&format!("cpu{cpu}/topology/physical_package_id"), format!("{package}\n"));
@@ -67,7 +67,7 @@ fn auto(topology: &Topology, receiving: usize) -> (String, String) {
     (mask.list().to_string(), why)
 }
 
-/// 4 cores of 2 threads: 0-3 are the first threads, 4-7 the second.
+/// Returns 4 cores of 2 threads: 0-3 are the first threads, 4-7 the second.
 fn pairs() -> Machine {
     let machine = Machine::new("0-7\n");
     (0..8).for_each(|cpu| machine.cpu(cpu, &format!("{},{}", cpu % 4, cpu % 4 + 4), 0, "0-7"));
@@ -93,7 +93,7 @@ fn only_cpus_that_may_be_used_are_chosen() {
     let topology = machine.read_allowed("0-2,5").expect("well formed");
     assert_eq!(topology.usable(), mask("0-2,5"));
     assert_eq!(auto(&topology, 1).0, "0,2");
-    // Where only the sibling is left, it is better than none.
+    // If only the sibling is left, it is chosen.
     let topology = machine.read_allowed("1,5").expect("well formed");
     let why = "CPU 5 shares the level 3 cache with CPU 1, and the core too: no other core does";
     assert_eq!(auto(&topology, 1), ("5".into(), why.into()));
@@ -104,8 +104,8 @@ fn only_cpus_that_may_be_used_are_chosen() {
 }
 
 #[test]
-fn a_socket_or_a_group_of_cores_keeps_to_itself() {
-    // Two sockets, even CPUs on the first.
+fn steering_stays_within_a_socket_or_core_group() {
+    // Two sockets, with the even CPUs on the first.
     let machine = Machine::new("0-7\n");
     (0..8).for_each(|cpu| {
         machine.cpu(
@@ -121,12 +121,12 @@ fn a_socket_or_a_group_of_cores_keeps_to_itself() {
         ("1,5,7".into(), "CPUs 1,5,7 share the level 3 cache with CPU 3".into())
     );
     assert_eq!(auto(&topology, 0).0, "2,4,6");
-    // If the socket's others may not be used, the other socket's can.
+    // If the socket's other CPUs are not allowed, those of the other socket are chosen.
     let topology = machine.read_allowed("0,1,3").expect("well formed");
     let why = "CPUs 2,4,6 share the level 3 cache with CPU 0 but may not be used; CPUs 1,3 are not nearer to it than others, as far as is known";
     assert_eq!(auto(&topology, 0), ("1,3".into(), why.into()));
 
-    // One socket of four groups of four cores (CCX), two threads a core: 0-15 and 16-31.
+    // One socket of four groups of four cores (CCX), two threads per core: 0-15 and 16-31.
     let machine = Machine::new("0-31\n");
     for cpu in 0..32 {
         let group = cpu % 16 / 4 * 4;
@@ -136,14 +136,14 @@ fn a_socket_or_a_group_of_cores_keeps_to_itself() {
     let topology = machine.read().expect("well formed");
     let why = "CPUs 4,6-7,20,22-23 share the level 3 cache with CPU 21; CPU 5 is left out, for it shares its core";
     assert_eq!(auto(&topology, 21), ("4,6-7,20,22-23".into(), why.into()));
-    // Of one group, only the receiving CPU may be used: the rest of the socket.
+    // Only the receiving CPU of its group is allowed, so the rest of the socket is chosen.
     let topology = machine.read_allowed("5,8-9").expect("well formed");
     let why = "CPUs 4,6-7,20-23 share the level 3 cache with CPU 5 but may not be used; CPUs 8-9 share the package with CPU 5";
     assert_eq!(auto(&topology, 5), ("8-9".into(), why.into()));
 }
 
 #[test]
-fn a_machine_need_not_tell_its_caches() {
+fn unknown_caches_are_handled() {
     // A virtual machine: sockets and siblings, no caches.
     let machine = Machine::new("0-7");
     for cpu in 0..8 {
@@ -155,7 +155,7 @@ fn a_machine_need_not_tell_its_caches() {
     }
     let why = "the machine does not tell the caches of CPU 5; CPUs 6-7 share the package with CPU 5; CPU 4 is left out, for it shares its core";
     assert_eq!(auto(&machine.read().expect("well formed"), 5), ("6-7".into(), why.into()));
-    // Nothing but a list of CPUs, and one that says -1 for "not known".
+    // Only a list of CPUs, and one CPU with -1 for "not known".
     let machine = Machine::new("0-3");
     let why = "the machine does not tell the caches of CPU 0; CPUs 1-3 are not nearer to it than others, as far as is known";
     assert_eq!(auto(&machine.read().expect("well formed"), 0), ("1-3".into(), why.into()));
@@ -165,11 +165,11 @@ fn a_machine_need_not_tell_its_caches() {
         "1-3",
         "unknown packages are not one"
     );
-    // Caches that nobody shares, as where level 3 is hidden.
+    // Private caches only, as if level 3 were hidden.
     (0..4).for_each(|cpu| machine.cache(cpu, 0, "2", "Unified", &cpu.to_string()));
     let why = "CPU 0 shares its level 2 cache with no other; CPUs 1-3 are not nearer to it than others, as far as is known";
     assert_eq!(auto(&machine.read().expect("well formed"), 0), ("1-3".into(), why.into()));
-    // A level 3 that holds instructions alone, or does not say what it holds, is none.
+    // A level 3 cache for instructions, or of unknown type, does not count.
     (0..4).for_each(|cpu| machine.cache(cpu, 1, "3", "Instruction", "0-3"));
     assert_eq!(
         machine.read().expect("well formed").last_level_cache(cpu(0)).map(|cache| cache.level),
@@ -180,7 +180,7 @@ fn a_machine_need_not_tell_its_caches() {
         machine.read().expect("well formed").last_level_cache(cpu(0)).map(|cache| cache.level),
         Some(2)
     );
-    // The kernel leaves the list empty of CPUs that it knows nothing of.
+    // The kernel leaves the list of CPUs empty if it does not know them.
     machine.cache(0, 2, "3", "Unified", "");
     assert_eq!(
         machine.read().expect("well formed").last_level_cache(cpu(0)),
@@ -189,10 +189,10 @@ fn a_machine_need_not_tell_its_caches() {
 }
 
 #[test]
-fn cpus_that_are_offline_are_no_choice() {
+fn offline_cpus_are_not_chosen() {
     let machine = pairs();
     machine.write("online", "0-1,3,5-7\n");
-    // Whatever stands in what is left of their directories.
+    // The remaining contents of an offline CPU's directory do not matter.
     machine.write("cpu2/topology/physical_package_id", "gone");
     machine.cpu(0, "0", 0, "0-1,3,5-7");
     let topology = machine.read().expect("well formed");
@@ -204,7 +204,7 @@ fn cpus_that_are_offline_are_no_choice() {
 }
 
 #[test]
-fn garbage_is_refused_with_the_file_that_holds_it() {
+fn errors_name_the_file_with_invalid_contents() {
     let refused = |path: &str, text: &[u8]| {
         let machine = pairs();
         machine.write(path, text);
@@ -249,7 +249,7 @@ fn garbage_is_refused_with_the_file_that_holds_it() {
 }
 
 #[test]
-fn what_a_process_may_use_stands_in_its_status() {
+fn allowed_cpus_are_read_from_the_status_file() {
     let machine = Machine::new("0");
     let path = machine.root().join("status");
     machine.write(

@@ -1,5 +1,5 @@
-//! What a backlog takes in overload. Workers are held up meanwhile, so that all is counted to the
-//! packet.
+//! Tests of backlogs under overload. Workers are blocked meanwhile, so that every packet can be
+//! accounted for.
 
 use std::collections::BTreeMap;
 
@@ -8,29 +8,29 @@ use superpacket_bridge::settings::SteeringSettings;
 use crate::traffic::two_cpus;
 use crate::watched::Watched;
 
-/// One flow sends three of four packets, light ones the others.
+/// The flow that sends three of four packets; light flows send the others.
 const HEAVY: u16 = 0;
 
-/// Packets that are sent, from as many light flows.
+/// Number of packets sent, by as many light flows.
 const SENT: u32 = 1000;
 const LIGHT: u32 = 20;
 
-/// Numbered packets of the heavy flow and the light ones.
+/// Returns numbered packets of the heavy flow and the light ones.
 fn overload() -> impl Iterator<Item = (u16, u32)> {
     (0..SENT).map(|number| {
         if number % 4 == 0 { (1 + (number / 4 % LIGHT) as u16, number) } else { (HEAVY, number) }
     })
 }
 
-/// What came of it.
+/// The result of a run.
 struct Outcome {
-    /// The numbers that the worker got, by flow.
+    /// The packet numbers that the worker received, by flow.
     taken: BTreeMap<u16, Vec<u32>>,
-    /// What was dropped, by cause.
+    /// The numbers of dropped packets, by reason.
     drops: BTreeMap<String, u64>,
 }
 
-/// Sends all to one worker that takes nothing before all is sent.
+/// Sends all packets to one worker, which takes none before all are sent.
 fn run(name: &str, change: impl FnOnce(&mut SteeringSettings)) -> Option<Outcome> {
     let [cpu, _] = two_cpus()?;
     let watched = Watched::new(name, "", change);
@@ -65,7 +65,7 @@ fn a_backlog_takes_no_more_than_it_may_hold_and_the_rest_is_counted() {
     else {
         return;
     };
-    // A queue of as many as it may hold still takes one, as in the kernel.
+    // As in the kernel, a queue at its limit still accepts one packet.
     let first: Vec<u32> = (0..101).collect();
     let mut all: Vec<u32> = taken.into_values().flatten().collect();
     all.sort_unstable();
@@ -85,8 +85,8 @@ fn the_flow_limit_drops_of_the_heavy_flow_alone() {
             overload().filter(|&(flow, _)| flow == light).map(|(_, number)| number).collect();
         assert_eq!(taken.get(&light), Some(&sent), "flow {light}");
     }
-    // Up to half of what the backlog may hold nothing is limited; from there on the flow may have
-    // half of the last 128 packets.
+    // The flow limit applies once the backlog is half full. From there on, the flow may have half
+    // of the last 128 packets.
     let heavy = taken[&HEAVY].len() as u64;
     assert_eq!(heavy, 300 * 3 / 4 + 64);
     assert_eq!((drops["backlog"], drops["flow_limit"]), (0, u64::from(SENT * 3 / 4) - heavy));

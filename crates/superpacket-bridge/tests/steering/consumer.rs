@@ -1,4 +1,4 @@
-//! Consumers in place of the bridge: each worker's own, called in order and on time, and made again
+//! Tests of consumers: each worker has one, which is called in order and on time, and replaced
 //! after a panic.
 
 use std::collections::BTreeMap;
@@ -19,18 +19,18 @@ use superpacket_traffic::frame::Frame;
 
 use crate::traffic::{frame, mask, read, two_cpus};
 
-/// What consumers tell the test.
+/// What consumers report to the test.
 #[derive(Debug, Default)]
 struct Told {
     made: AtomicU64,
-    /// By CPU, or `None` for the thread that receives: how many packets.
+    /// Number of packets by CPU; `None` for the receiving thread.
     packets: Mutex<BTreeMap<Option<Cpu>, u64>>,
     timely: AtomicU64,
-    /// The next packet makes its consumer panic.
+    /// Whether the next packet makes its consumer panic.
     panics: AtomicBool,
 }
 
-/// Sends every packet back.
+/// A consumer that sends every packet back.
 struct Echo {
     cpu: Option<Cpu>,
     told: Arc<Told>,
@@ -56,7 +56,7 @@ impl Consumer for Echo {
     }
 }
 
-/// A link in memory, with the consumer at its far end.
+/// A memory link with the consumer at its far end.
 struct Bench {
     steered: Steered,
     told: Arc<Told>,
@@ -99,7 +99,7 @@ impl Bench {
         assert_eq!(sent, frames.len());
     }
 
-    /// Waits for so many frames, or until nothing has come for ten seconds.
+    /// Waits for `count` frames, or until none has arrived for ten seconds.
     fn receive(&mut self, count: usize) -> Vec<Vec<u8>> {
         let (mut frames, mut packets, mut last) = (Vec::new(), Vec::new(), Instant::now());
         while frames.len() < count && last.elapsed() < Duration::from_secs(10) {
@@ -152,7 +152,7 @@ fn each_worker_has_its_consumer_and_flows_keep_their_order() {
         "{packets:?}"
     );
     assert!(!packets.contains_key(&None), "{packets:?}");
-    // Without packets, it is called when it has said so, and then no more.
+    // Without packets, it is called at the requested time, and then no more.
     bench.wait("a call without packets", |bench| bench.told.timely.load(Ordering::Relaxed) != 0);
 }
 
@@ -164,7 +164,7 @@ fn a_consumer_that_panics_is_made_again() {
     bench.wait("a consumer for each thread", |bench| bench.told.made.load(Ordering::Relaxed) == 3);
     bench.told.panics.store(true, Ordering::Relaxed);
     bench.send(&(0..200u32).map(|number| frame((number % 40) as u16, number)).collect::<Vec<_>>());
-    // To tell of a panic, with where it came from, takes seconds on a busy machine.
+    // Printing a panic with its backtrace takes seconds on a busy machine.
     bench.wait("a panic", |bench| bench.steered.stats().drops["panic"] != 0);
     assert_eq!(bench.told.made.load(Ordering::Relaxed), 4);
     let lost = bench.steered.stats().drops["panic"];
@@ -176,7 +176,7 @@ fn a_consumer_that_panics_is_made_again() {
     assert_eq!(bench.receive(200).len(), 200, "no flow is stuck");
 }
 
-/// Sends every packet back after a while in which it does nothing else.
+/// A consumer that sends every packet back after a busy wait.
 struct Slow(Echo);
 
 impl Consumer for Slow {
@@ -209,8 +209,8 @@ fn a_consumer_that_adapts_works_where_packets_are_received_until_that_thread_is_
     );
     bench.steered.as_bridge().set_in_place(&name, InPlace::Automatic).expect("it can be set");
     let (mut number, mut last) = (0u32, BTreeMap::new());
-    // So many packets are sent in parts, with a pause after each, and come back with nothing
-    // overtaken.
+    // Sends `count` packets in parts, with a pause after each, and checks that they return in
+    // order.
     let mut exchange = |bench: &mut Bench, count: u32, parts: usize, pause: Duration| {
         let frames: Vec<_> =
             (number..number + count).map(|number| frame((number % 40) as u16, number)).collect();
@@ -232,8 +232,8 @@ fn a_consumer_that_adapts_works_where_packets_are_received_until_that_thread_is_
     let switches = |bench: &Bench| bench.steered.stats().in_place_switches;
     let all = |bench: &Bench| bench.steered.stats().steered + bench.steered.stats().in_place;
     for _ in 0..4 {
-        // Nearly as fast again as one thread, and what is processed in place meanwhile is what it
-        // takes to find that out, once in a while.
+        // Nearly twice the speed of one thread. Packets are processed in place only during
+        // occasional trials.
         let mut before = bench.steered.stats();
         loop {
             exchange(&mut bench, 500, 1, Duration::ZERO);
@@ -250,10 +250,10 @@ fn a_consumer_that_adapts_works_where_packets_are_received_until_that_thread_is_
                 bench.steered.stats()
             );
         }
-        // With time it works alone, and stays with that.
+        // With little load, the thread works alone and keeps to it.
         let (mut since, mut seen) = (all(&bench), switches(&bench));
         while !report(&bench).queues[0].in_place || all(&bench) - since < 400 {
-            // Some are with workers, most of the time.
+            // Most of the time, some packets are with workers.
             exchange(&mut bench, 40, 20, Duration::from_millis(1));
             if switches(&bench) != seen {
                 (since, seen) = (all(&bench), switches(&bench));
@@ -265,7 +265,7 @@ fn a_consumer_that_adapts_works_where_packets_are_received_until_that_thread_is_
             );
         }
     }
-    // On a machine that does other things it may switch once more at any time.
+    // On a busy machine, it may switch once more at any time.
     let agree =
         |bench: &Bench| report(bench).queues[0].in_place == switches(bench).is_multiple_of(2);
     bench.wait("the report to say where packets are processed", agree);
@@ -278,8 +278,8 @@ fn a_consumer_that_adapts_works_where_packets_are_received_until_that_thread_is_
     assert!(stats.flow_moves >= 40 * 4 && stats.steered > 0 && stats.in_place > 0, "{stats:?}");
 }
 
-/// Answers each packet by a super-packet of 2,500 bytes in segments of 1,000, with a checksum to be
-/// filled in.
+/// A consumer that answers each packet with a super-packet of 2,500 bytes, in segments of 1,000,
+/// with a partial checksum.
 struct Bulk;
 
 impl Consumer for Bulk {

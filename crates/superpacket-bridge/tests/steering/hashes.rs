@@ -1,4 +1,4 @@
-//! A hash that the device reports is used, and none is computed: counted in a running bridge.
+//! Tests that a hash reported by the device is used, and none is computed.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -8,8 +8,8 @@ use superpacket_bridge::settings::PerQueue;
 
 use crate::traffic::{Joined, mask, two_cpus};
 
-/// Steers what comes in by this port for a while; says how many hashes were reported, and how many
-/// were computed.
+/// Steers packets from this port for a while, and returns how many hashes were reported, and how
+/// many were computed.
 fn hashes(name: &str, input: &str, prepare: impl FnOnce(&Joined)) -> Option<[u64; 2]> {
     let cpus = two_cpus()?;
     let mut joined = Joined::new(name, input, |settings| {

@@ -1,5 +1,4 @@
-//! Steering in the bridge, between ports in memory: order, balance, and what happens while all of
-//! it is changed.
+//! Tests of steering in the bridge, between memory ports: order, balance, and changes under load.
 
 mod backlog;
 mod consumer;

@@ -1,4 +1,4 @@
-//! No packet overtakes another of its flow, whatever is changed under load.
+//! Tests that no packet overtakes another of its flow, whatever is changed under load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,19 +9,19 @@ use superpacket_steer::{Cpu, CpuMask};
 
 use crate::traffic::{Arrived, Joined, Random, hash, mask, two_cpus};
 
-/// What may be said of processing in place.
+/// The settings for in-place processing.
 const IN_PLACE: [InPlace; 3] = [InPlace::NEVER, InPlace::Automatic, InPlace::Below(u64::MAX)];
 
-/// What came of a run.
+/// The result of a run.
 struct Outcome {
     arrived: Arrived,
     moves: u64,
     processed: Vec<u64>,
-    /// Times that a queue went over to processing in place or back.
+    /// Number of switches of a queue to or from in-place processing.
     switches: u64,
 }
 
-/// Runs traffic, as fast as it goes, while `change` is called 1,000 times.
+/// Runs traffic at full speed, and calls `change` 1,000 times meanwhile.
 fn under_load(
     name: &str,
     cpus: [Cpu; 2],
@@ -32,7 +32,7 @@ fn under_load(
     under_load_at(name, cpus, &rate, prepare, |joined, random| change(joined, random))
 }
 
-/// The same, at a rate that `change` may change.
+/// Does the same at a rate that `change` may change.
 fn under_load_at(
     name: &str,
     cpus: [Cpu; 2],
@@ -43,7 +43,7 @@ fn under_load_at(
     under_load_by(name, &format!("memory:{name}-in?slots=8192"), cpus, rate, prepare, change)
 }
 
-/// The same, with packets that come in by this port, on the link `NAME-in`.
+/// Does the same with packets received by this port, on the link `NAME-in`.
 fn under_load_by(
     name: &str,
     input: &str,
@@ -73,7 +73,7 @@ fn under_load_by(
 }
 
 impl Outcome {
-    /// Both workers had a share, and flows moved; so the run says something.
+    /// Checks that both workers got packets and flows moved, so that the run is meaningful.
     fn was_spread(&self) {
         let all: u64 = self.processed.iter().sum();
         assert!(self.processed.iter().all(|&part| part * 10 >= all), "{:?}", self.processed);
@@ -81,7 +81,7 @@ impl Outcome {
     }
 }
 
-/// One of the masks that two CPUs give.
+/// Returns a random mask of the two CPUs.
 fn some_mask(cpus: [Cpu; 2], random: &mut Random) -> CpuMask {
     let masks: [&[Cpu]; 4] = [&cpus[..1], &cpus[1..], &cpus, &[]];
     mask(masks[random.below(4) as usize])
@@ -129,7 +129,7 @@ fn readers_move_and_nothing_is_overtaken() {
 #[test]
 fn everything_changes_and_nothing_is_overtaken() {
     let Some(cpus) = two_cpus() else { return };
-    // A card that reports hashes, so that it matters whether they are used.
+    // A NIC that reports hashes, so that their use makes a difference.
     let input = "nic:link=everything-in,ring=2048,full=wait";
     let rate = Arc::new(AtomicU32::new(u32::MAX));
     let outcome = under_load_by(
@@ -164,7 +164,7 @@ fn everything_changes_and_nothing_is_overtaken() {
                         .set_rps_flow_count(port, None, [0, 64, 4096][random.below(3) as usize])
                         .expect("it can be set"),
                 ),
-                // By the hash that packets have if the device's is used, or Toeplitz is.
+                // Changes between the device's hash and Toeplitz.
                 10 => (0..20).for_each(|_| {
                     joined
                         .bridge
@@ -191,12 +191,12 @@ fn in_place_and_back_nothing_is_overtaken() {
         )
     };
     let mut changes = 0;
-    // Others may keep the machine so busy that a run is over before the rate is back.
+    // On a busy machine, a run may end before the rate is high again.
     let mut switches = 0;
     for _ in 0..3 {
         let outcome = under_load_at("in-place", cpus, &rate, prepare, |_, _| {
             changes += 1;
-            // For some 30 ms each: slow enough to be processed in place, then as fast as it goes.
+            // Alternates every 30 ms between a rate for in-place processing and full speed.
             let slow = changes / 30 % 2 == 0;
             rate.store(if slow { 4_000 } else { u32::MAX }, Ordering::Relaxed);
         });

@@ -1,19 +1,20 @@
-//! Two receive queues of a port: whose packets go where, and whose turn it is.
+//! Tests of two receive queues of a port: the destination of their packets, and the turns of their
+//! backlogs.
 
 use superpacket_steer::Cpu;
 
 use crate::traffic::{hash, two_cpus};
 use crate::watched::{Turn, Watched};
 
-/// Flows enough for each queue and CPU to have several.
+/// Enough flows for several per queue and CPU.
 const FLOWS: u16 = 40;
 
-/// The queue that a flow's packets are received by.
+/// Returns the queue that receives a flow's packets.
 fn queue(flow: u16) -> u16 {
     (hash(flow).0 % 2) as u16
 }
 
-/// The only queue that packets of a turn came by.
+/// Returns the only queue whose packets are in a turn.
 fn queue_of(turn: &Turn) -> u16 {
     let first = queue(turn.packets[0].0);
     assert!(
@@ -30,7 +31,7 @@ fn worker_turns(watched: &Watched) -> u64 {
 #[test]
 fn a_turn_is_of_dev_weight_packets_and_backlogs_take_turns() {
     const WEIGHT: usize = 7;
-    /// Of each queue.
+    /// Packets per queue.
     const PACKETS: u32 = 100;
     let Some([cpu, _]) = two_cpus() else { return };
     let watched = Watched::new("weight", "&queues=2", |settings| settings.weight = WEIGHT);
@@ -53,7 +54,8 @@ fn a_turn_is_of_dev_weight_packets_and_backlogs_take_turns() {
             .filter(|turn| queue_of(turn) == number)
             .map(|turn| turn.packets.len())
             .collect();
-        // Held up with its first packet, the worker has all before its first turn ends.
+        // The worker is blocked with its first packet, so it has all packets before its first turn
+        // ends.
         assert_eq!(lengths, [[WEIGHT; 14].as_slice(), &[2]].concat(), "queue {number}");
     }
     assert!(
@@ -99,7 +101,7 @@ fn each_receive_queue_goes_by_its_own_mask() {
                 used[usize::from(queue(flow))][place] = true;
             }
         }
-        // No CPU of a mask is idle.
+        // Each CPU of the mask gets packets.
         let expected =
             masks.map(|mask| [mask.contains(&cpus[0]), mask.contains(&cpus[1]), mask.is_empty()]);
         assert_eq!(used, expected, "{masks:?}");

@@ -1,4 +1,5 @@
-//! Who processes a flow is who reads it, until somebody says otherwise.
+//! Tests that the worker that processes a flow counts as its reader, until another reader is
+//! recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +10,8 @@ use crate::watched::Watched;
 
 const FLOWS: u16 = 40;
 
-/// Sends some packets of each flow; says who processed them, and checks that the table of RFS says
-/// the same.
+/// Sends some packets of each flow, and returns the CPUs that processed them. Checks that the RFS
+/// table has the same.
 fn run(watched: &Watched) -> BTreeMap<u16, Cpu> {
     watched.send((0..400).map(|number| (number as u16 % FLOWS, number)));
     watched.rest();
@@ -45,7 +46,7 @@ fn a_flow_is_read_by_the_worker_that_processes_it_until_somebody_else_reads_it()
         cpus.iter().all(|cpu| first.values().any(|by| by == cpu)),
         "both CPUs have flows: {first:?}"
     );
-    // Every other flow is read elsewhere from now on.
+    // From now on, every other flow is read on the other CPU.
     let other = |cpu: Cpu| cpus[usize::from(cpu == cpus[0])];
     let expected: BTreeMap<u16, Cpu> = first
         .iter()

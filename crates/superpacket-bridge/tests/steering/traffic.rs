@@ -1,4 +1,5 @@
-//! Flows of numbered packets through a bridge of two memory ports, and what came of them.
+//! Flows of numbered packets through a bridge of two memory ports, and a record of those that
+//! arrive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,14 +15,14 @@ use superpacket_port::{Outgoing, Port, PortSpec, TxBatch};
 use superpacket_steer::{Cpu, CpuMask, FlowTuple, Toeplitz};
 use superpacket_traffic::frame::Frame;
 
-/// Packets that are sent at a time.
+/// Packets sent at once.
 const BURST: usize = 128;
 
-/// Where the source port and the number are in a frame.
+/// Offsets of the source port and the number in a frame.
 const SOURCE_PORT: usize = 34;
 const NUMBER: usize = 42;
 
-/// A frame of a flow, with its number.
+/// Returns a frame of a flow, with its number.
 pub fn frame(flow: u16, number: u32) -> Vec<u8> {
     let mut bytes = Frame::udp4(18).to_bytes();
     bytes[SOURCE_PORT..SOURCE_PORT + 2].copy_from_slice(&(1000 + flow).to_be_bytes());
@@ -29,15 +30,15 @@ pub fn frame(flow: u16, number: u32) -> Vec<u8> {
     bytes
 }
 
-/// The flow and the number of a frame.
+/// Returns the flow and the number of a frame.
 pub fn read(bytes: &[u8]) -> (u16, u32) {
     let port = u16::from_be_bytes([bytes[SOURCE_PORT], bytes[SOURCE_PORT + 1]]);
     let number = bytes[NUMBER..NUMBER + 4].try_into().expect("four bytes");
     (port - 1000, u32::from_be_bytes(number))
 }
 
-/// The flow's hash by the published key, which a reader would get with its packets: each has it
-/// where the bridge hashes so.
+/// Returns the flow's Toeplitz hash by the published key, as a reader would get it with the
+/// packets.
 pub fn hash(flow: u16) -> FlowHash {
     let bytes = frame(flow, 0);
     let address = |at: usize| <[u8; 4]>::try_from(&bytes[at..at + 4]).expect("four bytes");
@@ -49,8 +50,8 @@ pub fn hash(flow: u16) -> FlowHash {
     ))
 }
 
-/// Two CPUs that workers can be on; `None`, said aloud, where there is one only: that fails where
-/// the environment variable `CI` is set.
+/// Returns two CPUs on which workers can run. With only one CPU, prints a message and returns
+/// `None`, or fails if the environment variable `CI` is set.
 pub fn two_cpus() -> Option<[Cpu; 2]> {
     let usable = superpacket_bridge::settings::UsableCpus::read().mask();
     let mut cpus = usable.iter();
@@ -64,23 +65,23 @@ pub fn two_cpus() -> Option<[Cpu; 2]> {
     }
 }
 
-/// A mask of these.
+/// Returns a mask of these CPUs.
 pub fn mask(cpus: &[Cpu]) -> CpuMask {
     cpus.iter().copied().collect()
 }
 
-/// A bridge between two memory links, whose other ends are the test's.
+/// A bridge between two memory links, whose other ends belong to the test.
 pub struct Joined {
     pub bridge: Bridge,
     pub names: [String; 2],
     ends: Option<[Box<dyn Port>; 2]>,
 }
 
-/// What arrived.
+/// The packets that arrived.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Arrived {
     pub packets: u64,
-    /// Packets that came behind one of their flow with a higher number.
+    /// Number of packets that arrived after one of their flow with a higher number.
     pub overtaken: u64,
 }
 
@@ -92,17 +93,16 @@ pub struct Running {
 }
 
 impl Joined {
-    /// Joins links of this name, packets coming in by the port `input` on the link `NAME-in`, with
-    /// settings changed before the start.
+    /// Joins links of this name, with settings changed before the start. Packets are received by
+    /// the port `input` on the link `NAME-in`.
     pub fn new(name: &str, input: &str, change: impl FnOnce(&mut BridgeSettings)) -> Joined {
         let names = [input.to_owned(), format!("memory:{name}-out?slots=8192")];
         let port = |text: &String| {
             let mut settings = PortSettings::new(text.parse().expect("a port string"));
-            // Each packet is to go by itself.
-            settings.features = settings
-                .features
-                .without(superpacket_port::features::Feature::GenericReceiveOffload);
-            // And where the mask says, however few there are.
+            // Packets must not be merged.
+            settings.features =
+                settings.features.without(superpacket_port::features::Feature::GenericReceiveOffload);
+            // Packets are steered even at a low rate.
             settings.steering.in_place = Some(InPlace::NEVER);
             settings
         };
@@ -124,7 +124,7 @@ impl Joined {
         Joined { bridge, names, ends: Some(["in", "out"].map(end)) }
     }
 
-    /// Starts to send packets of so many flows, `rate` a second at most.
+    /// Starts to send packets of this many flows, at most `rate` per second.
     pub fn run(&mut self, flows: u16, rate: Arc<AtomicU32>) -> Running {
         let [mut from, mut to] = self.ends.take().expect("runs once");
         let stop = Arc::new(AtomicBool::new(false));
@@ -161,11 +161,11 @@ impl Joined {
                 due += Duration::from_secs(1) * BURST as u32 / rate.load(Ordering::Relaxed).max(1);
                 match due.checked_duration_since(Instant::now()) {
                     Some(wait) => std::thread::sleep(wait),
-                    // What was missed is not caught up with.
+                    // Missed packets are not sent later.
                     None => due = Instant::now(),
                 }
             }
-            // The port stays until all is through.
+            // The port stays open until all packets have arrived.
             drop((out, from));
             sent
         });
@@ -200,7 +200,7 @@ impl Joined {
         Running { stop, sender, receiver }
     }
 
-    /// What the port that packets come in by counted.
+    /// Returns the counters of the receiving port.
     pub fn input(&self) -> PortStats {
         self.bridge
             .stats()
@@ -209,19 +209,19 @@ impl Joined {
             .expect("the port is there")
     }
 
-    /// Sets the mask of the port that packets come in by.
+    /// Sets the mask of the receiving port.
     pub fn steer(&self, mask: &CpuMask) {
         self.bridge.set_rps_cpus(&self.names[0], None, mask).expect("it can be set");
     }
 
-    /// Sets something of all steering.
+    /// Changes a steering setting of the bridge.
     pub fn set(&self, name: &str, value: &str) -> SteeringReport {
         self.bridge
             .change_steering_settings(|settings| settings.set(name, value))
             .expect("it can be set")
     }
 
-    /// Packets that the workers of these CPUs processed.
+    /// Returns the number of packets that the workers of these CPUs processed.
     pub fn processed(&self, cpus: &[Cpu]) -> Vec<u64> {
         let workers = self.bridge.steering().workers;
         let of = |cpu: &Cpu| {
@@ -235,14 +235,14 @@ impl Joined {
 }
 
 impl Running {
-    /// Stops, and says how many packets were sent, and what arrived.
+    /// Stops, and returns how many packets were sent, and those that arrived.
     pub fn stop(self) -> (u64, Arrived) {
         self.stop.store(true, Ordering::Relaxed);
         (self.sender.join().expect("no panic"), self.receiver.join().expect("no panic"))
     }
 }
 
-/// Numbers that look random, the same each time.
+/// A generator of pseudo-random numbers, the same in each run.
 pub struct Random(pub u64);
 
 impl Random {

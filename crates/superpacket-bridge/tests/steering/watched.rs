@@ -1,5 +1,4 @@
-//! A steered port in memory, whose consumers note what they are given, turn by turn, and can be
-//! held up.
+//! A steered memory port whose consumers record their packets turn by turn, and can be blocked.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,32 +16,32 @@ use superpacket_steer::{Cpu, ToeplitzKey};
 
 use crate::traffic::{frame, mask, read};
 
-/// What a consumer was given at a time.
+/// The packets given to a consumer in one turn.
 #[derive(Clone, Debug)]
 pub struct Turn {
-    /// Whose it is; `None`: the thread's that receives.
+    /// The consumer's CPU; `None` for the receiving thread.
     pub cpu: Option<Cpu>,
     /// Flows and numbers, in order.
     pub packets: Vec<(u16, u32)>,
 }
 
-/// What consumers and the test share.
+/// The state that consumers and the test share.
 #[derive(Debug, Default)]
 struct Notes {
-    /// Who holds it holds up all consumers.
+    /// Blocks all consumers while it is locked.
     gate: Mutex<()>,
     turns: Mutex<Vec<Turn>>,
-    /// Packets, by whom they were given to.
+    /// Packets by consumer.
     counts: Mutex<BTreeMap<Option<Cpu>, u64>>,
 }
 
-/// Notes what it gets, and takes nothing while the gate is held.
+/// A consumer that records its packets, and waits while the gate is locked.
 struct Noting {
     turn: Turn,
     notes: Arc<Notes>,
 }
 
-/// A test that fails lets go of the gate, so that its threads end.
+/// A failing test releases the gate, so that its threads end.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -75,8 +74,8 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// A link of this name; hashes are Toeplitz by the published key, so that they are the same
-    /// each time.
+    /// Opens a link of this name. Hashes are Toeplitz by the published key, so they are the same in
+    /// each run.
     pub fn new(name: &str, options: &str, change: impl FnOnce(&mut SteeringSettings)) -> Watched {
         let spec: PortSpec =
             format!("memory:{name}?slots=8192{options}").parse().expect("a port string");
@@ -96,17 +95,17 @@ impl Watched {
         Watched { steered, notes, host: RefCell::new(host), sent: Cell::new(0) }
     }
 
-    /// Holds up all consumers until it is dropped.
+    /// Blocks all consumers until the result is dropped.
     pub fn gate(&self) -> MutexGuard<'_, ()> {
         lock(&self.notes.gate)
     }
 
-    /// Spreads packets of a receive queue, or of all, over these CPUs.
+    /// Spreads the packets of a receive queue, or of all, over these CPUs.
     pub fn steer(&self, queue: Option<u16>, cpus: &[Cpu]) {
         self.steered.set_rps_cpus(queue, &mask(cpus)).expect("it can be set");
     }
 
-    /// Sends packets, by flow and number, all at once.
+    /// Sends packets, given by flow and number, all at once.
     pub fn send(&self, packets: impl IntoIterator<Item = (u16, u32)>) {
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         for (flow, number) in packets {
@@ -129,7 +128,7 @@ impl Watched {
         self.sent.set(self.sent.get() + sent as u64);
     }
 
-    /// Waits until all that was sent is done with: given to consumers and counted, or dropped.
+    /// Waits until all sent packets are processed and counted, or dropped.
     pub fn rest(&self) {
         self.wait("all is done with", |watched| {
             let (stats, noted) = (watched.steered.stats(), watched.noted());
@@ -141,8 +140,8 @@ impl Watched {
         });
     }
 
-    /// Sends a packet of each flow until all go where they should: until what was changed has taken
-    /// effect. Forgets them.
+    /// Sends a packet of each flow until all go to the right CPU, so that a change has taken
+    /// effect. The packets are not recorded.
     pub fn settle(&self, flows: u16, is_right: impl Fn(u16, Option<Cpu>) -> bool) {
         self.wait("flows go where they should", |watched| {
             watched.send((0..flows).map(|flow| (flow, 0)));
@@ -154,18 +153,18 @@ impl Watched {
         });
     }
 
-    /// What consumers were given since this was asked last.
+    /// Returns the turns of consumers since the last call.
     pub fn turns(&self) -> Vec<Turn> {
         std::mem::take(&mut *lock(&self.notes.turns))
     }
 
-    /// Packets that were steered, processed where they were received, or dropped.
+    /// Returns the number of packets that were steered, processed in place, or dropped.
     pub fn dispatched(&self) -> u64 {
         let stats = self.steered.stats();
         stats.steered + stats.in_place + stats.drops.values().sum::<u64>()
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     pub fn wait(&self, what: &str, holds: impl Fn(&Watched) -> bool) {
         let start = Instant::now();
         while !holds(self) {
@@ -180,12 +179,12 @@ impl Watched {
         }
     }
 
-    /// Packets that were given to consumers, by CPU.
+    /// Returns the packets given to consumers, by CPU.
     fn noted(&self) -> BTreeMap<Option<Cpu>, u64> {
         lock(&self.notes.counts).clone()
     }
 
-    /// Packets that workers are done with.
+    /// Returns the packets that workers have processed.
     fn processed(&self) -> u64 {
         self.steered.steering().workers.iter().map(|worker| worker.processed).sum()
     }

@@ -1,9 +1,9 @@
-//! Ports that refuse frames, are full, or take no more than a rate.
+//! Tests of ports that refuse frames, are full, or have a rate limit.
 
 use super::*;
 
 #[test]
-fn a_refused_super_packet_goes_again_in_segments_and_in_order() {
+fn a_refused_super_packet_is_resent_in_segments_and_in_order() {
     let refuse = |frame: &TxFrame| {
         frame.gso.is_some().then(|| Stop::Offload(io::Error::from_raw_os_error(22)))
     };
@@ -120,7 +120,7 @@ fn a_full_port_is_tried_again_and_then_drops_with_a_count() {
 }
 
 #[test]
-fn a_frame_that_is_refused_does_not_keep_the_others_back() {
+fn a_refused_frame_does_not_delay_the_others() {
     let frame = |payload| Frame::udp4(payload).to_bytes();
     let rule = |frame: &TxFrame| match frame.length {
         142 => Some(Stop::Refused(io::Error::from_raw_os_error(1))),
@@ -154,7 +154,7 @@ fn a_port_that_is_down_or_gone_drops_the_rest_with_a_count() {
 }
 
 #[test]
-fn a_full_port_is_asked_a_few_times_for_a_batch() {
+fn a_full_port_is_retried_a_few_times_per_batch() {
     let asked = Arc::new(Mutex::new(0));
     let count = asked.clone();
     let mut full = Bench::refusing(
@@ -175,7 +175,7 @@ fn a_full_port_is_asked_a_few_times_for_a_batch() {
 }
 
 #[test]
-fn a_port_that_has_room_again_gets_what_is_left() {
+fn a_port_with_room_again_gets_the_remaining_frames() {
     let mut calls = 0;
     let mut bench = Bench::refusing(
         |runtime| runtime.active = FeatureSet::NONE,
@@ -193,8 +193,8 @@ fn a_port_that_has_room_again_gets_what_is_left() {
 }
 
 #[test]
-fn what_leaves_is_limited_in_packets_and_in_bytes_of_the_frames_on_the_wire() {
-    // 40 frames of 1,448 bytes of payload and 66 of headers.
+fn sent_packets_and_wire_bytes_are_limited() {
+    // 40 frames of 1,448 payload bytes and 66 header bytes.
     let frames = workload::w1(40);
     let wire = frames.iter().map(Vec::len).sum::<usize>() as u64;
     for (name, burst, passing) in [

@@ -1,5 +1,4 @@
-//! Whoever sends frames of others ahead keeps nobody from having the true ones, and loops end all
-//! the same.
+//! Tests that replaying other hosts' frames suppresses none of them, and that loops still end.
 
 use super::*;
 use crate::multicast::message::tests::{igmp, packet4};
@@ -12,12 +11,12 @@ const GATEWAY: usize = 2;
 fn arm(bench: &mut Bench) {
     bench.receive(GATEWAY, &broadcast(9, 100));
     bench.receive(ATTACKER, &broadcast(9, 101));
-    bench.output.begin(0);
-    assert!(bench.output.loop_suspected);
+    bench.forwarder.begin(0);
+    assert!(bench.forwarder.loop_suspected);
 }
 
 #[test]
-fn an_isolated_port_that_sends_ahead_mutes_no_port_that_is_not() {
+fn an_isolated_port_cannot_suppress_frames_of_other_ports() {
     let mut bench = switched(3, &[ATTACKER, GUEST], "isolated", true);
     arm(&mut bench);
     for round in 0..5 {
@@ -31,18 +30,18 @@ fn an_isolated_port_that_sends_ahead_mutes_no_port_that_is_not() {
         assert_eq!(bench.receive(ATTACKER, &frame), [0; 3], "round {round}: all have had it");
     }
     assert_eq!(bench.drops(GATEWAY, "loop"), 0);
-    // The other way round: who is not isolated has sent to all.
+    // In the other order: frames of a port that is not isolated have reached all ports.
     let frame = broadcast(9, 200);
     assert_eq!(bench.receive(GATEWAY, &frame), [1, 1, 0]);
     assert_eq!(bench.receive(GUEST, &frame), [0; 3]);
-    // And between isolated ones nothing passes in any case.
+    // Between isolated ports no frame passes in any case.
     let frame = broadcast(9, 201);
     assert_eq!(bench.receive(ATTACKER, &frame), [0, 0, 1]);
     assert_eq!(bench.receive(GUEST, &frame), [0; 3]);
 }
 
 #[test]
-fn what_was_dropped_as_a_storm_is_not_remembered() {
+fn frames_dropped_by_storm_limits_are_not_recorded() {
     let mut bench = Bench::new(&[1500; 3], |_| ());
     bench.ports[ATTACKER]
         .0
@@ -58,7 +57,7 @@ fn what_was_dropped_as_a_storm_is_not_remembered() {
 }
 
 #[test]
-fn what_nobody_was_given_is_not_remembered() {
+fn frames_without_recipients_are_not_recorded() {
     let mut bench = switched(3, &[GUEST, GATEWAY], "bcast_flood", false);
     arm(&mut bench);
     let frame = broadcast(9, 0);
@@ -73,7 +72,7 @@ fn a_frame_with_another_middle_is_another_frame() {
     let mut frame = broadcast(9, 0);
     frame.resize(600, 0);
     let mut forged = frame.clone();
-    // The sum of its words is the same.
+    // The checksum of the forged frame is the same.
     forged[300] = 1;
     frame[400] = 1;
     assert_eq!(bench.receive(ATTACKER, &forged), [0, 1, 1]);
@@ -81,9 +80,9 @@ fn a_frame_with_another_middle_is_another_frame() {
 }
 
 #[test]
-fn a_report_that_somebody_sent_ahead_is_heard() {
+fn a_replayed_report_does_not_hide_the_original() {
     let mut bench = Bench::new(&[1500; 4], |_| ());
-    bench.output.snooping = Some(Arc::default());
+    bench.forwarder.snooping = Some(Arc::default());
     let message = |source: &str, to: &str, message: &[u8]| {
         let packet = packet4(2, source, to, message);
         [
@@ -92,10 +91,10 @@ fn a_report_that_somebody_sent_ahead_is_heard() {
         ]
         .concat()
     };
-    // The last port asks, and ten seconds pass.
+    // The last port sends a query, and ten seconds pass.
     bench.receive(3, &message("10.0.0.4", "224.0.0.1", &igmp(0x11, 100, "0.0.0.0")));
     arm(&mut bench);
-    bench.output.begin(11_000_000_000);
+    bench.forwarder.begin(11_000_000_000);
     let join = message("10.0.0.2", "239.1.2.3", &igmp(0x16, 0, "239.1.2.3"));
     assert_eq!(bench.receive(ATTACKER, &join), [0, 0, 0, 1], "to the router");
     bench.receive(GUEST, &join);
@@ -109,13 +108,14 @@ fn a_report_that_somebody_sent_ahead_is_heard() {
 
 #[test]
 fn a_loop_between_an_isolated_port_and_another_ends() {
-    // What leaves by port 1 comes back by port 2, and the other way round; port 3 is isolated, too.
+    // Frames that leave by port 1 return by port 2, and the other way round; port 3 is isolated
+    // too.
     for isolated in [1, 2] {
         let mut bench = switched(4, &[isolated, 3], "isolated", true);
         bench.receive(1, &broadcast(7, 100));
         bench.receive(2, &broadcast(7, 101));
-        // What a host in the loop says comes by both ports, what others say by theirs. Frames that
-        // go round in one direction only are known when others have been.
+        // Frames of a host in the loop arrive by both ports. A one-directional loop is only
+        // detected after a frame of another host.
         let said: [&[usize]; 6] = [&[1, 2], &[2, 1], &[0], &[3], &[1], &[2]];
         for (content, first) in said.into_iter().enumerate() {
             let frame = broadcast(if first == [0] { 8 } else { 7 }, content as u8);
@@ -127,7 +127,7 @@ fn a_loop_between_an_isolated_port_and_another_ends() {
                     rounds < 30,
                     "isolated {isolated}, first at {first:?}: it goes round and round"
                 );
-                bench.output.begin(0);
+                bench.forwarder.begin(0);
                 let sent = bench.receive(port, &frame);
                 for (other, back) in [(1, 2), (2, 1)] {
                     waiting.extend((0..sent[other]).map(|_| back));

@@ -1,4 +1,4 @@
-//! Ports that may send only so much for all, for many, for nobody known.
+//! Tests of the limits for broadcast, multicast and unknown destinations.
 
 use super::*;
 
@@ -9,23 +9,23 @@ fn frame(destination: [u8; 6], source: u8, number: u16) -> Vec<u8> {
         .concat()
 }
 
-/// Three ports; what the first sends is limited.
+/// Returns three ports; the first has a limit.
 fn limited(name: &str, packets: u64) -> Bench {
     let bench = Bench::new(&[1500; 3], |_| ());
     bench.ports[0].0.change(|settings| settings.limits.set(name, packets)).expect("it is a limit");
     bench
 }
 
-/// How many of so many frames, at this time, the second and the third port are given.
+/// Sends these frames at time `now`, and returns how many the second and the third port are given.
 fn flood(bench: &mut Bench, frames: impl Iterator<Item = Vec<u8>>, now: u64) -> [usize; 2] {
-    bench.output.begin(now);
+    bench.forwarder.begin(now);
     frames
         .map(|frame| bench.receive(0, &frame))
         .fold([0, 0], |sum, sent| [sum[0] + sent[1], sum[1] + sent[2]])
 }
 
 #[test]
-fn a_port_that_floods_leaves_the_others_what_is_allowed_of_it() {
+fn flooding_ports_are_limited() {
     let kinds = [
         ("storm_broadcast", [0xff; 6]),
         ("storm_multicast", [1, 0, 0x5e, 0, 0, 1]),
@@ -41,7 +41,7 @@ fn a_port_that_floods_leaves_the_others_what_is_allowed_of_it() {
         );
         assert_eq!(flood(&mut bench, many(5_000), 200 * MS), [20, 20], "{name}");
         assert_eq!(bench.drops(0, "storm"), 10_000 - 120, "{name}: what is more is counted");
-        // What others flood, and what this port sends of other kinds, is not limited by it.
+        // Frames of other ports, and of other kinds, are not limited.
         assert_eq!(bench.receive(1, &frame(destination, 2, 0)), [1, 0, 1], "{name}");
         for (other, destination) in kinds.into_iter().filter(|(other, _)| *other != name) {
             assert_eq!(
@@ -50,7 +50,7 @@ fn a_port_that_floods_leaves_the_others_what_is_allowed_of_it() {
                 "{name} {other}"
             );
         }
-        // Nor what is for a station that is known.
+        // Nor are frames for a known station.
         assert_eq!(
             flood(
                 &mut bench,
@@ -75,10 +75,10 @@ fn a_super_packet_counts_as_its_segments() {
         (2, 8 * 40),
         "80 of 100, and no part of the third"
     );
-    // One that is more than is allowed at once passes, and is waited for.
+    // A super-packet larger than the bucket passes, and later ones wait for it.
     let mut bench = limited("storm_unknown", 10);
     let mut passes = |now: u64| {
-        bench.output.begin(now);
+        bench.forwarder.begin(now);
         !bench.merge(0, &frames)[1].is_empty()
     };
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Bridges that filter by VLAN: what passes between which ports, with which tags, in super-packets
-//! too.
+//! Tests of VLAN filtering: which packets pass between which ports, and with which tags,
+//! super-packets included.
 
 use superpacket::aggregate::Mode;
 use superpacket::packet::VlanTag;
@@ -10,10 +10,10 @@ use crate::tag;
 use crate::vlan::PortVlans;
 use crate::vlan::VlanProtocol::{self, Dot1Ad, Dot1Q};
 
-/// A bridge that filters, with ports in these VLANs.
+/// Returns a bridge with VLAN filtering, and ports in these VLANs.
 fn filtering(ports: &[&[&str]]) -> Bench {
     let mut bench = Bench::new(&vec![1500; ports.len()], |_| ());
-    for (egress, words) in bench.output.egress.iter_mut().flatten().zip(ports) {
+    for (egress, words) in bench.forwarder.egress.iter_mut().flatten().zip(ports) {
         let mut vlans = PortVlans::none();
         words.iter().for_each(|words| vlans.add(&words.parse().expect(words)));
         egress.vlans = Some(Arc::new(vlans));
@@ -21,27 +21,28 @@ fn filtering(ports: &[&[&str]]) -> Bench {
     bench
 }
 
-/// The same by the tags of services.
+/// Does the same with service tags.
 fn provider(ports: &[&[&str]]) -> Bench {
     let mut bench = filtering(ports);
-    bench.output.vlan_protocol = Dot1Ad;
+    bench.forwarder.vlan_protocol = Dot1Ad;
     bench
 }
 
 impl Bench {
-    /// A packet comes in as a queue's thread takes it: what does each port get?
+    /// Receives a packet through VLAN tag sorting, as a receive queue does, and returns what each
+    /// port was given.
     fn take(&mut self, port: usize, mut packet: RxPacket<Buffer>) -> Vec<Vec<Left>> {
-        tag::sort(&mut packet, self.output.vlan_protocol);
+        tag::sort(&mut packet, self.forwarder.vlan_protocol);
         self.pass(port, packet)
     }
 
-    /// The same of what these frames are aggregated to.
+    /// Does the same with the packets aggregated from these frames.
     fn take_all(&mut self, port: usize, frames: &[Vec<u8>], beside: bool) -> Vec<Vec<Left>> {
         let mut aggregator = Aggregator::new(
             Policy::gro().with_partial_checksums().with_mode(Mode::Gro { udp: true }),
             HashKey::new(1),
         );
-        let filters_by = self.output.vlan_protocol;
+        let filters_by = self.forwarder.vlan_protocol;
         let packet = |frame: &Vec<u8>| {
             let mut packet = RxPacket::new(Buffer::from(frame.clone()));
             let [protocol, control] =
@@ -55,13 +56,13 @@ impl Bench {
         };
         let mut packets = frames.iter().map(packet).collect();
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) =
-            &mut |packet| self.output.forward(&self.ports[port].0, packet);
+            &mut |packet| self.forwarder.forward(&self.ports[port].0, packet);
         aggregator.receive_batch(&mut packets, 0, sink);
         aggregator.flush_all(sink);
         self.sent()
     }
 
-    /// Who gets which frame of one that comes in?
+    /// Receives a frame, and returns the frame that each port was given.
     fn gets(&mut self, port: usize, frame: &[u8]) -> Vec<Option<Vec<u8>>> {
         let one = |left: Vec<Left>| {
             assert!(left.len() <= 1, "once at most");
@@ -71,24 +72,24 @@ impl Bench {
     }
 }
 
-/// The frame with a tag.
+/// Returns the frame with a tag.
 fn tagged(frame: &[u8], control: u16) -> Vec<u8> {
     tagged_by(Dot1Q, frame, control)
 }
 
-/// The frame with a tag of this protocol.
+/// Returns the frame with a tag of this protocol.
 fn tagged_by(protocol: VlanProtocol, frame: &[u8], control: u16) -> Vec<u8> {
     [&frame[..12], &protocol.ether_type().to_be_bytes(), &control.to_be_bytes(), &frame[12..]]
         .concat()
 }
 
-/// The frame without its tag.
+/// Returns the frame without its tag.
 fn untagged(frame: &[u8]) -> Vec<u8> {
     [&frame[..12], &frame[16..]].concat()
 }
 
-/// Two stations' access ports of VLAN 10, one of VLAN 20, a trunk of both, and one of 20 to 30 that
-/// takes frames without a tag for 25.
+/// Returns access ports of VLANs 10 and 20, a trunk of both, and a port in VLANs 20 to 30 whose
+/// PVID is 25.
 fn house() -> Bench {
     filtering(&[
         &["10 pvid untagged"],
@@ -118,7 +119,7 @@ fn frames_pass_within_their_vlan_with_the_tags_of_each_port() {
         [Some(plain.clone()), Some(plain.clone()), None, None, None]
     );
     assert_eq!(bench.gets(3, &of(20)), [None, None, Some(plain), None, Some(of(20))]);
-    // Priorities go with a tag, and are lost with it, as Linux has it.
+    // As in Linux, priorities are kept with a tag and lost with it.
     assert_eq!(
         bench.gets(3, &tagged(&frame, 0xb00a))[..2],
         [Some(frame.clone()), Some(frame.clone())]
@@ -129,7 +130,7 @@ fn frames_pass_within_their_vlan_with_the_tags_of_each_port() {
         [None, Some(frame.clone()), None, Some(tagged(&frame, 0x600a)), None]
     );
     assert_eq!((0..5).map(|port| bench.drops(port, "vlan")).sum::<u64>(), 0);
-    // What comes in a VLAN that its port is not in, or in none, or goes to nobody.
+    // Frames in a VLAN that the ingress port is not in, without a VLAN, or without a destination.
     for (port, wrong) in [
         (0, tagged(&frame, 20)),
         (3, frame.clone()),
@@ -149,44 +150,44 @@ fn frames_pass_within_their_vlan_with_the_tags_of_each_port() {
 }
 
 #[test]
-fn an_address_is_another_in_each_vlan() {
+fn equal_addresses_in_two_vlans_are_two_stations() {
     let mut bench = house();
-    // The same station at an access port of VLAN 10 and, by the trunk, in VLAN 20.
+    // The same hardware address at an access port of VLAN 10 and, by the trunk, in VLAN 20.
     bench.gets(0, &broadcast(1, 0));
     bench.gets(3, &tagged(&broadcast(1, 0), 20));
     let frame = unicast(2, 1);
     assert_eq!(bench.gets(1, &frame), [Some(frame.clone()), None, None, None, None]);
     assert_eq!(bench.gets(2, &frame), [None, None, None, Some(tagged(&frame, 20)), None]);
-    // A priority says no VLAN: it is the same station.
+    // A priority tag does not change the VLAN, so it is the same station.
     bench.gets(1, &tagged(&broadcast(9, 0), 0xa000));
     let frame = unicast(1, 9);
     assert_eq!(bench.gets(0, &frame), [None, Some(frame), None, None, None]);
-    // Where a port has left a VLAN since, nobody else is given what was for a station there.
-    bench.output.egress[0].as_mut().expect("is there").vlans = Some(Arc::new(PortVlans::none()));
+    // After a port has left a VLAN, no other port receives frames for its stations there.
+    bench.forwarder.egress[0].as_mut().expect("is there").vlans = Some(Arc::new(PortVlans::none()));
     assert_eq!(bench.gets(1, &unicast(2, 1)), [const { None }; 5]);
     assert_eq!(bench.drops(1, "vlan"), 1);
 }
 
 #[test]
-fn tags_of_other_kinds_say_no_vlan_of_this_bridge() {
+fn tags_of_other_types_do_not_name_a_vlan() {
     let mut bench = house();
     let mut service = tagged(&broadcast(1, 0), 0x2014);
     service[12..14].copy_from_slice(&[0x88, 0xa8]);
     let expected = [None, Some(service.clone()), None, Some(tagged(&service, 10)), None];
     assert_eq!(bench.gets(0, &service), expected);
-    // The same where the device has taken the tag out of the frame.
+    // The same with the tag moved to the metadata by the device.
     let beside = RxPacket::new(Buffer::from(broadcast(1, 0)))
         .with_vlan(VlanTag { protocol: 0x88a8, control: 0x2014 });
     let sent = bench.take(0, beside);
     assert_eq!([&sent[1][0].bytes, &sent[3][0].bytes], [&service, &tagged(&service, 10)]);
-    // A tag within another stays.
+    // An inner tag is kept.
     let double = tagged(&tagged(&broadcast(1, 0), 77), 10);
     assert_eq!(bench.gets(3, &double)[0], Some(untagged(&double)));
 }
 
 #[test]
 fn a_provider_bridge_filters_by_the_service_s_tag_and_passes_the_customer_s() {
-    // Two customers' ports of service 100, one of service 200, and a trunk of both.
+    // Two customer ports of service 100, one of service 200, and a trunk of both.
     let mut bench = provider(&[
         &["100 pvid untagged"],
         &["100 pvid untagged"],
@@ -206,7 +207,7 @@ fn a_provider_bridge_filters_by_the_service_s_tag_and_passes_the_customer_s() {
         let arriving = service(&tagged(&broadcast(2, 0), 7), 0xa064);
         let without = tagged(&broadcast(2, 0), 7);
         assert_eq!(bench.gets(3, &arriving), [Some(without.clone()), Some(without), None, None]);
-        // A customer's tag that the device has taken out of the frame goes back into it.
+        // A customer tag that the device moved to the metadata is put back into the frame.
         let beside = RxPacket::new(Buffer::from(plain.clone()))
             .with_vlan(VlanTag { protocol: 0x8100, control: 7 });
         let sent = bench.take(0, beside);
@@ -216,7 +217,8 @@ fn a_provider_bridge_filters_by_the_service_s_tag_and_passes_the_customer_s() {
         );
     }
     assert_eq!((0..4).map(|port| bench.drops(port, "vlan")).sum::<u64>(), 0);
-    // A service's priority alone, at a customer's port; a customer's tag alone says no service.
+    // A service tag with a priority only, at a customer port; a lone customer tag does not name a
+    // service.
     assert_eq!(bench.gets(0, &service(&plain, 0x6000))[3], Some(service(&plain, 0x6064)));
     for wrong in [tagged(&plain, 100), plain.clone(), service(&plain, 300)] {
         assert_eq!(bench.gets(3, &wrong), [const { None }; 4]);
@@ -226,7 +228,7 @@ fn a_provider_bridge_filters_by_the_service_s_tag_and_passes_the_customer_s() {
 }
 
 #[test]
-fn an_address_is_another_in_each_service_whatever_the_customer_s_tag() {
+fn equal_addresses_in_two_services_are_two_stations() {
     let mut bench = provider(&[
         &["100 pvid untagged"],
         &["100 pvid untagged"],
@@ -249,8 +251,8 @@ fn without_filtering_tags_pass_as_they_are() {
     assert_eq!(bench.drops(0, "vlan"), 0);
 }
 
-/// A trunk, and pairs of a trunk and an access port: those that cut all themselves, those that cut
-/// nothing, and those that do not even fill in checksums or take pieces.
+/// Returns a trunk, and pairs of a trunk and an access port: with all offloads, without
+/// segmentation, and without checksums and scatter-gather.
 fn able_and_not() -> Bench {
     let (trunk, access): (&[&str], &[&str]) = (&["10"], &["10 pvid untagged"]);
     let mut bench = filtering(&[trunk, trunk, access, trunk, access, trunk, access]);
@@ -260,13 +262,13 @@ fn able_and_not() -> Bench {
     for port in [5, 6] {
         bench.lack(port, &[Feature::TxChecksumming, Feature::ScatterGather]);
     }
-    for egress in bench.output.egress.iter_mut().flatten() {
+    for egress in bench.forwarder.egress.iter_mut().flatten() {
         egress.runtime.capabilities.gso.udp_tunnels = true;
     }
     bench
 }
 
-/// What a port that cuts super-packets itself puts on the wire, of what it was given.
+/// Returns the wire frames of a port that segments super-packets itself.
 fn on_the_wire(left: &[Left]) -> Vec<Vec<u8>> {
     let mut bench = Bench::new(&[1500; 2], |_| ());
     bench.lack(
@@ -302,14 +304,14 @@ fn cuts_the_same(protocol: VlanProtocol) {
     for (name, frame) in kinds {
         let plain: Vec<_> = frame.run(20).iter().map(Frame::to_bytes).collect();
         let with: Vec<_> = plain.iter().map(|frame| tagged_by(protocol, frame, 0x600a)).collect();
-        // From a trunk, the tag in the frame or beside it, and from an access port.
+        // From a trunk, with the tag in the frame or in the metadata, and from an access port.
         for (from, frames, beside) in [(0, &with, false), (0, &with, true), (2, &plain, false)] {
-            // Without the trunk's tag, the one within says the VLAN.
+            // Without the trunk's tag, the inner tag names the VLAN.
             if from == 2 && plain[0][12..14] == protocol.ether_type().to_be_bytes() {
                 continue;
             }
             let mut bench = able_and_not();
-            bench.output.vlan_protocol = protocol;
+            bench.forwarder.vlan_protocol = protocol;
             let sent = bench.take_all(from, frames, beside);
             let control: u16 = if from == 0 { 0x600a } else { 10 };
             let with: Vec<_> =
@@ -350,8 +352,8 @@ fn cuts_the_same(protocol: VlanProtocol) {
 }
 
 #[test]
-fn what_a_sender_left_undone_is_done_at_its_place_with_and_without_tags() {
-    // A super-packet whose checksum is partial, and a single packet, with the tag in the frame.
+fn partial_checksums_and_segmentation_work_with_and_without_tags() {
+    // A super-packet with a partial checksum, and a single packet, both with the tag in the frame.
     for (size, payload) in [(Some(1_400), 14_000), (None, 900)] {
         let frame =
             Frame::tcp4(1, payload).with(|frame| frame.tcp_mut().checksum = Checksum::Partial);
@@ -391,8 +393,8 @@ fn what_a_sender_left_undone_is_done_at_its_place_with_and_without_tags() {
 }
 
 #[test]
-fn a_sender_that_is_told_of_a_packet_too_long_is_told_in_its_vlan() {
-    // It must not be fragmented.
+fn answers_to_too_long_packets_are_sent_in_their_vlan() {
+    // The packet must not be fragmented.
     let frame = Frame::udp4(1_400);
     for (from, frame, offset) in
         [(0, frame.to_bytes(), 0), (1, tagged(&frame.to_bytes(), 0xa00a), 4)]
@@ -401,7 +403,7 @@ fn a_sender_that_is_told_of_a_packet_too_long_is_told_in_its_vlan() {
         bench.ports.iter().for_each(|(shared, _)| {
             shared.change(|settings| settings.too_big = crate::settings::TooBig::Icmp)
         });
-        for (number, egress) in bench.output.egress.iter_mut().flatten().enumerate() {
+        for (number, egress) in bench.forwarder.egress.iter_mut().flatten().enumerate() {
             egress.runtime.too_big = crate::settings::TooBig::Icmp;
             egress.runtime.mtu = if number == from { 1500 } else { 1280 };
         }

@@ -1,29 +1,31 @@
-//! When memory is given back that large limits took: tables are freed by the threads that had them,
-//! some time after a change.
+//! Decides when freed memory is returned to the system: threads free their old tables some time
+//! after a change.
 
 use std::time::{Duration, Instant};
 
-/// How long nothing must have changed: longer than threads sleep, and than packets may be held.
+/// Time without changes before memory is returned. Longer than threads sleep, and than packets may
+/// be held.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// What is known of the last change.
+/// The time and epoch of the last change.
 #[derive(Debug)]
-pub(super) struct Tidy {
+pub(super) struct MemoryTrimmer {
     epoch: u64,
     since: Instant,
     is_done: bool,
 }
 
-impl Tidy {
-    /// Nothing has changed since `epoch`.
+impl MemoryTrimmer {
+    /// Returns a trimmer that has seen no change since `epoch`.
     pub(super) fn new(epoch: u64, now: Instant) -> Self {
-        Tidy { epoch, since: now, is_done: true }
+        MemoryTrimmer { epoch, since: now, is_done: true }
     }
 
-    /// Is it time to give back what was freed? Once after each change, when no other has followed.
+    /// Returns whether to return freed memory now: once after each change that no other has
+    /// followed.
     pub(super) fn is_due(&mut self, epoch: u64, now: Instant) -> bool {
         if epoch != self.epoch {
-            *self = Tidy { epoch, since: now, is_done: false };
+            *self = MemoryTrimmer { epoch, since: now, is_done: false };
         }
         let is_due = !self.is_done && now.duration_since(self.since) >= SETTLED;
         self.is_done |= is_due;
@@ -36,11 +38,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_due_once_after_the_last_of_several_changes() {
+    fn memory_is_trimmed_once_after_the_last_of_several_changes() {
         let start = Instant::now();
-        let mut tidy = Tidy::new(5, start);
-        let mut due =
-            |epoch, milliseconds| tidy.is_due(epoch, start + Duration::from_millis(milliseconds));
+        let mut trimmer = MemoryTrimmer::new(5, start);
+        let mut due = |epoch, milliseconds| {
+            trimmer.is_due(epoch, start + Duration::from_millis(milliseconds))
+        };
         assert!(!due(5, 10_000), "nothing has changed");
         assert!(!due(6, 10_250) && !due(6, 12_000) && !due(8, 12_249), "another followed");
         assert!(!due(8, 14_000) && due(8, 14_250));

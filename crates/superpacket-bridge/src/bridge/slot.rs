@@ -1,4 +1,4 @@
-//! What the bridge keeps of each port, open or waiting to be, and what it reports of it.
+//! The bridge's record of each port, and the reports made of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,33 +8,33 @@ use superpacket_port::{LinkState, Port, PortCounters, PortState};
 
 use crate::claim::Claim;
 use crate::report::{PortReport, PortStats};
-use crate::runtime::Shared;
+use crate::runtime::SharedPort;
 use crate::settings::{Forwarding, Limits, PortSettings, TooBig};
-use crate::table::Table;
+use crate::table::AddressTable;
 
-/// A port of the bridge, open or waiting to be.
+/// A port of the bridge, either open or waiting to be opened again.
 #[derive(Debug)]
-pub(super) struct Place {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct PortSlot {
+    pub(super) shared: Arc<SharedPort>,
     pub(super) port: Option<Box<dyn Port>>,
-    /// That its interface is this bridge's, whether it is there or not.
+    /// The claim on its interface, kept while the interface is absent.
     pub(super) claim: Option<Claim>,
     pub(super) state: PortState,
     pub(super) error: Option<String>,
     pub(super) hardware_address: Option<[u8; 6]>,
     pub(super) queues: usize,
     pub(super) reopened: u64,
-    /// The kernel tells what changes.
+    /// Whether the kernel reports changes of this port.
     pub(super) kernel_notifies: bool,
-    /// What earlier openings counted, all queues together and by queue.
+    /// Counters of earlier openings: all queues together, and by queue.
     pub(super) before: PortCounters,
     pub(super) queue_drops_before: Vec<u64>,
-    /// When it is tried again.
+    /// Time of the next attempt to open the port.
     pub(super) next_try: Instant,
 }
 
-impl Place {
-    pub(super) fn report(&self, table: &Table) -> PortReport {
+impl PortSlot {
+    pub(super) fn report(&self, table: &AddressTable) -> PortReport {
         let settings = self.shared.settings();
         let limit = |name: &str| (name.to_owned(), settings.limits.value(name).unwrap_or_default());
         let too_big = TooBig::NAMES
@@ -70,8 +70,8 @@ impl Place {
         }
     }
 
-    /// Takes the port out of its place, where it is gone from now on, for this reason. What it
-    /// counted stays.
+    /// Removes the port from its slot, which is in state "gone" from now on, with `why` as the
+    /// error. Its counters are kept.
     pub(super) fn take_port(&mut self, why: &str) -> Option<Box<dyn Port>> {
         let mut port = self.port.take()?;
         self.before = add(self.before, port.counters());
@@ -110,7 +110,7 @@ fn add(a: PortCounters, b: PortCounters) -> PortCounters {
     }
 }
 
-/// The sums of what the queues of two openings counted, of which one may have more queues.
+/// Adds the per-queue counters of two openings, which may differ in their number of queues.
 fn add_each(before: &[u64], mut now: Vec<u64>) -> Vec<u64> {
     now.resize(now.len().max(before.len()), 0);
     now.iter_mut().zip(before).for_each(|(now, before)| *now += before);
