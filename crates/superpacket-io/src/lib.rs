@@ -1,5 +1,5 @@
 #![doc = include_str!("../README.md")]
-// Where it is expected, the file says why.
+// Files with unsafe code allow it, and say why.
 #![deny(unsafe_code)]
 
 pub mod capture;
