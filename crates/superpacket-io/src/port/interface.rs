@@ -1,4 +1,4 @@
-//! A network interface by its name: what state it is in, and its limits (`rtnetlink(7)`).
+//! Network interfaces found by name: their state and limits (`rtnetlink(7)`).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,7 +9,7 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMe
 use super::{LinkState, PortError, PortState};
 use crate::system::{Ethtool, RouteSocket};
 
-/// An interface that a port was opened on.
+/// The interface on which a port was opened.
 #[derive(Debug)]
 pub(crate) struct Interface {
     socket: RouteSocket,
@@ -17,33 +17,33 @@ pub(crate) struct Interface {
     index: u32,
 }
 
-/// What the kernel says of an interface.
+/// The kernel's description of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InterfaceInfo {
-    /// Its number, 1 or more.
+    /// The interface's index, at least 1.
     pub index: u32,
-    /// It has been switched on (`IFF_UP`).
+    /// Whether the interface is administratively up (`IFF_UP`).
     pub is_up: bool,
-    /// Its carrier is there (`IFF_LOWER_UP`).
+    /// Whether the interface has a carrier (`IFF_LOWER_UP`).
     pub has_carrier: bool,
-    /// Its frames start with an Ethernet header (`ARPHRD_ETHER`, `ARPHRD_LOOPBACK`).
+    /// Whether frames begin with an Ethernet header (`ARPHRD_ETHER`, `ARPHRD_LOOPBACK`).
     pub is_ethernet: bool,
-    /// The longest IP packet in bytes.
+    /// Maximum length of an IP packet in bytes.
     pub mtu: u32,
-    /// Its Ethernet address; `None` for interfaces without one (TUN).
+    /// The Ethernet address; `None` for interfaces without one (TUN).
     pub hardware_address: Option<[u8; 6]>,
-    /// The number of bytes, Ethernet header included, from which on the kernel segments an IPv6
+    /// Length in bytes, Ethernet header included, from which on the kernel segments an IPv6
     /// super-packet in software.
     pub gso_max_size: u32,
-    /// The same of an IPv4 super-packet. Kernels before 6.3 have one limit for both.
+    /// Like `gso_max_size`, for IPv4. Kernels before 6.3 have one limit for both.
     pub gso_ipv4_max_size: u32,
-    /// The most segments that it cuts a super-packet into (`gso_max_segs`).
+    /// Maximum number of segments per super-packet (`gso_max_segs`).
     pub gso_max_segments: u32,
-    /// Receive queues.
+    /// Number of receive queues.
     pub rx_queues: u32,
-    /// Transmit queues.
+    /// Number of transmit queues.
     pub tx_queues: u32,
-    /// The number of an XDP program that is attached to it.
+    /// The number of an attached XDP program.
     pub xdp_program: Option<u32>,
 }
 
@@ -63,23 +63,23 @@ impl Interface {
         Ok(Interface { socket, name: name.to_owned(), index: link.header.index })
     }
 
-    /// Its name.
+    /// Returns the interface's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its number when it was opened.
+    /// Returns the interface's index when it was opened.
     pub const fn index(&self) -> u32 {
         self.index
     }
 
-    /// Its device.
+    /// Returns a handle to the interface's device.
     pub fn ethtool(&self) -> Ethtool<'_> {
         Ethtool::new(self.socket.as_fd(), &self.name)
     }
 
-    /// What the kernel says of it now; `None` if it is gone, even if another of the same name has
-    /// come.
+    /// Returns the present description, or `None` if the interface no longer exists. A new
+    /// interface with the same name is not accepted.
     ///
     /// # Errors
     /// What the system refused.
@@ -91,7 +91,7 @@ impl Interface {
             .map(|link| InterfaceInfo::read(&link)))
     }
 
-    /// Its state now, as ports report it: gone where nothing can be said of it.
+    /// Returns the present state of the interface; `Gone` if it cannot be read.
     pub fn state(&mut self) -> PortState {
         match self.link() {
             Ok(Some(link)) => {
@@ -103,7 +103,7 @@ impl Interface {
         }
     }
 
-    /// Switches it on or off.
+    /// Sets the interface up or down.
     ///
     /// # Errors
     /// What the system refused.
@@ -114,10 +114,10 @@ impl Interface {
         })
     }
 
-    /// Sets the longest IP packet in bytes.
+    /// Sets the maximum length of an IP packet in bytes.
     ///
     /// # Errors
-    /// What the system refused: `EINVAL` for what the device cannot.
+    /// The system call's error: `EINVAL` if the device does not support the MTU.
     pub fn set_mtu(&mut self, mtu: u32) -> io::Result<()> {
         self.change(|message| message.attributes.push(LinkAttribute::Mtu(mtu)))
     }
@@ -130,7 +130,7 @@ impl Interface {
     }
 }
 
-/// The kernel's `GSO_LEGACY_MAX_SIZE`: the limit where it names none.
+/// The default limit if the kernel reports none (the kernel's `GSO_LEGACY_MAX_SIZE`).
 const GSO_LEGACY_MAX_SIZE: u32 = 65536;
 
 impl InterfaceInfo {
@@ -169,7 +169,7 @@ impl InterfaceInfo {
     }
 }
 
-/// The number of the program that is attached, or of one of several.
+/// Returns the number of an attached program, the first of several.
 fn xdp_program(programs: &[LinkXdp]) -> Option<u32> {
     programs.iter().find_map(|program| match *program {
         LinkXdp::ProgId(number) | LinkXdp::DrvProgId(number) | LinkXdp::SkbProgId(number)

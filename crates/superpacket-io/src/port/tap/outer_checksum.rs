@@ -1,11 +1,11 @@
-//! The first bytes of a super-packet in a tunnel, with the outer UDP checksum that Linux needs
+//! The start of a super-packet in a tunnel, with the outer UDP checksum that Linux requires
 //! ([`Header::outer_checksum`]).
 
 use superpacket::packet::Layer;
 use superpacket::virtio::Header;
 use superpacket::wire::MAX_HEADER;
 
-/// The first bytes of a frame, up to its outer UDP checksum, which is another.
+/// The first bytes of a frame, up to and including its changed outer UDP checksum.
 #[derive(Debug)]
 pub(super) struct Front {
     bytes: [u8; MAX_HEADER],
@@ -13,8 +13,8 @@ pub(super) struct Front {
 }
 
 impl Front {
-    /// Makes the first bytes of a frame of `length` bytes that begins with `head`; `None` where the
-    /// frame goes as it is.
+    /// Returns the changed first bytes of a frame of `length` bytes that begins with `head`; `None`
+    /// if the frame needs no change.
     pub(super) fn of(
         described: &Header,
         head: &[u8],

@@ -1,4 +1,5 @@
-//! The sending end: one `writev` a frame, of a virtio header and the frame's slices.
+//! The sending end, which makes one `writev` call per frame: the virtio header and the frame's
+//! slices.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -12,12 +13,12 @@ use super::device::Device;
 use super::outer_checksum::Front;
 use crate::port::{LinkState, Outgoing, Progress, Stop, Transmit, TxBatch, TxFrame};
 
-/// Slices of a frame that need no memory but the stack: a super-packet of 64 KB that was merged
-/// from frames of 1,500 bytes has 46.
+/// Number of slices that are kept on the stack. A super-packet of 64 KB merged from frames of 1,500
+/// bytes has 46.
 const INLINE: usize = 64;
 
-/// An end to send through. Any number may write to one queue; packets of a flow come back through
-/// the queue that they were written to.
+/// A sending end. Any number may write to one queue. The kernel returns a flow's packets through
+/// the queue that the flow was written to.
 #[derive(Debug)]
 pub(super) struct TapTransmitter {
     device: Arc<Device>,
@@ -30,7 +31,7 @@ impl TapTransmitter {
     }
 
     fn send(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> Result<(), Stop> {
-        // A plain frame has a header of zeros.
+        // The header of a plain frame consists of zeros.
         let mut header = [0; Format::LONGEST];
         let mut front = None;
         if !frame.is_plain() {
@@ -68,7 +69,8 @@ impl TapTransmitter {
         result.map_err(|error| self.stop(frame, error))
     }
 
-    /// Writes the frame's header; of a frame that cannot go as it is, its front is returned.
+    /// Writes the frame's virtio header. If the frame's start must be changed, returns the new
+    /// start.
     fn describe(
         &self,
         outgoing: &Outgoing,
@@ -92,7 +94,7 @@ impl TapTransmitter {
 
     #[inline]
     fn write(&self, slices: &[IoSlice<'_>]) -> Result<(), Errno> {
-        // A packet is taken whole or not at all.
+        // The kernel takes a packet completely or not at all.
         rustix::io::retry_on_intr(|| rustix::io::writev(self.device.queue(self.queue), slices))
             .map(drop)
     }
@@ -107,7 +109,7 @@ impl TapTransmitter {
             }
             Errno::BADFD | Errno::NODEV | Errno::NXIO => Stop::Gone(self.device.gone()),
             Errno::NETDOWN => Stop::Down,
-            // What the kernel says for an interface that is down, too.
+            // The kernel also returns EIO if the interface is down.
             Errno::IO if self.device.state().link != LinkState::Up => Stop::Down,
             Errno::MSGSIZE => Stop::TooLong,
             Errno::INVAL | Errno::IO | Errno::OPNOTSUPP if !frame.is_plain() => {
