@@ -50,11 +50,11 @@ pub const MAX_SLICES: usize = 1024;
 /// The capabilities of a port, found by probing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The offloads that the port itself has or that need nothing of it. Aggregation is done by its
-    /// user: the three receive offloads are always among them.
+    /// The offloads that the port has, or that do not depend on it. The port's user aggregates
+    /// packets, so the three receive offloads are always included.
     pub features: FeatureSet,
-    /// The super-packets that whoever is behind the port can segment. Which protocols are left to
-    /// it is said by `features`, too.
+    /// The super-packets that the receiving side of the port can segment. `features` also decides
+    /// which protocols it may be given.
     pub gso: GsoSupport,
     /// Maximum number of pieces per frame, headers included.
     pub max_slices: usize,

@@ -1,4 +1,4 @@
-//! The two ends of a port that its users have: what receives by a queue, and what sends.
+//! The receiving and sending ends of a port's queues, as used by the port's owner.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -17,8 +17,7 @@ use crate::port::{
     Buffer, Outgoing, PortError, Progress, Receive, Stop, Transmit, TxBatch, TxFrame,
 };
 
-/// How often a look at an empty ring asks the kernel whether the interface is still up, in
-/// nanoseconds.
+/// Interval at which polls of an empty ring check that the interface is up, in nanoseconds.
 const INTERVAL: i64 = 10_000_000;
 
 /// The receiving end of a queue.
@@ -26,9 +25,9 @@ const INTERVAL: i64 = 10_000_000;
 pub(super) struct Receiver {
     queue: Arc<Queue>,
     shared: Arc<Shared>,
-    /// When the kernel was last asked for the interface's state, in nanoseconds.
+    /// Time of the last check of the interface's state, in nanoseconds.
     asked: i64,
-    /// The interface was down then.
+    /// Whether the interface was down at that check.
     is_down: bool,
 }
 
@@ -37,7 +36,8 @@ impl Receiver {
         Receiver { queue, shared, asked: 0, is_down: false }
     }
 
-    /// What is left to do when no frame is there.
+    /// Does the work that is due when no frame is available: refills the fill ring, and checks the
+    /// interface.
     fn idle(&mut self) -> Result<(), PortError> {
         let needs_wakeup = {
             let mut half = self.queue.receive();
@@ -62,7 +62,7 @@ impl Receiver {
                 Err(PortError::Down { port: port() })
             }
             Err(Errno::NXIO | Errno::NODEV) => Err(PortError::Gone { port: port() }),
-            // Anything else would be said again where it matters.
+            // Other errors will occur again where they matter.
             _ => Ok(()),
         }
     }
@@ -97,11 +97,11 @@ impl Receive for Receiver {
         let needs_wakeup = half.needs_wakeup();
         drop(half);
         if needs_wakeup {
-            // The next look at an empty ring says what is wrong.
+            // The next poll of an empty ring reports errors.
             let _ = wake(&self.queue);
         }
         if self.shared.facts.stalled.load(Ordering::Relaxed) {
-            // Frames are left in a TX ring: whoever put them there may have nothing more to send.
+            // Frames are left in a TX ring, and their sender may have nothing more to send.
             self.shared.resume();
         }
     }
@@ -115,7 +115,7 @@ impl Receive for Receiver {
     }
 }
 
-/// Makes the kernel look at the fill ring, and, where it polls busily, at the device.
+/// Makes the kernel process the fill ring and, with busy polling, the device.
 fn wake(queue: &Queue) -> Result<(), Errno> {
     Counts::add(&queue.counts.rx_wakeups, 1);
     rustix::net::recv(queue.socket(), &mut [0u8; 0][..], RecvFlags::DONTWAIT).map(drop)
@@ -125,7 +125,7 @@ fn wake(queue: &Queue) -> Result<(), Errno> {
 #[derive(Debug)]
 pub(super) struct Sender {
     queue: Arc<Queue>,
-    /// Its place among the port's queues.
+    /// Index of the queue within the port.
     place: u16,
     shared: Arc<Shared>,
 }
@@ -135,7 +135,7 @@ impl Sender {
         Sender { queue, place, shared }
     }
 
-    /// Why a frame cannot be sent whatever the ring's state.
+    /// Returns the reason why a frame can never be sent, whatever the ring's state.
     fn unfit(&self, frame: &TxFrame, longest: usize) -> Option<Stop> {
         if !frame.is_plain() {
             Counts::add(&self.queue.counts.tx_refused, 1);
@@ -145,8 +145,8 @@ impl Sender {
         if length < ethernet::HEADER_LENGTH {
             return Some(Stop::Refused(Errno::INVAL.into()));
         }
-        // The kernel does not compare what comes from AF_XDP with the MTU: the other end or the
-        // wire would drop it in silence.
+        // The kernel does not check frames from AF_XDP against the MTU: the other end or the wire
+        // would silently drop them.
         (length > longest || !self.shared.fits(length)).then_some(Stop::TooLong)
     }
 }
@@ -165,7 +165,7 @@ impl Transmit for Sender {
         let longest = half.longest();
         for (sent, frame) in frames.iter().enumerate() {
             if let Some(stop) = self.unfit(frame, longest) {
-                // What is wrong with the interface, the next call says.
+                // The next call reports errors of the interface.
                 half.kick(queue.socket(), &queue.counts, &shared.facts);
                 return Progress { sent, stopped: Some(stop) };
             }

@@ -1,4 +1,5 @@
-//! The steps of opening an AF_XDP port: what the interface has is tried in turn, the best first.
+//! The steps of opening an AF_XDP port, which try the interface's capabilities from the best to the
+//! least.
 
 use std::io;
 use std::sync::Arc;
@@ -14,10 +15,10 @@ use super::umem::{Lease, Umem};
 use crate::port::interface::{Interface, InterfaceInfo};
 use crate::port::{PortError, PortSpec};
 
-/// What is tried where memory for frames is made.
+/// Description of the failed action for errors of allocating frame memory.
 const MAPPING: &str = "mapping memory for frames (mmap)";
 
-/// What is known while a port is being opened.
+/// The inputs for opening a port.
 pub(super) struct Opening<'a> {
     pub(super) spec: &'a PortSpec,
     pub(super) options: Options,
@@ -34,10 +35,10 @@ impl Opening<'_> {
         PortError::system(self.spec.name(), action, error)
     }
 
-    /// The numbers of the queues to be used.
+    /// Returns the numbers of the queues to use.
     pub(super) fn queues(&self, interface: &Interface) -> Result<Vec<u32>, PortError> {
-        // A driver that does not tell how many of its queues are in use (TUN, bridges) has one for
-        // certain; `queue` names another.
+        // A driver that does not report its queues in use (TUN, bridges) has at least one; `queue`
+        // can name another.
         let used = interface.ethtool().channels().map(|channels| channels.rx);
         match (self.options.queue, used) {
             (Some(queue), Ok(used)) if queue >= used => {
@@ -48,8 +49,7 @@ impl Opening<'_> {
         }
     }
 
-    /// Loads the program for `queues`; the second value says whether it takes frames of several
-    /// buffers.
+    /// Loads the program for `queues`. Also returns whether it accepts frames of several buffers.
     pub(super) fn program(
         &self,
         queues: &[u32],
@@ -91,7 +91,7 @@ impl Opening<'_> {
         })
     }
 
-    /// What a program needs to hash.
+    /// Finds the function with which the program reads flow hashes.
     fn hash(&self) -> Result<Hash, PortError> {
         let function = kernel_function("bpf_xdp_metadata_rx_hash");
         let function = function.map_err(|error| {
@@ -100,7 +100,7 @@ impl Opening<'_> {
         Ok(Hash { function, interface: self.link.index })
     }
 
-    /// Attaches it where the options say.
+    /// Attaches the program in the mode that the options select.
     pub(super) fn attach(
         &self,
         redirect: &Redirect,
@@ -138,7 +138,7 @@ impl Opening<'_> {
         })
     }
 
-    /// Another program is there.
+    /// Returns the error for an interface with another program.
     fn taken(&self, interface: &mut Interface) -> PortError {
         let program = interface.link().ok().flatten().and_then(|link| link.xdp_program);
         let which = program.map_or_else(String::new, |number| format!(" (number {number})"));
@@ -165,8 +165,7 @@ impl Opening<'_> {
         ))
     }
 
-    /// Opens and binds a socket for each queue; the second value says whether frames may have
-    /// several chunks.
+    /// Opens and binds a socket per queue. Also returns whether frames may have several chunks.
     pub(super) fn bind(
         &self,
         numbers: &[u32],
@@ -186,7 +185,7 @@ impl Opening<'_> {
                 attempts.push((SocketAddrXdpFlags::XDP_COPY, false));
             }
         }
-        // The memory stays between attempts: pinning it takes a while.
+        // Keeps the memory between attempts, since pinning it takes a while.
         let Options { frames, frame_size, .. } = self.options;
         let mapping = |error: io::Error| self.system(MAPPING, error);
         let _umem = Lease::take(frame_size, frames, numbers.len())
@@ -209,7 +208,7 @@ impl Opening<'_> {
                         )),
                         _ => self.system(action, error),
                     };
-                    // What another way of copying does not change.
+                    // Another copy mode would not help.
                     if matches!(
                         number,
                         Some(
@@ -248,9 +247,9 @@ impl Opening<'_> {
         Ok(queues)
     }
 
-    /// Opens and binds the socket of a queue. It shares what another socket registered, where one
-    /// is bound with the same flags; else it registers the memory itself. `opened` are the port's
-    /// queues so far.
+    /// Opens and binds the socket of a queue. It shares the registration of another socket with the
+    /// same flags, if there is one, and otherwise registers the memory again. `opened` are the
+    /// port's queues so far.
     fn socket(
         &self,
         number: u32,
@@ -262,7 +261,7 @@ impl Opening<'_> {
         let mut lease = Some(lease);
         for shared in sharing(&umem, flags, opened) {
             match self.attempt(number, lease.take(), &umem, flags, Some(&shared)) {
-                // That interface is gone, or the kernel is older than Linux 5.10.
+                // The other interface no longer exists, or the kernel is older than Linux 5.10.
                 Err(Failed { error, .. }) if !is_about_queue(&error) => {
                     tracing::debug!(port = self.spec.name(), queue = number, %error, "the memory of another socket cannot be shared");
                 }
@@ -295,14 +294,14 @@ fn unmapped(error: io::Error) -> Failed {
     Failed { action: MAPPING, error }
 }
 
-/// The queues whose registration of `umem` a socket to be bound with `flags` may share.
+/// Returns the queues whose registration of `umem` can be shared by a socket with `flags`.
 fn sharing(umem: &Arc<Umem>, flags: SocketAddrXdpFlags, opened: &[Arc<Queue>]) -> Vec<Arc<Queue>> {
     let several = flags.contains(SocketAddrXdpFlags::XDP_USE_SG);
     if several && !sharing_keeps_several() {
         return Vec::new();
     }
-    // Another device that moves frames itself is not asked whether it takes those of several
-    // chunks too, when it is bound to a UMEM that has them.
+    // The kernel does not check whether another zero-copy device supports frames of several chunks
+    // when it is bound to a UMEM that uses them.
     let mut queues = if several && flags.contains(SocketAddrXdpFlags::XDP_ZEROCOPY) {
         opened.to_vec()
     } else {
@@ -312,7 +311,7 @@ fn sharing(umem: &Arc<Umem>, flags: SocketAddrXdpFlags, opened: &[Arc<Queue>]) -
     queues
 }
 
-/// Does the error say something of the queue or its interface, whosever memory it is?
+/// Returns whether the error concerns the queue or its interface, independently of the memory.
 fn is_about_queue(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

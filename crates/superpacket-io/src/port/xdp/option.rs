@@ -1,24 +1,24 @@
-//! What follows the interface in `xdp:IFACE?...`.
+//! The options of AF_XDP port strings, `xdp:IFACE?...`.
 
 use superpacket::packet::MAX_BUFFERS;
 
 use super::super::{PortSpec, SpecError};
 
-/// Which program slot of the interface is used.
+/// The mode in which the program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attach {
-    /// The driver's, or the kernel's generic one where the driver has none.
+    /// In the driver, or generic if the driver has no XDP.
     Auto,
-    /// The driver's (`XDP_FLAGS_DRV_MODE`).
+    /// In the driver (`XDP_FLAGS_DRV_MODE`).
     Native,
-    /// The kernel's own, behind the driver (`XDP_FLAGS_SKB_MODE`).
+    /// Generic, in the kernel's network stack after the driver (`XDP_FLAGS_SKB_MODE`).
     Generic,
 }
 
-/// Who moves frames into the memory of the port.
+/// Who moves frames into the port's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Copying {
-    /// The device where it can, else the kernel.
+    /// The device if it can, otherwise the kernel.
     Auto,
     /// The kernel (`XDP_COPY`).
     Copy,
@@ -26,7 +26,7 @@ pub(super) enum Copying {
     Zero,
 }
 
-/// A switch that may be left to the port.
+/// A switch with an automatic setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Switch {
     Auto,
@@ -37,30 +37,30 @@ pub(super) enum Switch {
 /// The options of an AF_XDP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Options {
-    /// The one queue to be used; `None`: all.
+    /// The only queue to use; `None` for all.
     pub(super) queue: Option<u32>,
     pub(super) attach: Attach,
     pub(super) copying: Copying,
-    /// Chunks of each queue: half to receive, half to send.
+    /// Number of chunks per queue: half to receive, half to send.
     pub(super) frames: u32,
-    /// Bytes of a chunk.
+    /// Size of a chunk in bytes.
     pub(super) frame_size: u32,
-    /// Frames that need several chunks.
+    /// Whether frames may occupy several chunks.
     pub(super) multi_buffer: Switch,
-    /// Payload goes out from the chunks that it was received in, behind headers in chunks of their
-    /// own.
+    /// Whether payload is sent from the chunks in which it was received, after headers in separate
+    /// chunks.
     pub(super) gather: bool,
-    /// How long a look for packets drives the device's own polling, in microseconds; 0: not at all.
+    /// Duration for which polling for packets also polls the device, in microseconds; 0 to disable.
     pub(super) busy_poll: u32,
-    /// Are checksums that their sender left unfinished recognized?
+    /// Whether incomplete checksums are detected.
     pub(super) partial: Switch,
-    /// Is the device asked for frames to all addresses?
+    /// Whether the interface is put into promiscuous mode.
     pub(super) promiscuous: bool,
-    /// Is the driver asked for the flow hash of frames?
+    /// Whether the driver provides the flow hashes of frames.
     pub(super) hash: bool,
 }
 
-/// All options.
+/// The names of all options.
 const KNOWN: [&str; 11] = [
     "queue",
     "mode",
@@ -76,10 +76,10 @@ const KNOWN: [&str; 11] = [
 ];
 
 impl Options {
-    /// Reads those of a port string.
+    /// Parses the options of a port string.
     ///
     /// # Errors
-    /// [`SpecError`] names the option and what it takes.
+    /// [`SpecError`], with the option and its accepted values.
     pub(super) fn read(spec: &PortSpec) -> Result<Self, SpecError> {
         let options = spec.options();
         options.only(&KNOWN)?;
@@ -134,7 +134,7 @@ impl Options {
             copying,
             frames,
             frame_size: frame_size as u32,
-            // Such frames lie in several chunks.
+            // Gathered frames occupy several chunks.
             multi_buffer: if gather { Switch::On } else { multi_buffer },
             gather,
             busy_poll: options.value("busy_poll", "takes microseconds", 0)?,
@@ -145,22 +145,22 @@ impl Options {
         })
     }
 
-    /// Entries of each ring.
+    /// Returns the number of entries per ring.
     pub(super) const fn ring_size(&self) -> u32 {
         self.frames / 2
     }
 
-    /// The longest frame that is received in one chunk, in bytes: the kernel keeps [`HEADROOM`] of
-    /// it.
+    /// Returns the maximum length of a frame received in one chunk, in bytes: the kernel reserves
+    /// [`HEADROOM`].
     pub(super) const fn room(&self) -> u32 {
         self.frame_size - HEADROOM
     }
 }
 
-/// Bytes at the start of each chunk that received frames leave free (`XDP_PACKET_HEADROOM`).
+/// Bytes left free at the start of each chunk with a received frame (`XDP_PACKET_HEADROOM`).
 pub(super) const HEADROOM: u32 = 256;
 
-/// The most chunks of a frame: a kernel packet's fragments (`MAX_SKB_FRAGS`).
+/// Maximum number of chunks per frame: that of fragments in a kernel packet (`MAX_SKB_FRAGS`).
 pub(super) const MAX_CHUNKS: usize = MAX_BUFFERS;
 
 #[cfg(test)]
