@@ -2,49 +2,49 @@
 
 use crate::port::{PortSpec, SpecError};
 
-/// What a port string asks for.
+/// The parsed options of a port string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub ring: RingOptions,
-    /// Receive queues: sockets that share the traffic.
+    /// Number of receive queues, which are sockets that share the traffic.
     pub queues: u16,
-    /// How they share it (`PACKET_FANOUT_HASH`, ...).
+    /// Distribution mode among the queues (`PACKET_FANOUT_HASH`, ...).
     pub fanout: u32,
-    /// Frames for other hardware addresses are received too.
+    /// Whether frames for other hardware addresses are received.
     pub promiscuous: bool,
-    /// TCP and UDP super-packets are handed over even where the device does not cut them: the
-    /// kernel does.
+    /// Whether TCP and UDP super-packets are handed over even if the device cannot segment them, so
+    /// that the kernel does.
     pub kernel_segmentation: bool,
 }
 
-/// The memory that frames are received into.
+/// The memory for received frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RingOptions {
-    /// `TPACKET_V2`: a slot for each frame, handed over at once.
+    /// `TPACKET_V2`: one slot per frame, handed over at once.
     Slots {
-        /// How many.
+        /// Number of slots.
         slots: usize,
-        /// Bytes of each.
+        /// Size of a slot in bytes.
         slot_size: usize,
     },
-    /// `TPACKET_V3`: blocks in which frames are packed, handed over when full or `retire`
+    /// `TPACKET_V3`: blocks with several frames, handed over when they are full or `retire`
     /// milliseconds old.
     Blocks {
-        /// How many.
+        /// Number of blocks.
         blocks: usize,
-        /// Bytes of each.
+        /// Size of a block in bytes.
         block_size: usize,
-        /// Milliseconds.
+        /// Maximum age of a block in milliseconds.
         retire: u32,
-        /// The flow hash is asked for.
+        /// Whether flow hashes are requested.
         hash: bool,
     },
 }
 
-/// The most memory that one queue may ask for, in bytes: the kernel counts it in `int`s.
+/// Maximum memory per queue in bytes; the kernel calculates with `int`.
 const MOST: usize = 1 << 30;
 
-/// The most that all queues of a port may ask for together: it is the kernel's own memory.
+/// Maximum memory for all queues of a port in bytes; this is kernel memory.
 const MOST_TOGETHER: u64 = 4 << 30;
 
 const KNOWN: [&str; 11] = [
@@ -61,7 +61,7 @@ const KNOWN: [&str; 11] = [
     "tso",
 ];
 
-/// The ways to share, by their names in port strings.
+/// Distribution modes by their names in port strings.
 const FANOUT: [(&str, u32); 6] = [
     ("hash", libc::PACKET_FANOUT_HASH),
     ("balance", libc::PACKET_FANOUT_LB),
@@ -81,10 +81,10 @@ impl RingOptions {
 }
 
 impl Options {
-    /// Reads them.
+    /// Parses the options of a port string.
     ///
     /// # Errors
-    /// [`SpecError`] names the option and what it takes.
+    /// [`SpecError`], with the option and its accepted values.
     pub fn parse(spec: &PortSpec) -> Result<Self, SpecError> {
         let options = spec.options();
         options.only(&KNOWN)?;

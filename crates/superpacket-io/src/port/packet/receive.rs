@@ -1,4 +1,4 @@
-//! The receiving end of a queue.
+//! The receiving end of a packet socket's queue.
 
 use std::collections::TryReserveError;
 use std::fmt;
@@ -15,16 +15,16 @@ use super::socket::{Mapped, Socket};
 use crate::port::interface::Interface;
 use crate::port::{Buffer, LinkState, PortError, Receive};
 
-/// A queue.
+/// The receiving end of a queue.
 pub(super) struct Receiver {
     shared: Arc<Shared>,
     socket: Arc<Socket>,
     ring: Ring,
     interface: Interface,
     queue: u16,
-    /// The last poll found nothing.
+    /// Whether the last poll found no packet.
     was_empty: bool,
-    /// What was last known of the interface.
+    /// The last known state of the interface.
     link: LinkState,
 }
 
@@ -35,10 +35,10 @@ enum Ring {
 }
 
 impl Receiver {
-    /// A queue on what has been mapped, and its socket.
+    /// Creates the end of a queue with the mapped ring. Also returns the socket.
     ///
     /// # Errors
-    /// There is no memory for what is noted of the ring.
+    /// If there is no memory for the ring's bookkeeping.
     pub fn try_new(
         shared: Arc<Shared>,
         interface: Interface,
@@ -69,10 +69,10 @@ impl Receiver {
         Ok((receiver, socket))
     }
 
-    /// Nothing came: is that because the interface is down?
+    /// Checks, after an empty poll, whether the interface is down.
     ///
-    /// The socket's error must be taken, or the socket stays readable for it. One call in two polls
-    /// that found nothing is enough: who waits polls twice.
+    /// The socket's error must be read, or the socket stays readable. Reading it in every second
+    /// empty poll is sufficient, since a thread polls twice before it waits.
     fn check(&mut self) -> Result<usize, PortError> {
         if self.link == LinkState::Up
             && (!std::mem::replace(&mut self.was_empty, true) || self.socket.take_error().is_none())
@@ -134,8 +134,8 @@ impl Receive for Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        // The socket lives on while the port counts, or while memory of the ring is lent: it is to
-        // take no more.
+        // The socket lives on while the port reads its counters, or while memory of the ring is
+        // lent. It must accept no more packets.
         let _ = self.socket.close_filter();
         let region = match &self.ring {
             Ring::Slots(slots) => slots.region(),

@@ -1,20 +1,20 @@
-//! What the ends of a packet port share: its name, and what they count.
+//! State shared by the ends of a packet port: its name and counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use superpacket::virtio::VirtioError;
 
-/// What the ends of a port share.
+/// State shared by the ends of a port.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) name: String,
     pub(super) counters: Counters,
 }
 
-/// As [`PortCounters`](crate::port::PortCounters).
+/// The counters of [`PortCounters`](crate::port::PortCounters).
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// By receive queue.
+    /// Dropped packets per receive queue.
     pub(super) rx_dropped: Vec<AtomicU64>,
     pub(super) rx_errors: AtomicU64,
     pub(super) tx_full: AtomicU64,
@@ -22,7 +22,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Packets of a receive queue that found no room, or were longer than it has.
+    /// Counts packets of a receive queue that found no room, or were too long.
     #[cold]
     pub(super) fn dropped(&self, queue: u16, packets: u64) {
         if let Some(dropped) = self.rx_dropped.get(usize::from(queue)) {
@@ -30,7 +30,7 @@ impl Counters {
         }
     }
 
-    /// A virtio header that contradicts its frame.
+    /// Counts and logs a virtio header that contradicts its frame.
     #[cold]
     pub(super) fn malformed(&self, error: &VirtioError) {
         tracing::debug!(%error, "a received frame is left out");

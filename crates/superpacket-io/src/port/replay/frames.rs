@@ -1,4 +1,4 @@
-//! The frames of a capture that can be replayed.
+//! Reading the replayable frames of a capture.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use superpacket::packet::Layer;
 
 use crate::capture::{CaptureError, Frame, Reader, Source, Start, start_of};
 
-/// Frames that were left out.
+/// The number of skipped frames.
 #[derive(Debug, Default)]
 pub(super) struct Errors(AtomicU64);
 
@@ -20,26 +20,27 @@ impl Errors {
     }
 }
 
-/// A frame that was read ahead.
+/// A frame read in advance.
 #[derive(Debug)]
 pub(super) struct Ready {
     pub(super) bytes: Vec<u8>,
-    /// When it was captured, in nanoseconds; `None` if the file does not say.
+    /// Time of capture in nanoseconds; `None` if the file does not give it.
     pub(super) time: Option<u64>,
 }
 
-/// What was read of a capture.
+/// The result of reading a capture.
 #[derive(Debug)]
 pub(super) enum Read {
-    /// A frame, and what it starts with.
+    /// A frame, and its first header.
     Frame(Ready, Layer),
-    /// Nothing but frames that cannot be replayed, as many as were to be looked at.
+    /// All frames within the limit were skipped, since they cannot be replayed.
     LeftOut,
-    /// The end.
+    /// The end of the capture.
     End,
 }
 
-/// The next frame that can be replayed: whole, and of this layer, or of any if none is given.
+/// Reads the next frame that can be replayed: a complete frame of this layer, or of any layer if
+/// `None`.
 pub(super) fn read(
     reader: &mut Reader,
     layer: Option<Layer>,
@@ -54,7 +55,7 @@ pub(super) fn read(
     }
 }
 
-/// The same among the next `most` frames.
+/// Like [`read`], but looks at no more than the next `most` frames.
 pub(super) fn read_among(
     reader: &mut Reader,
     most: usize,
@@ -74,8 +75,8 @@ pub(super) fn read_among(
     Ok(Read::LeftOut)
 }
 
-/// The frame without what its link type put before it; `None` if it is not whole, or neither
-/// Ethernet nor IP.
+/// Returns the frame without the header of its link type. Returns `None` if the frame is
+/// incomplete, or neither Ethernet nor IP.
 fn payload<'a>(frame: &Frame<'a>) -> Option<(&'a [u8], Layer)> {
     if frame.is_truncated() || frame.data.is_empty() {
         return None;

@@ -4,37 +4,37 @@ use superpacket::packet::Layer;
 
 use crate::port::{PortSpec, SpecError};
 
-/// What a port string asks for.
+/// The parsed options of a port string.
 #[derive(Debug, PartialEq)]
 pub(super) struct Options {
     pub(super) mode: Mode,
 }
 
-/// Which way a port goes.
+/// Whether a port replays or records.
 #[derive(Debug, PartialEq)]
 pub(super) enum Mode {
-    /// A capture is replayed.
+    /// The port replays a capture.
     Replay {
-        /// How fast.
+        /// The speed of the replay.
         speed: Speed,
-        /// How many times; `None`: without end.
+        /// Number of times to replay the capture; `None` for endless.
         times: Option<u64>,
-        /// Where what is sent is recorded.
+        /// Path of the file in which sent frames are recorded.
         record: Option<String>,
     },
-    /// What is sent is recorded, nothing arrives.
+    /// The port records the frames sent, and receives none.
     Record {
-        /// What is sent.
+        /// The first header of the frames sent.
         layer: Layer,
     },
 }
 
-/// How fast a capture is replayed.
+/// The speed of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Speed {
-    /// So many times as fast as it was captured: above 0, finite.
+    /// A multiple of the original speed: above 0, finite.
     Times(f64),
-    /// As fast as it is polled.
+    /// As fast as the port is polled.
     Max,
 }
 

@@ -1,4 +1,4 @@
-//! The sending end of a `pcap` port: what is sent is recorded, or thrown away.
+//! The sending end of a `pcap` port, which records or discards frames.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,18 +12,18 @@ use crate::capture::{
 };
 use crate::port::{Outgoing, PortError, Progress, Stop, Transmit, TxBatch, TxFrame};
 
-/// A capture that is being written. A file gets its name when it is dropped.
+/// A capture that is being written. A file gets its name when this is dropped.
 pub(super) struct Recorder {
     text: String,
     layer: Layer,
     output: Output,
 }
 
-/// Where the capture is written.
+/// The destination of the capture.
 enum Output {
-    /// A file, by whoever sends; `None` after an error.
+    /// A file, written by the sending threads; `None` after an error.
     File(Mutex<Option<Writer>>),
-    /// A pipe, a terminal, a device, by a thread of its own.
+    /// A pipe, terminal or device, written by a separate thread.
     Stream(StreamWriter),
 }
 
@@ -38,8 +38,8 @@ impl std::fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// Begins the file at `path`, for the port `text`. What its ending does not say of its format
-    /// is as in `like`; times are in nanoseconds.
+    /// Creates the file at `path` for the port `text`. The parts of its format that the suffix
+    /// leaves open are as in `like`. Times are in nanoseconds.
     pub(super) fn create(
         text: &str,
         path: &str,
@@ -69,7 +69,7 @@ impl Recorder {
         Ok(Recorder { text: text.into(), layer, output })
     }
 
-    /// How often a frame was refused because its reader was behind.
+    /// Returns the number of frames refused because the reader was too slow.
     pub(super) fn full(&self) -> u64 {
         match &self.output {
             Output::File(_) => 0,
@@ -114,7 +114,7 @@ impl Recorder {
             options: FrameOptions::NONE,
         };
         open.write(record, slices).map_err(|source| {
-            // Half a record may have been written: nothing can follow it.
+            // A part of the record may have been written, so no other record can follow.
             *writer = None;
             self.gone(Some(source))
         })
@@ -139,7 +139,7 @@ impl Drop for Recorder {
     }
 }
 
-/// An end to record through; all of a port's write into the same file.
+/// A sending end that records. All ends of a port write into the same file.
 #[derive(Debug)]
 pub(super) struct RecorderEnd {
     recorder: Arc<Recorder>,

@@ -1,9 +1,8 @@
-//! What is recorded into a pipe: written on a thread of its own, so that nothing that sends ever
-//! waits for whoever reads there.
+//! Recording into a pipe, by a separate thread, so that sending never waits for the pipe's reader.
 //!
-//! A reader may be slow, or not read at all. So frames are handed over by a queue that holds so
-//! many bytes; when it is full, the port is, and what a reader has not taken soon after the port
-//! was closed is given up.
+//! A reader may be slow, or not read at all. Frames therefore pass through a queue of limited
+//! bytes. When the queue is full, the port is full. Frames that the reader does not take soon after
+//! the port was closed are lost.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -25,26 +24,26 @@ use crate::capture::{
     Writer, open_special,
 };
 
-/// The most bytes that wait to be written, what is kept for each frame included.
+/// Maximum number of bytes in the queue, including `KEPT_PER_FRAME`.
 const CAPACITY: usize = 4 << 20;
 
-/// Kept for each frame that waits, beside its bytes.
+/// Bytes of memory counted per queued frame, in addition to its bytes.
 const KEPT_PER_FRAME: usize = 64;
 
-/// How long a reader has, after the port was closed, to take what waits.
+/// Time for which a reader can take the rest after the port was closed.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long the thread then has to end, which a device that blocks may keep it from.
+/// Time for the thread to end after that; a blocking device may prevent it.
 const GRACE: Duration = Duration::from_millis(100);
 
 /// As much as a pipe that is ready takes at once, if others share its description, which then stays
 /// as it is: blocking (`PIPE_BUF`).
 const SHARED_PIECE: usize = 4096;
 
-/// Why a frame is not written.
+/// The reason why a frame was not written.
 #[derive(Debug)]
 pub(super) enum NotWritten {
-    /// Too much waits.
+    /// The queue is full.
     Full,
     /// Nothing can be written any more; why, where it has not been told before.
     Failed(Option<CaptureError>),
@@ -55,13 +54,13 @@ pub(super) enum NotWritten {
 pub(super) struct OutputStream {
     name: String,
     file: File,
-    /// The most bytes that are written at once.
+    /// Maximum number of bytes written at once.
     piece: usize,
 }
 
 impl OutputStream {
-    /// Opens what is at `path` if it is no regular file nor is to be one; `-` is standard output.
-    /// Does not wait for a reader.
+    /// Opens `path`, unless it is a regular file or does not exist; `-` is standard output. Does
+    /// not wait for a reader.
     pub(super) fn open(path: &str) -> Result<Option<Self>, CaptureError> {
         let failed = |source| CaptureError::Create { file: path.to_owned(), source };
         if path == "-" {
@@ -93,34 +92,34 @@ impl OutputStream {
                 })?;
                 Ok(Some(OutputStream { name: path.to_owned(), file, piece: usize::MAX }))
             }
-            // Whoever creates the file reports what is wrong with the path.
+            // Errors are reported by the caller, who creates the path as a file.
             _ => Ok(None),
         }
     }
 }
 
-/// Writes a capture into a stream.
+/// A writer of a capture into a stream.
 #[derive(Debug)]
 pub(super) struct StreamWriter {
-    /// For messages.
+    /// The port's name, for messages.
     port: String,
     queue: Arc<Queue>,
     state: Mutex<State>,
-    /// How often there was no room.
+    /// Number of times that the queue was full.
     full: AtomicU64,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Nothing has been sent yet: a thread made now would keep the privileges that a port is opened
-    /// with.
+    /// No frame has been sent yet. The thread starts with the first one, since it would otherwise
+    /// keep the privileges with which the port was opened.
     Opened(Beginning),
     Writing(Thread),
-    /// The thread could not be made.
+    /// The thread could not be started.
     Failed,
 }
 
-/// What a capture begins with.
+/// The parameters for starting a capture.
 #[derive(Debug)]
 struct Beginning {
     output: OutputStream,
@@ -128,36 +127,36 @@ struct Beginning {
     interface: Interface,
 }
 
-/// The thread that writes.
+/// The writing thread.
 #[derive(Debug)]
 struct Thread {
     frames: Sender<Frame>,
-    /// Readable from when the thread is to end at once.
+    /// Becomes readable to make the thread end at once.
     stop: OwnedFd,
     /// Disconnected when the thread ends.
     end: Receiver<()>,
     handle: JoinHandle<()>,
 }
 
-/// A frame that waits.
+/// A frame in the queue.
 #[derive(Debug)]
 struct Frame {
     bytes: Vec<u8>,
     time: Timestamp,
 }
 
-/// What is known on both sides.
+/// State shared by the sending threads and the writing thread.
 #[derive(Debug, Default)]
 struct Queue {
-    /// How many bytes wait.
+    /// Number of bytes in the queue.
     length: AtomicUsize,
     has_failed: AtomicBool,
-    /// What ended the writing, until it is told.
+    /// The error that ended writing, until it is reported.
     failure: Mutex<Option<CaptureError>>,
 }
 
 impl Queue {
-    /// Makes room for a frame of so many bytes, if there is any.
+    /// Reserves room for a frame of `length` bytes; returns whether there was enough.
     fn reserve(&self, length: usize) -> bool {
         let add = |waiting: usize| {
             waiting.checked_add(length + KEPT_PER_FRAME).filter(|sum| *sum <= CAPACITY)
@@ -180,7 +179,7 @@ impl Queue {
 }
 
 impl StreamWriter {
-    /// Begins a capture of one interface.
+    /// Prepares a capture of one interface.
     pub(super) fn new(
         port: &str,
         output: OutputStream,
@@ -195,12 +194,12 @@ impl StreamWriter {
         }
     }
 
-    /// How often a frame was refused because too much waited.
+    /// Returns the number of frames refused because the queue was full.
     pub(super) fn full(&self) -> u64 {
         self.full.load(Ordering::Relaxed)
     }
 
-    /// Has a frame be written, of so many bytes in these pieces, if there is room for it.
+    /// Queues a frame of `length` bytes in these pieces, if there is room.
     pub(super) fn write<'a>(
         &self,
         length: usize,
@@ -222,7 +221,7 @@ impl StreamWriter {
         thread.frames.send(Frame { bytes, time }).map_err(|_| self.queue.failed())
     }
 
-    /// Makes the thread, with the privileges of this one, unless it is there.
+    /// Starts the thread, with the privileges of this one, unless it runs.
     fn start(&self, state: &mut State) {
         *state = match std::mem::replace(state, State::Failed) {
             State::Opened(beginning) => {
@@ -267,7 +266,7 @@ impl Drop for StreamWriter {
             self.state.get_mut().unwrap_or_else(PoisonError::into_inner),
             State::Failed,
         );
-        // A capture without frames has a header all the same.
+        // A capture without frames also has a header.
         self.start(&mut state);
         if let State::Writing(Thread { frames, stop, end, handle }) = state {
             drop(frames);
@@ -288,7 +287,7 @@ impl Drop for StreamWriter {
     }
 }
 
-/// Writes what comes, until nothing more can come.
+/// Writes the queued frames until the channel is closed.
 fn write_all(
     mut writer: Writer,
     waiting: &Receiver<Frame>,
@@ -296,7 +295,7 @@ fn write_all(
 ) -> Result<(), CaptureError> {
     loop {
         let next = match waiting.try_recv() {
-            // A reader that waits gets what there is.
+            // Before waiting, passes on all data for a waiting reader.
             Err(TryRecvError::Empty) => {
                 writer.flush()?;
                 waiting.recv().ok()
@@ -315,7 +314,7 @@ fn write_all(
     }
 }
 
-/// A descriptor that is written to when it takes something, until it is to stop.
+/// A file that is written when it accepts data, until it is stopped.
 struct Output {
     file: File,
     piece: usize,
@@ -334,7 +333,7 @@ impl Write for Output {
             if !descriptors[0].revents().is_empty() {
                 return Err(io::Error::other("the port was closed, and nobody read on"));
             }
-            // A reader that is gone counts too: to write says what it is.
+            // A closed reading end also counts: writing reports it.
             if !descriptors[1].revents().is_empty() {
                 match self.file.write(&bytes[..bytes.len().min(self.piece)]) {
                     Err(error)
