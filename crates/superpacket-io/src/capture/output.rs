@@ -1,4 +1,4 @@
-//! Collects a capture's bytes, so that they are written, or compressed, many at a time.
+//! Buffering of a capture's bytes, so that they are written or compressed in large blocks.
 
 use std::io;
 
@@ -6,10 +6,10 @@ use super::Compression;
 use super::compress::Encoder;
 use super::destination::Destination;
 
-/// Collected before a write; as the reader's window.
+/// Bytes buffered before a write; the same as the reader's window.
 const BUFFER_LENGTH: usize = 256 * 1024;
 
-/// A buffered, perhaps compressed stream into a destination.
+/// A buffered and possibly compressed stream into a destination.
 pub(super) struct Output {
     buffer: Vec<u8>,
     encoder: Encoder,
@@ -35,7 +35,8 @@ impl Output {
 
     #[cold]
     fn put_large(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // Filled to the brim, so that every write but the last is of the same, aligned length.
+        // The buffer is filled completely, so that every write but the last has the same, aligned
+        // length.
         let (now, rest) = bytes.split_at(self.buffer.capacity() - self.buffer.len());
         self.buffer.extend_from_slice(now);
         self.flush()?;
@@ -53,13 +54,13 @@ impl Output {
         Ok(())
     }
 
-    /// Hands over what has been put so far, as far as the compression lets it go.
+    /// Passes on all bytes written so far, as far as the compression format allows.
     pub(super) fn hand_over(&mut self) -> io::Result<()> {
         self.flush()?;
         self.encoder.flush()
     }
 
-    /// Writes out what is left and puts the file in its place.
+    /// Writes the rest, and gives the file its final name.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.flush()?;
         self.encoder.finish()?.finish()

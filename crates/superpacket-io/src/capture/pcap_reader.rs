@@ -1,4 +1,4 @@
-//! The records of a pcap file (draft-ietf-opsawg-pcap; old versions as libpcap's `sf-pcap.c`).
+//! Reading pcap records (draft-ietf-opsawg-pcap; old versions as in libpcap's `sf-pcap.c`).
 
 use super::error::Fault;
 use super::option::{MODIFIED_LENGTH, OptionForm};
@@ -13,7 +13,8 @@ pub(super) const MAGIC_MODIFIED: u32 = 0xA1B2_CD34;
 const FILE_HEADER: usize = 24;
 const RECORD_HEADER: usize = 16;
 
-/// Where a record's parts lie in the window's buffer, until the window is asked for more.
+/// A record's fields. The ranges refer to the window's buffer, and are valid until the window reads
+/// more.
 pub(super) struct Located {
     pub(super) data: std::ops::Range<usize>,
     pub(super) options: std::ops::Range<usize>,
@@ -22,8 +23,8 @@ pub(super) struct Located {
     pub(super) time: Option<Timestamp>,
 }
 
-/// The order of a record's two lengths: files before version 2.3 have the original length first,
-/// and of 2.3 both exist.
+/// The order of the two length fields in a record. Before version 2.3 the original length comes
+/// first; files of version 2.3 exist in both orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lengths {
     CapturedFirst,
@@ -35,11 +36,11 @@ pub(super) struct PcapReader {
     byte_order: ByteOrder,
     variant: PcapVariant,
     lengths: Lengths,
-    /// The file header, if readers of parts will need it.
+    /// The file header, if it is to be kept for readers of parts.
     preamble: Vec<u8>,
 }
 
-/// What a pcap file's first four bytes say; `None`: not pcap.
+/// Identifies a pcap file by its first four bytes; `None` for other files.
 pub(super) fn recognize(magic: [u8; 4]) -> Option<(ByteOrder, PcapVariant)> {
     [ByteOrder::Little, ByteOrder::Big].into_iter().find_map(|byte_order| {
         let variant = match byte_order.u32_at(&magic, 0) {
@@ -84,17 +85,17 @@ impl PcapReader {
         Ok((Self { byte_order, variant, lengths, preamble }, interface))
     }
 
-    /// The file header, if it was kept.
+    /// Returns the file header, if it was kept.
     pub(super) fn preamble(&self) -> &[u8] {
         &self.preamble
     }
 
-    /// How what the records add is to be read.
+    /// Returns the encoding of the additional record fields.
     pub(super) fn option_form(&self) -> OptionForm {
         OptionForm::modified(self.byte_order)
     }
 
-    /// Finds the next record; `None` at a clean end.
+    /// Finds the next record; returns `None` at a regular end.
     #[inline]
     pub(super) fn next(&mut self, window: &mut Window) -> Result<Option<Located>, Fault> {
         let header_length =
@@ -129,7 +130,7 @@ impl PcapReader {
                 (1_000_000, TimeResolution::MICROSECONDS)
             }
         };
-        // A fraction above one second is taken as it is: it only moves the time on.
+        // A fraction above one second is accepted: it only moves the time forward.
         let ticks = u64::from(seconds) * ticks_per_second + u64::from(fraction);
         Ok(Some(Located {
             data: at + header_length..at + length,

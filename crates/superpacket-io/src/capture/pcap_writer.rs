@@ -1,4 +1,4 @@
-//! The bytes of a pcap file (draft-ietf-opsawg-pcap), always version 2.4.
+//! Writing pcap files (draft-ietf-opsawg-pcap), always version 2.4.
 
 use super::declared::{Declared, Refusal, snap_length};
 use super::output::Output;
@@ -8,18 +8,18 @@ use super::{ByteOrder, Interface, LinkType, PcapVariant, Record, TimeResolution}
 pub(super) struct PcapWriter {
     byte_order: ByteOrder,
     variant: Option<PcapVariant>,
-    /// The largest snap length declared; 0 if one has none.
+    /// The largest snap length declared; 0 if an interface has no limit.
     snap_length: Option<u32>,
     header: Option<Header>,
 }
 
-/// What the file header, once written, binds all frames to.
+/// Properties of a written file header, which all frames must match.
 #[derive(Clone, Copy)]
 struct Header {
     link_type: LinkType,
     ticks_per_second: u64,
     resolution: TimeResolution,
-    /// Record headers are those of Kuznetzov's format.
+    /// Whether record headers are those of Kuznetzov's format.
     modified: bool,
 }
 
@@ -37,8 +37,8 @@ impl PcapWriter {
         });
     }
 
-    /// Writes a record's header, before it the file's if this is the first. `declared`: all
-    /// interfaces so far.
+    /// Writes a record's header, preceded by the file's header if this is the first record.
+    /// `declared` are all interfaces so far.
     #[inline]
     pub(super) fn begin(
         &mut self,
@@ -76,7 +76,7 @@ impl PcapWriter {
         Ok(())
     }
 
-    /// A file without frames still has a header.
+    /// Completes the file. A file without frames also needs a header.
     pub(super) fn finish(
         &mut self,
         output: &mut Output,
@@ -124,8 +124,8 @@ impl PcapWriter {
     }
 }
 
-/// A pcap time: two 32-bit numbers. What lies within a few seconds beyond the year 2106 goes into
-/// the fraction, as it must have in the file it came from.
+/// Splits a time into the two 32-bit numbers of pcap. A time up to a few seconds after the end of
+/// the 32-bit range, in 2106, overflows into the fraction: a pcap input must have encoded it so.
 #[inline]
 fn seconds_and_fraction(ticks: u64, ticks_per_second: u64) -> Option<(u32, u32)> {
     // Divisions by constants, which the compiler turns into multiplications.

@@ -1,4 +1,4 @@
-//! The blocks of a pcapng file (draft-ietf-opsawg-pcapng).
+//! Reading pcapng blocks (draft-ietf-opsawg-pcapng).
 
 use super::error::Fault;
 use super::option::walk;
@@ -6,7 +6,7 @@ use super::pcap_reader::Located;
 use super::window::Window;
 use super::{ByteOrder, Interface, LinkType, MAX_RECORD_LENGTH, Timestamp};
 
-/// The same in both byte orders.
+/// Type of a section header block, which reads the same in both byte orders.
 pub(super) const SECTION_HEADER: u32 = 0x0A0D_0D0A;
 pub(super) const INTERFACE_DESCRIPTION: u32 = 1;
 const PACKET: u32 = 2;
@@ -14,29 +14,27 @@ pub(super) const SIMPLE_PACKET: u32 = 3;
 pub(super) const ENHANCED_PACKET: u32 = 6;
 pub(super) const BYTE_ORDER_MAGIC: u32 = 0x1A2B_3C4D;
 
-/// Type and length before a block's body, the length again after it.
+/// Bytes of a block around its body: type and length before it, the length again after it.
 const BLOCK_FRAMING: usize = 12;
 
-/// A section header's block without options, in bytes.
+/// Length of a section header block without options, in bytes.
 const SHORTEST_SECTION_HEADER: u32 = 28;
 
-/// The memory that descriptions of interfaces may take in all, in bytes: tens of thousands of them.
-/// Every section of a file can bring new ones, so that without a limit the memory would depend on
-/// the file.
+/// Maximum memory for all interface descriptions in bytes, enough for tens of thousands. Every
+/// section can add interfaces, so without a limit the memory would depend on the file.
 const MAX_INTERFACES_FOOTPRINT: usize = 4 << 20;
 
 pub(super) struct PcapNgReader {
-    /// Of the current section.
+    /// Byte order of the current section.
     byte_order: ByteOrder,
-    /// How many interfaces the sections before have.
+    /// Number of interfaces in earlier sections.
     section_start: usize,
     footprint: usize,
-    /// Section headers, without their options, and interface descriptions, if readers of parts will
-    /// need them.
+    /// Section headers, without options, and interface descriptions, if kept for readers of parts.
     preamble: Option<Vec<u8>>,
 }
 
-/// A packet block's fields; ranges within the block.
+/// The fields of a packet block; ranges within the block.
 struct Packet {
     interface: usize,
     ticks: Option<u64>,
@@ -62,13 +60,13 @@ impl PcapNgReader {
         self.byte_order
     }
 
-    /// The section headers and interface descriptions met, if they were kept.
+    /// Returns the section headers and interface descriptions read so far, if they were kept.
     pub(super) fn preamble(&self) -> &[u8] {
         self.preamble.as_deref().unwrap_or(&[])
     }
 
-    /// Finds the next packet and adds the interfaces on the way to `interfaces`; `None` at a clean
-    /// end.
+    /// Finds the next packet, and appends interfaces found before it to `interfaces`. Returns
+    /// `None` at a regular end.
     pub(super) fn next(
         &mut self,
         window: &mut Window,
@@ -118,7 +116,7 @@ impl PcapNgReader {
                 )));
             };
             let at = window.consume(length);
-            // After a simple packet comes only padding.
+            // A simple packet is followed only by padding.
             let options_start = if packet.ticks.is_some() {
                 packet.data.end.next_multiple_of(4)
             } else {
@@ -139,8 +137,8 @@ impl PcapNgReader {
         }
     }
 
-    /// Brings the next block whole into the window and checks its lengths; returns the length.
-    /// `None` at a clean end.
+    /// Loads the next block completely into the window and checks its lengths. Returns the length,
+    /// or `None` at a regular end.
     #[inline]
     fn next_block(&mut self, window: &mut Window) -> Result<Option<usize>, Fault> {
         if !window.has(BLOCK_FRAMING)? {
@@ -149,8 +147,8 @@ impl PcapNgReader {
         }
         let head = &window.available()[..BLOCK_FRAMING];
         let byte_order = if self.byte_order.u32_at(head, 0) == SECTION_HEADER {
-            // The only block that may change the byte order says which before its own length can be
-            // read.
+            // Only a section header may change the byte order, which must be known before the
+            // length is read.
             match (ByteOrder::Little.u32_at(head, 8), ByteOrder::Big.u32_at(head, 8)) {
                 (BYTE_ORDER_MAGIC, _) => ByteOrder::Little,
                 (_, BYTE_ORDER_MAGIC) => ByteOrder::Big,
@@ -194,7 +192,7 @@ impl PcapNgReader {
             _ => ByteOrder::Big,
         };
         let (major, minor) = (byte_order.u16_at(block, 12), byte_order.u16_at(block, 14));
-        // 1.2 was written by mistake and is the same as 1.0 (section 4.1 of the draft).
+        // Version 1.2 was written by mistake and equals 1.0 (section 4.1 of the draft).
         if major != 1 || !matches!(minor, 0 | 2) {
             return Err(Fault::Unsupported(format!("pcapng version {major}.{minor}")));
         }
@@ -206,7 +204,7 @@ impl PcapNgReader {
             let length = byte_order.u32_bytes(SHORTEST_SECTION_HEADER);
             preamble.extend_from_slice(&block[..4]);
             preamble.extend_from_slice(&length);
-            // Byte order, version, and the section's length, which is not read.
+            // Byte order, version, and the section's length, which readers ignore.
             preamble.extend_from_slice(&block[8..24]);
             preamble.extend_from_slice(&length);
         }
@@ -227,7 +225,8 @@ impl PcapNgReader {
         self.packet(block, self.byte_order.u32_at(block, 8) as usize)
     }
 
-    /// As an Enhanced Packet Block, but interface and drop count in 16 bits each.
+    /// Parses an obsolete Packet Block: an Enhanced Packet Block with interface and drop count in
+    /// 16 bits each.
     fn obsolete_packet(&self, block: &[u8]) -> Result<Packet, Fault> {
         needs(block, 32, "packet")?;
         self.packet(block, usize::from(self.byte_order.u16_at(block, 8)))
@@ -245,7 +244,8 @@ impl PcapNgReader {
         })
     }
 
-    /// Holds neither interface, which is the section's first, nor time, nor the captured length.
+    /// Parses a Simple Packet Block. It contains no time, no captured length, and no interface:
+    /// that is the section's first.
     fn simple_packet(&self, block: &[u8], interfaces: &[Interface]) -> Result<Packet, Fault> {
         needs(block, 16, "simple packet")?;
         let original_length = self.byte_order.u32_at(block, 8);
@@ -270,8 +270,8 @@ fn needs(block: &[u8], length: usize, name: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Where in the block the packet's data lie: from `start`, if they fit before the length at the
-/// block's end.
+/// Returns the range of the packet's data in the block, from `start`. Fails if it does not fit
+/// before the length at the block's end.
 #[inline]
 fn data(block: &[u8], start: usize, captured: u32) -> Result<std::ops::Range<usize>, Fault> {
     let room = block.len() - 4 - start;

@@ -1,4 +1,4 @@
-//! The bytes of a pcapng file (draft-ietf-opsawg-pcapng): one section, its length left open.
+//! Writing pcapng files (draft-ietf-opsawg-pcapng): one section, of unspecified length.
 
 use std::io;
 
@@ -20,7 +20,7 @@ const ISB_IFDROP: u16 = 5;
 
 pub(super) struct PcapNgWriter {
     byte_order: ByteOrder,
-    /// A block's body being put together; its memory is kept.
+    /// The body of the block being built; its memory is reused.
     body: Vec<u8>,
 }
 
@@ -81,8 +81,8 @@ impl PcapNgWriter {
     ) -> Result<(), Refusal> {
         let padding = (length.next_multiple_of(4) - length) as usize;
         let word = |value: u32| self.byte_order.u32_bytes(value);
-        // A simple packet block names no interface and no captured length: it fits the first
-        // interface, whole frames.
+        // A simple packet block has no interface and no captured length: it fits whole frames of
+        // the first interface.
         let simple = record.time.is_none() && record.interface == 0 && length == original_length;
         // Long lists of options are not copied.
         self.body.clear();
@@ -137,7 +137,7 @@ impl PcapNgWriter {
         Ok(())
     }
 
-    /// Writes what was counted at an interface, until `time`.
+    /// Writes the packet counts of an interface up to `time`.
     pub(super) fn statistics(
         &mut self,
         output: &mut Output,
@@ -147,7 +147,7 @@ impl PcapNgWriter {
         counted: &InterfaceStatistics,
     ) -> Result<(), Refusal> {
         let byte_order = self.byte_order;
-        // A time is two words, the higher first, in either byte order.
+        // A time is two words, the higher one first, in either byte order.
         let ticks = |time: Timestamp| -> Result<Vec<u8>, Refusal> {
             let ticks = time
                 .ticks_in(interface.resolution, interface.offset_seconds)
@@ -177,7 +177,7 @@ impl PcapNgWriter {
         self.body.extend_from_slice(&self.byte_order.u32_bytes(value));
     }
 
-    /// Writes the body put together as a block, and empties it.
+    /// Writes the prepared body as a block, and empties it.
     fn block(&mut self, output: &mut Output, block_type: u32) -> io::Result<()> {
         let total = self.byte_order.u32_bytes(12 + self.body.len() as u32);
         output.put(&self.byte_order.u32_bytes(block_type))?;

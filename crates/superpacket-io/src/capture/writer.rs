@@ -1,4 +1,4 @@
-//! Writes a capture file of either format.
+//! Writing capture files of either format.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -13,21 +13,21 @@ use super::{
     OutputFormat, Record, Sink, Timestamp,
 };
 
-/// Writes a capture file as a stream.
+/// A writer of capture files as streams.
 ///
-/// The file grows under a temporary name in its directory (`.superpacket-….partial`) and gets its
-/// own name from [`finish`](Self::finish); a writer dropped before removes it. So `path` never
-/// holds half a capture, whatever ends the program. A pipe or device is written to directly. Modes
-/// and symbolic links are treated as [`write_file`](super::write_file) describes.
+/// The file grows under a temporary name in its directory (`.superpacket-….partial`), and
+/// [`finish`](Self::finish) renames it. A writer dropped earlier removes it, so `path` never
+/// contains an incomplete capture. A pipe or device is written directly. Modes and symbolic links
+/// are treated as [`write_file`](super::write_file) describes.
 ///
-/// Memory: a buffer of 256 KiB, 24 bytes for each interface, and what the compression needs (0.3 MB
-/// for gzip; 2 MB and a thread for zstd).
+/// Memory: a buffer of 256 KiB, 24 bytes per interface, and the compressor's memory (0.3 MB for
+/// gzip; 2 MB and a thread for zstd).
 pub struct Writer {
     file: String,
     output: Output,
     records: Records,
     interfaces: Vec<Declared>,
-    /// Frames written.
+    /// Number of frames written.
     frames: u64,
 }
 
@@ -37,7 +37,7 @@ enum Records {
 }
 
 impl Writer {
-    /// Begins the file at `path`; `-` is standard output.
+    /// Creates the file at `path`; `-` is standard output.
     ///
     /// # Errors
     /// If it cannot be created.
@@ -83,18 +83,18 @@ impl Writer {
         Ok(Self { file, output, records, interfaces: Vec::new(), frames: 0 })
     }
 
-    /// The name the file was created by, as errors give it.
+    /// Returns the name by which the file was created, as used in errors.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Frames written so far.
+    /// Returns the number of frames written so far.
     pub fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// Hands what was written so far to the destination: for a reader that waits for it. What is
-    /// compressed by zstd waits for the end of a block.
+    /// Passes everything written so far to the destination, for a reader that waits for it. With
+    /// zstd, data still waits for the end of a block.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -104,11 +104,11 @@ impl Writer {
             .map_err(|source| CaptureError::Write { file: self.file.clone(), source })
     }
 
-    /// Writes what was counted at an interface, until `time`. A pcap file has no place for it.
+    /// Writes the packet counts of an interface up to `time`. A pcap file cannot store them.
     ///
     /// # Errors
-    /// If it cannot be written, if no such interface was declared, or if one of the times cannot be
-    /// said in the interface's unit.
+    /// If writing fails, if the interface was not declared, or if a time cannot be expressed in the
+    /// interface's unit.
     pub fn statistics(
         &mut self,
         interface: u32,
@@ -124,11 +124,11 @@ impl Writer {
         written.map_err(|refusal| self.refuse(refusal, declared.link_type))
     }
 
-    /// Writes what is left and gives the file its name, over a file that may be there. Returns the
-    /// frames written.
+    /// Writes the rest and gives the file its name, replacing an existing file. Returns the number
+    /// of frames written.
     ///
     /// # Errors
-    /// If either cannot be done; the temporary file is removed then.
+    /// If either step fails; the temporary file is then removed.
     pub fn finish(mut self) -> Result<u64, CaptureError> {
         if let Records::Pcap(writer) = &mut self.records
             && let Err(refusal) = writer.finish(&mut self.output, &self.interfaces)
@@ -181,8 +181,8 @@ impl Sink for Writer {
     {
         let parts = parts.into_iter();
         let length: usize = parts.clone().map(<[u8]>::len).sum();
-        // What block framing and options add at most (their lengths are bounded by the record they
-        // came with).
+        // Maximum size of block framing and options; the options' length is bounded by the record
+        // they came with.
         let room = 64 + record.options.bytes.len();
         if length > MAX_RECORD_LENGTH - room.min(MAX_RECORD_LENGTH) {
             let (file, packet) = (self.file.clone(), self.frames + 1);

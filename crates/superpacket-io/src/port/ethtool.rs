@@ -33,7 +33,7 @@ impl DeviceFeatures {
     /// by one call per offload.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn of(interface: &Interface) -> io::Result<Self> {
         match active_features(interface) {
             Ok(names) => Ok(DeviceFeatures::named(&names)),
@@ -83,7 +83,7 @@ impl DeviceFeatures {
 /// `false` if the kernel does not know the name.
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub(crate) fn has_feature(interface: &Interface, name: &str) -> io::Result<bool> {
     Ok(active_features(interface)?.iter().any(|active| active == name))
 }

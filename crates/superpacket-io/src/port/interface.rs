@@ -51,7 +51,7 @@ impl Interface {
     /// Finds the interface `name` in this thread's network namespace, for the port `port`.
     ///
     /// # Errors
-    /// [`PortError::NoInterface`], or what the system refused.
+    /// [`PortError::NoInterface`], or the system call's error.
     pub fn open(port: &str, name: &str) -> Result<Self, PortError> {
         let system = |action| move |error: io::Error| PortError::system(port, action, error);
         let mut socket = RouteSocket::open().map_err(system("opening a route socket (socket)"))?;
@@ -82,7 +82,7 @@ impl Interface {
     /// interface with the same name is not accepted.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn link(&mut self) -> io::Result<Option<InterfaceInfo>> {
         Ok(self
             .socket
@@ -106,7 +106,7 @@ impl Interface {
     /// Sets the interface up or down.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn set_up(&mut self, up: bool) -> io::Result<()> {
         self.change(|message| {
             message.header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };

@@ -59,7 +59,7 @@ impl SocketMap {
     /// Creates a map for the queues 0 to `queues - 1` (`BPF_MAP_CREATE`).
     ///
     /// # Errors
-    /// What the system refused: `EPERM` without `CAP_BPF`.
+    /// The system call's error: `EPERM` without `CAP_BPF`.
     pub(crate) fn new(queues: u32, name: Name) -> io::Result<Self> {
         let mut create = MapCreate {
             map_type: BPF_MAP_TYPE_XSKMAP,
@@ -76,7 +76,7 @@ impl SocketMap {
     /// Sets the socket of a queue (`BPF_MAP_UPDATE_ELEM`).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub(crate) fn set(&self, queue: u32, socket: impl AsFd) -> io::Result<()> {
         let value: RawFd = socket.as_fd().as_raw_fd();
         let mut update = MapUpdate {
@@ -150,7 +150,7 @@ impl XdpProgram<'_> {
 /// link is [detached](detach).
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub(crate) fn attach(program: impl AsFd, interface: u32, flags: u32) -> io::Result<OwnedFd> {
     let program = program.as_fd().as_raw_fd() as u32;
     let mut create = LinkCreate { program, target: interface, attach_type: BPF_XDP, flags };
@@ -161,7 +161,7 @@ pub(crate) fn attach(program: impl AsFd, interface: u32, flags: u32) -> io::Resu
 /// Detaches the program of a link (`BPF_LINK_DETACH`), even if other processes hold the link.
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub(crate) fn detach(link: impl AsFd) -> io::Result<()> {
     let mut detach = LinkDetach { link: link.as_fd().as_raw_fd() as u32 };
     // SAFETY: the command reads the attributes, which hold no address.

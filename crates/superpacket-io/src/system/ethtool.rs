@@ -86,7 +86,7 @@ impl<'a> Ethtool<'a> {
     /// Returns the driver's name: `veth`, `tun`, `virtio_net`.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn driver(&self) -> io::Result<String> {
         let mut info = [0; DRIVER_INFO];
         self.call(ETHTOOL_GDRVINFO, &mut info)?;
@@ -137,7 +137,7 @@ impl<'a> Ethtool<'a> {
     /// Returns whether a group of features is switched on.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn switch(&self, switch: Switch) -> io::Result<bool> {
         Ok(self.value(switch.commands()[0])? != 0)
     }
@@ -145,7 +145,7 @@ impl<'a> Ethtool<'a> {
     /// Switches a group of features on or off.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn set_switch(&self, switch: Switch, on: bool) -> io::Result<()> {
         self.call(switch.commands()[1], &mut [0, u32::from(on)])
     }
@@ -154,7 +154,7 @@ impl<'a> Ethtool<'a> {
     /// hashes. Uses a command older than named features.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn legacy_flags(&self) -> io::Result<(bool, bool)> {
         let flags = self.value(ETHTOOL_GFLAGS)?;
         Ok((flags & ETH_FLAG_LRO != 0, flags & ETH_FLAG_RXHASH != 0))
@@ -164,7 +164,7 @@ impl<'a> Ethtool<'a> {
     /// count as both.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn channels(&self) -> io::Result<Channels> {
         // struct ethtool_channels: cmd; maximum of rx, tx, other and combined queues; the same in
         // use.

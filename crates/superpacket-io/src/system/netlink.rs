@@ -34,7 +34,7 @@ impl RouteSocket {
     /// Opens one in this thread's network namespace.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -67,7 +67,7 @@ impl RouteSocket {
     /// parsed are left out, for example those of a newer kernel.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn link(&mut self, name: &str) -> io::Result<Option<LinkMessage>> {
         // The kernel would treat a longer name as a malformed message; no interface has one.
         if name.len() >= libc::IFNAMSIZ || name.contains('\0') {
@@ -148,7 +148,7 @@ impl LinkEvents {
     /// Starts listening to this thread's network namespace and, if permitted, to those known there.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -168,7 +168,7 @@ impl LinkEvents {
     /// many that the socket's buffer overflowed.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn take(&self) -> io::Result<bool> {
         // The content is not read: the caller asks for the interface's present state.
         let mut found = false;

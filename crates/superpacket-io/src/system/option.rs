@@ -57,7 +57,7 @@ impl<T: Plain> SocketOption<T> {
     /// Sets the option (`setsockopt(2)`).
     ///
     /// # Errors
-    /// If the system refuses.
+    /// The system call's error.
     pub(crate) fn set(self, socket: impl AsFd, value: T) -> io::Result<()> {
         let length = size_of::<T>() as libc::socklen_t;
         // SAFETY: the pointer is to a value of this length, all of whose bytes are initialized. By
@@ -78,7 +78,7 @@ impl<T: Plain> SocketOption<T> {
     /// 0.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// The system call's error.
     pub(crate) fn get(self, socket: impl AsFd) -> io::Result<T> {
         let mut value = MaybeUninit::<T>::zeroed();
         let mut length = size_of::<T>() as libc::socklen_t;
@@ -156,7 +156,7 @@ pub(crate) const PACKET_STATISTICS: SocketOption<libc::tpacket_stats_v3> =
 /// (`SO_NETNS_COOKIE`, Linux 5.14).
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub(crate) fn namespace_cookie(socket: impl AsFd) -> io::Result<u64> {
     SO_NETNS_COOKIE.get(socket)
 }
@@ -165,7 +165,7 @@ pub(crate) fn namespace_cookie(socket: impl AsFd) -> io::Result<u64> {
 /// (`UDP_SEGMENT`, Linux 4.18). 0 switches this off.
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub fn set_udp_segment(socket: impl AsFd, size: u16) -> io::Result<()> {
     UDP_SEGMENT.set(socket, i32::from(size))
 }
@@ -173,7 +173,7 @@ pub fn set_udp_segment(socket: impl AsFd, size: u16) -> io::Result<()> {
 /// Allows a UDP socket to receive several datagrams as one (`UDP_GRO`, Linux 5.0).
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub fn set_udp_gro(socket: impl AsFd, on: bool) -> io::Result<()> {
     UDP_GRO.set(socket, i32::from(on))
 }
@@ -181,7 +181,7 @@ pub fn set_udp_gro(socket: impl AsFd, on: bool) -> io::Result<()> {
 /// Sets the maximum segment size of a TCP socket, in bytes of payload and options (`TCP_MAXSEG`).
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub fn set_tcp_max_segment(socket: impl AsFd, size: u16) -> io::Result<()> {
     TCP_MAXSEG.set(socket, i32::from(size))
 }
@@ -190,7 +190,7 @@ pub fn set_tcp_max_segment(socket: impl AsFd, size: u16) -> io::Result<()> {
 /// `linux/tcp.h`). Words that the kernel does not write are 0.
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub fn tcp_info<const N: usize>(socket: impl AsFd) -> io::Result<[u32; N]> {
     // SAFETY: the value consists of numbers, and the kernel writes at most the requested length
     // (tcp(7)).
@@ -204,7 +204,7 @@ pub fn tcp_info<const N: usize>(socket: impl AsFd) -> io::Result<[u32; N]> {
 /// (`IP_PMTUDISC_DONT`).
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub fn set_dont_fragment(socket: impl AsFd, version: IpVersion, on: bool) -> io::Result<()> {
     match version {
         IpVersion::V4 => {
@@ -221,7 +221,7 @@ pub fn set_dont_fragment(socket: impl AsFd, version: IpVersion, on: bool) -> io:
 /// Returns the known path MTU of a connected socket, in bytes (`IP_MTU`).
 ///
 /// # Errors
-/// What the system refused: `ENOTCONN` if the socket is not connected.
+/// The system call's error: `ENOTCONN` if the socket is not connected.
 pub fn path_mtu(socket: impl AsFd, version: IpVersion) -> io::Result<u32> {
     match version {
         IpVersion::V4 => IP_MTU.get(socket),

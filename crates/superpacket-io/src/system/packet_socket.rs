@@ -29,7 +29,7 @@ impl PacketSocket {
     /// Opens a socket in this thread's network namespace. It receives nothing until it is bound.
     ///
     /// # Errors
-    /// What the system refused: `EPERM` without `CAP_NET_RAW`.
+    /// The system call's error: `EPERM` without `CAP_NET_RAW`.
     pub fn open() -> io::Result<Self> {
         Ok(PacketSocket(rustix::net::socket_with(
             AddressFamily::PACKET,
@@ -82,7 +82,7 @@ impl PacketSocket {
     /// (`PACKET_MR_PROMISC`).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn add_promiscuous(&self, index: u32) -> io::Result<()> {
         self.set(PACKET_ADD_MEMBERSHIP, promiscuous(index))
     }
@@ -90,7 +90,7 @@ impl PacketSocket {
     /// Ends the promiscuous mode requested by [`add_promiscuous`](Self::add_promiscuous).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub(crate) fn drop_promiscuous(&self, index: u32) -> io::Result<()> {
         self.set(PACKET_DROP_MEMBERSHIP, promiscuous(index))
     }
@@ -108,7 +108,7 @@ impl PacketSocket {
     /// Sets the send buffer to `bytes`, or without `CAP_NET_ADMIN` to at most `net.core.wmem_max`.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn set_send_buffer(&self, bytes: usize) -> io::Result<()> {
         if sockopt::set_socket_send_buffer_size_force(&self.0, bytes).is_err() {
             sockopt::set_socket_send_buffer_size(&self.0, bytes)?;
@@ -120,7 +120,7 @@ impl PacketSocket {
     /// `net.core.rmem_max`. Returns whether that limit could be exceeded.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<bool> {
         let whole = sockopt::set_socket_recv_buffer_size_force(&self.0, bytes).is_ok();
         if !whole {
@@ -133,7 +133,7 @@ impl PacketSocket {
     /// (`PACKET_STATISTICS`).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn take_drops(&self) -> io::Result<u32> {
         // The longer structure of `TPACKET_V3` begins with the fields of the shorter one.
         Ok(self.get(PACKET_STATISTICS)?.tp_drops)
@@ -142,7 +142,7 @@ impl PacketSocket {
     /// Requests metadata of each received frame as a control message (`PACKET_AUXDATA`).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn set_auxiliary_data(&self, on: bool) -> io::Result<()> {
         self.set(PACKET_AUXDATA, i32::from(on))
     }
@@ -150,7 +150,7 @@ impl PacketSocket {
     /// Excludes frames sent by this machine (`PACKET_IGNORE_OUTGOING`, Linux 4.20).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn set_ignore_outgoing(&self, on: bool) -> io::Result<()> {
         self.set(PACKET_IGNORE_OUTGOING, i32::from(on))
     }
@@ -158,7 +158,7 @@ impl PacketSocket {
     /// Switches the virtio header before each frame (`PACKET_VNET_HDR`).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn set_virtio_headers(&self, on: bool) -> io::Result<()> {
         self.set(PACKET_VNET_HDR, i32::from(on))
     }
@@ -166,7 +166,7 @@ impl PacketSocket {
     /// Sets an option.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// The system call's error.
     pub(crate) fn set<T: Plain>(&self, option: SocketOption<T>, value: T) -> io::Result<()> {
         option.set(&self.0, value)
     }
@@ -174,7 +174,7 @@ impl PacketSocket {
     /// Returns the value of an option.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// The system call's error.
     pub(crate) fn get<T: Plain>(&self, option: SocketOption<T>) -> io::Result<T> {
         option.get(&self.0)
     }

@@ -104,7 +104,7 @@ impl Slots {
             // It must be removed from the queue, even if it is then skipped.
             self.long.read(socket, length)
         } else if header.tp_snaplen < header.tp_len {
-            // Longer than a slot, and the queue was full.
+            // The frame is longer than a slot, and the socket's queue was full.
             None
         } else {
             mac.checked_sub(VIRTIO)

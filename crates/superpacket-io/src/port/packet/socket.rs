@@ -226,7 +226,7 @@ impl Socket {
     /// Stops receiving, by a filter that accepts no packet.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn close_filter(&self) -> io::Result<()> {
         // BPF_RET | BPF_K: keep 0 bytes of every packet.
         attach_filter(

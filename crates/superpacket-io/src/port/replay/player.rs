@@ -21,12 +21,12 @@ const FIRST_FRAME: Duration = Duration::from_millis(500);
 /// Maximum number of frames of a pipe skipped in one poll.
 const SKIPPED: usize = 64;
 
-/// Frames of a file that are, which takes less than 1 ms: a hole in a file is so many empty ones
-/// that they would take hours.
+/// Maximum number of frames of a file skipped in one step, which takes less than 1 ms. A sparse file
+/// can contain enough empty frames to take hours.
 const SKIPPED_OF_FILE: usize = 4096;
 
-/// Frames of a file that are looked through for the first one when its port is opened, which takes
-/// a fraction of a second.
+/// Maximum number of frames of a file examined for the first replayable one when its port is
+/// opened. This takes a fraction of a second.
 const LOOKED_THROUGH: usize = 1 << 20;
 
 /// A capture that is being replayed.

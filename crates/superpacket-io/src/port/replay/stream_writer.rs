@@ -36,8 +36,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Time for the thread to end after that; a blocking device may prevent it.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// As much as a pipe that is ready takes at once, if others share its description, which then stays
-/// as it is: blocking (`PIPE_BUF`).
+/// Bytes written at once to an inherited pipe, which stays in blocking mode since other processes
+/// share it. A pipe that is ready accepts this many (`PIPE_BUF`).
 const SHARED_PIECE: usize = 4096;
 
 /// The reason why a frame was not written.
@@ -45,7 +45,7 @@ const SHARED_PIECE: usize = 4096;
 pub(super) enum NotWritten {
     /// The queue is full.
     Full,
-    /// Nothing can be written any more; why, where it has not been told before.
+    /// Writing has ended. The error is given once.
     Failed(Option<CaptureError>),
 }
 

@@ -133,7 +133,7 @@ impl Redirect {
     /// Redirects the frames of `queue` to a socket (`BPF_MAP_UPDATE_ELEM`).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub(super) fn set(&self, queue: u32, socket: impl AsFd) -> io::Result<()> {
         self.map.set(queue, socket)
     }

@@ -36,7 +36,7 @@ const BUSY_POLL_BUDGET: libc::c_int = 64;
 /// A failed system call.
 #[derive(Debug)]
 pub(super) struct Failed {
-    /// What was tried.
+    /// The attempted action.
     pub(super) action: &'static str,
     pub(super) error: io::Error,
 }
@@ -202,7 +202,7 @@ fn is_at_least(release: &str, version: (u32, u32)) -> bool {
 /// (`PACKET_MR_PROMISC`).
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub(super) fn promiscuous(interface: u32) -> io::Result<PacketSocket> {
     let socket = PacketSocket::open()?;
     socket.add_promiscuous(interface)?;
