@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 use ruzstd::encoding::{CompressionLevel, FrameCompressor};
 
 use super::Compression;
-use super::destination::Destination;
+use super::destination::OutputDestination;
 
 /// Maximum number of bytes passed to the zstd encoder at once.
 const ZSTD_PIECE_LENGTH: usize = 256 * 1024;
@@ -19,13 +19,13 @@ const ZSTD_PIECES_IN_FLIGHT: usize = 2;
 
 /// A compressing or plain writer into a destination.
 pub(super) enum Encoder {
-    Plain(Destination),
-    Gzip(GzEncoder<Destination>),
+    Plain(OutputDestination),
+    Gzip(GzEncoder<OutputDestination>),
     Zstd(ZstdEncoder),
 }
 
 impl Encoder {
-    pub(super) fn new(destination: Destination, compression: Compression) -> Self {
+    pub(super) fn new(destination: OutputDestination, compression: Compression) -> Self {
         match compression {
             Compression::None => Self::Plain(destination),
             Compression::Gzip => {
@@ -54,7 +54,7 @@ impl Encoder {
     }
 
     /// Ends the compressed stream and returns the destination.
-    pub(super) fn finish(self) -> io::Result<Destination> {
+    pub(super) fn finish(self) -> io::Result<OutputDestination> {
         match self {
             Self::Plain(destination) => Ok(destination),
             Self::Gzip(encoder) => encoder.finish(),
@@ -69,11 +69,11 @@ impl Encoder {
 pub(super) struct ZstdEncoder {
     /// The channel to the worker; `None` after the end.
     pieces: Option<SyncSender<Vec<u8>>>,
-    worker: Option<JoinHandle<io::Result<Destination>>>,
+    worker: Option<JoinHandle<io::Result<OutputDestination>>>,
 }
 
 impl ZstdEncoder {
-    fn new(destination: Destination) -> Self {
+    fn new(destination: OutputDestination) -> Self {
         let (pieces, received) = sync_channel(ZSTD_PIECES_IN_FLIGHT);
         let worker = std::thread::spawn(move || compress(received, destination));
         Self { pieces: Some(pieces), worker: Some(worker) }
@@ -91,7 +91,7 @@ impl ZstdEncoder {
         Ok(())
     }
 
-    fn end(&mut self) -> io::Result<Destination> {
+    fn end(&mut self) -> io::Result<OutputDestination> {
         self.pieces = None;
         let stopped = || io::Error::other("the zstd encoder stopped");
         self.worker.take().ok_or_else(stopped)?.join().map_err(|_| stopped())?
@@ -105,7 +105,10 @@ impl Drop for ZstdEncoder {
     }
 }
 
-fn compress(pieces: Receiver<Vec<u8>>, destination: Destination) -> io::Result<Destination> {
+fn compress(
+    pieces: Receiver<Vec<u8>>,
+    destination: OutputDestination,
+) -> io::Result<OutputDestination> {
     let failure = RefCell::new(None);
     let mut compressor = FrameCompressor::new(CompressionLevel::Fastest);
     compressor.set_source(Pieces { pieces, current: Cursor::default(), failure: &failure });
@@ -143,7 +146,7 @@ impl Read for Pieces<'_> {
 
 /// A writer that keeps the first error and discards everything after it: the encoder would panic.
 struct Drain<'a> {
-    destination: Destination,
+    destination: OutputDestination,
     failure: &'a RefCell<Option<io::Error>>,
 }
 

@@ -6,7 +6,7 @@ use super::{Interface, LinkType, TimeResolution};
 
 /// The properties of an interface that a writer keeps.
 #[derive(Clone, Copy)]
-pub(super) struct Declared {
+pub(super) struct DeclaredInterface {
     pub(super) link_type: LinkType,
     pub(super) pcap_flags: u16,
     pub(super) resolution: TimeResolution,
@@ -14,7 +14,7 @@ pub(super) struct Declared {
     snap_length: u32,
 }
 
-impl Declared {
+impl DeclaredInterface {
     pub(super) fn new(interface: &Interface) -> Self {
         Self {
             link_type: interface.link_type,
@@ -40,13 +40,13 @@ pub(super) fn snap_length(captured: u32) -> u32 {
 }
 
 /// The reason why a frame cannot be written.
-pub(super) enum Refusal {
+pub(super) enum FrameRefusal {
     Io(io::Error),
     Time,
     LinkType { first: LinkType },
 }
 
-impl From<io::Error> for Refusal {
+impl From<io::Error> for FrameRefusal {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }

@@ -108,7 +108,7 @@ impl<R: Read> Read for Counting<R> {
 
 /// Decodes consecutive zstd frames, and ignores skippable ones.
 struct ZstdFrames<R> {
-    source: EndNoting<BufReader<R>>,
+    source: EndDetector<BufReader<R>>,
     decoder: FrameDecoder,
     in_frame: bool,
     /// Whether the input ended within the frame. The data decoded so far is delivered before the
@@ -121,7 +121,7 @@ impl<R: Read> ZstdFrames<R> {
         let mut decoder = FrameDecoder::new();
         decoder.set_max_window_size(MAX_ZSTD_WINDOW);
         let source =
-            EndNoting { input: BufReader::with_capacity(COMPRESSED_BUFFER, input), ended: false };
+            EndDetector { input: BufReader::with_capacity(COMPRESSED_BUFFER, input), ended: false };
         Self { source, decoder, in_frame: false, cut: false }
     }
 
@@ -219,12 +219,12 @@ impl<R: Read> Read for ZstdFrames<R> {
 }
 
 /// A reader that records whether the end of the input was reached.
-struct EndNoting<R> {
+struct EndDetector<R> {
     input: R,
     ended: bool,
 }
 
-impl<R: Read> Read for EndNoting<R> {
+impl<R: Read> Read for EndDetector<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(buffer)?;
         self.ended |= read == 0 && !buffer.is_empty();

@@ -3,7 +3,6 @@
 //!
 //! Other users may be able to write to the output's directory, so no path is trusted twice. Modes
 //! are set, and symbolic links read, through file descriptors.
-//! modes are set through descriptors, and a symbolic link is read through a descriptor too.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -67,14 +66,14 @@ fn replaced() -> io::Error {
 }
 
 /// The final consumer of an output's bytes.
-pub(super) enum Destination {
+pub(super) enum OutputDestination {
     /// A file that is renamed when it is complete.
     File(Unfinished),
     /// Any other destination: a pipe, a device, or standard output.
     Stream(Box<dyn Write + Send>),
 }
 
-impl Destination {
+impl OutputDestination {
     /// Creates a temporary file next to `path`, or opens `path` if it exists and is not a regular
     /// file; `-` is standard output.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
@@ -97,7 +96,7 @@ impl Destination {
     }
 }
 
-impl Write for Destination {
+impl Write for OutputDestination {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::File(file) => file.file.write(bytes),
@@ -172,7 +171,7 @@ fn link_target(path: &Path) -> io::Result<Option<PathBuf>> {
 pub(super) struct Unfinished {
     file: NamedTempFile,
     path: PathBuf,
-    _listed: Listed,
+    _listed: UnfinishedEntry,
 }
 
 impl Unfinished {
@@ -200,7 +199,7 @@ impl Unfinished {
         if let Some(old) = old {
             take_mode(file.as_file(), old)?;
         }
-        let listed = Listed::new(file.path());
+        let listed = UnfinishedEntry::new(file.path());
         Ok(Self { file, path, _listed: listed })
     }
 
@@ -232,16 +231,16 @@ fn take_mode(file: &File, old: &Metadata) -> io::Result<()> {
 }
 
 /// A file's entry in [`UNFINISHED`], removed when dropped.
-struct Listed(PathBuf);
+struct UnfinishedEntry(PathBuf);
 
-impl Listed {
+impl UnfinishedEntry {
     fn new(path: &Path) -> Self {
         UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
-        Listed(path.to_owned())
+        UnfinishedEntry(path.to_owned())
     }
 }
 
-impl Drop for Listed {
+impl Drop for UnfinishedEntry {
     fn drop(&mut self) {
         UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| *path != self.0);
     }
@@ -277,7 +276,7 @@ fn standard_output() -> io::Result<Box<dyn Write + Send>> {
 /// If the file cannot be written, or on Linux if `path` is another user's symbolic link. An
 /// existing file is then unchanged.
 pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
-    let mut destination = Destination::create(path.as_ref())?;
+    let mut destination = OutputDestination::create(path.as_ref())?;
     destination.write_all(bytes)?;
     destination.finish()
 }
@@ -382,8 +381,8 @@ pub(super) mod tests {
     #[test]
     fn a_directory_and_a_missing_directory_are_errors() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(Destination::create(directory.path()).is_err());
-        assert!(Destination::create(&directory.path().join("absent/out")).is_err());
+        assert!(OutputDestination::create(directory.path()).is_err());
+        assert!(OutputDestination::create(&directory.path().join("absent/out")).is_err());
     }
 
     #[cfg(unix)]
@@ -401,7 +400,7 @@ pub(super) mod tests {
         assert!(!same_file(at("a"), at("b")).unwrap());
         assert!(!same_file(at("a"), at("absent")).unwrap());
         assert!(!same_file("-", "-").unwrap());
-        let destination = Destination::create(&at("soft")).unwrap();
+        let destination = OutputDestination::create(&at("soft")).unwrap();
         destination.finish().unwrap();
         assert!(fs::symlink_metadata(at("soft")).unwrap().is_symlink(), "the link stays");
         assert_eq!(fs::read(at("a")).unwrap(), b"", "the file behind it is replaced");

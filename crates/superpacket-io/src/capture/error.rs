@@ -168,7 +168,7 @@ impl fmt::Display for Truncated {
 
 /// An error found while reading, before file, packet and offset are added.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum ReadFault {
     /// The file ends within the record.
     Truncated(String),
     /// The bytes violate a rule of the format.
@@ -181,7 +181,7 @@ pub(super) enum Fault {
     Io(io::Error),
 }
 
-impl From<io::Error> for Fault {
+impl From<io::Error> for ReadFault {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             // The decompressors report undecodable bytes with these kinds.
@@ -194,7 +194,7 @@ impl From<io::Error> for Fault {
     }
 }
 
-impl Fault {
+impl ReadFault {
     /// Converts this to the caller's error, or to `Err(Truncated)`: a truncated file is not an
     /// error.
     pub(super) fn into_error(

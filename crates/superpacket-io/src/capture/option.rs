@@ -100,11 +100,11 @@ pub(super) fn cut_at(text: &str, most: usize) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionForm {
     pub(super) byte_order: ByteOrder,
-    pub(super) kind: Kind,
+    pub(super) kind: OptionKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum OptionKind {
     /// A list of pcapng options.
     List,
     /// A list of pcapng options of a packet that others were merged into.
@@ -140,7 +140,7 @@ impl<'a> FrameOptions<'a> {
     /// Returns the comments on a pcapng packet (`opt_comment`), up to the first malformed option.
     /// They should be UTF-8.
     pub fn comments(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let list = if self.form.kind == Kind::Modified { &[] } else { self.bytes };
+        let list = if self.form.kind == OptionKind::Modified { &[] } else { self.bytes };
         walk(list, self.form.byte_order)
             .map_while(Result::ok)
             .filter(|(code, _)| *code == COMMENT)
@@ -150,7 +150,7 @@ impl<'a> FrameOptions<'a> {
     /// Returns the direction of a pcapng packet (`epb_flags`), or `None` if the file does not give
     /// it.
     pub fn direction(&self) -> Option<Direction> {
-        let list = if self.form.kind == Kind::Modified { &[] } else { self.bytes };
+        let list = if self.form.kind == OptionKind::Modified { &[] } else { self.bytes };
         let mut options = walk(list, self.form.byte_order).map_while(Result::ok);
         let flags = options
             .find_map(|(code, value)| (code == EPB_FLAGS && value.len() == 4).then_some(value))?;
@@ -165,7 +165,11 @@ impl<'a> FrameOptions<'a> {
     /// except the hash of the packet's bytes (`epb_hash`).
     #[must_use]
     pub fn of_merged(self) -> Self {
-        let kind = if self.form.kind == Kind::List { Kind::MergedList } else { self.form.kind };
+        let kind = if self.form.kind == OptionKind::List {
+            OptionKind::MergedList
+        } else {
+            self.form.kind
+        };
         FrameOptions { form: OptionForm { kind, ..self.form }, ..self }
     }
 
@@ -173,7 +177,7 @@ impl<'a> FrameOptions<'a> {
     /// modified pcap files do; the options of a pcapng packet apply to the whole packet only.
     #[must_use]
     pub fn of_segment(self) -> Self {
-        if self.form.kind == Kind::Modified { self } else { Self::NONE }
+        if self.form.kind == OptionKind::Modified { self } else { Self::NONE }
     }
 
     /// Returns a pcapng packet's options without end marker, if they can be written unchanged in
@@ -190,9 +194,9 @@ impl<'a> FrameOptions<'a> {
     /// at the first malformed option.
     pub(super) fn write_list(&self, byte_order: ByteOrder, out: &mut Vec<u8>) {
         let skipped = match self.form.kind {
-            Kind::List => None,
-            Kind::MergedList => Some(EPB_HASH),
-            Kind::Modified => return,
+            OptionKind::List => None,
+            OptionKind::MergedList => Some(EPB_HASH),
+            OptionKind::Modified => return,
         };
         for (code, value) in walk(self.bytes, self.form.byte_order)
             .map_while(Result::ok)
@@ -212,7 +216,7 @@ impl<'a> FrameOptions<'a> {
     /// if the packet comes from another format.
     pub(super) fn modified(&self, byte_order: ByteOrder) -> [u8; MODIFIED_LENGTH] {
         let mut bytes = match (self.form.kind, self.bytes.first_chunk()) {
-            (Kind::Modified, Some(bytes)) => *bytes,
+            (OptionKind::Modified, Some(bytes)) => *bytes,
             _ => return [0; MODIFIED_LENGTH],
         };
         if byte_order != self.form.byte_order {
@@ -228,11 +232,11 @@ impl OptionForm {
     pub const NONE: OptionForm = OptionForm::list(ByteOrder::NATIVE);
 
     pub(super) const fn list(byte_order: ByteOrder) -> Self {
-        OptionForm { byte_order, kind: Kind::List }
+        OptionForm { byte_order, kind: OptionKind::List }
     }
 
     pub(super) const fn modified(byte_order: ByteOrder) -> Self {
-        OptionForm { byte_order, kind: Kind::Modified }
+        OptionForm { byte_order, kind: OptionKind::Modified }
     }
 }
 

@@ -4,19 +4,19 @@ use std::io;
 
 use super::Compression;
 use super::compress::Encoder;
-use super::destination::Destination;
+use super::destination::OutputDestination;
 
 /// Bytes buffered before a write; the same as the reader's window.
 const BUFFER_LENGTH: usize = 256 * 1024;
 
 /// A buffered and possibly compressed stream into a destination.
-pub(super) struct Output {
+pub(super) struct BufferedOutput {
     buffer: Vec<u8>,
     encoder: Encoder,
 }
 
-impl Output {
-    pub(super) fn new(destination: Destination, compression: Compression) -> Self {
+impl BufferedOutput {
+    pub(super) fn new(destination: OutputDestination, compression: Compression) -> Self {
         Self {
             buffer: Vec::with_capacity(BUFFER_LENGTH),
             encoder: Encoder::new(destination, compression),
@@ -81,7 +81,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("out");
         let output = |bytes: &[u8]| {
-            let mut output = Output::new(Destination::create(&path).unwrap(), Compression::None);
+            let mut output =
+                BufferedOutput::new(OutputDestination::create(&path).unwrap(), Compression::None);
             output.put(bytes).unwrap();
             output
         };
@@ -103,7 +104,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("out");
         for compression in [Compression::Gzip, Compression::Zstd] {
-            let mut output = Output::new(Destination::create(&path).unwrap(), compression);
+            let mut output =
+                BufferedOutput::new(OutputDestination::create(&path).unwrap(), compression);
             output.put(&[7; 3 * BUFFER_LENGTH]).unwrap();
             drop(output);
             assert_eq!(names(directory.path()), [""; 0], "{compression:?}");
@@ -122,14 +124,16 @@ mod tests {
             }
         }
         for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
-            let mut output = Output::new(Destination::Stream(Box::new(Full)), compression);
+            let mut output =
+                BufferedOutput::new(OutputDestination::Stream(Box::new(Full)), compression);
             output.put(b"little").unwrap();
             assert_eq!(
                 output.finish().unwrap_err().kind(),
                 ErrorKind::StorageFull,
                 "{compression:?}, at the end"
             );
-            let mut output = Output::new(Destination::Stream(Box::new(Full)), compression);
+            let mut output =
+                BufferedOutput::new(OutputDestination::Stream(Box::new(Full)), compression);
             let noise: Vec<u8> = (0..BUFFER_LENGTH as u32)
                 .map(|at| (at.wrapping_mul(at).wrapping_mul(2_654_435_761) >> 13) as u8)
                 .collect();
@@ -147,7 +151,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("out");
         for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
-            let mut output = Output::new(Destination::create(&path).unwrap(), compression);
+            let mut output =
+                BufferedOutput::new(OutputDestination::create(&path).unwrap(), compression);
             let mut expected = Vec::new();
             for length in
                 [0, 1, 5, BUFFER_LENGTH - 7, 1, 1, BUFFER_LENGTH, 3 * BUFFER_LENGTH + 9, 4]
@@ -170,8 +175,10 @@ mod tests {
     #[test]
     fn a_device_is_written_to_and_not_replaced() {
         use std::os::unix::fs::FileTypeExt;
-        let mut output =
-            Output::new(Destination::create(Path::new("/dev/null")).unwrap(), Compression::None);
+        let mut output = BufferedOutput::new(
+            OutputDestination::create(Path::new("/dev/null")).unwrap(),
+            Compression::None,
+        );
         output.put(b"gone").unwrap();
         output.finish().unwrap();
         assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());

@@ -1,6 +1,6 @@
 //! Reading pcap records (draft-ietf-opsawg-pcap; old versions as in libpcap's `sf-pcap.c`).
 
-use super::error::Fault;
+use super::error::ReadFault;
 use super::option::{MODIFIED_LENGTH, OptionForm};
 use super::window::Window;
 use super::{
@@ -15,7 +15,7 @@ const RECORD_HEADER: usize = 16;
 
 /// A record's fields. The ranges refer to the window's buffer, and are valid until the window reads
 /// more.
-pub(super) struct Located {
+pub(super) struct LocatedRecord {
     pub(super) data: std::ops::Range<usize>,
     pub(super) options: std::ops::Range<usize>,
     pub(super) interface: u32,
@@ -60,9 +60,9 @@ impl PcapReader {
         byte_order: ByteOrder,
         variant: PcapVariant,
         keep: bool,
-    ) -> Result<(Self, Interface), Fault> {
+    ) -> Result<(Self, Interface), ReadFault> {
         if !window.has(FILE_HEADER)? {
-            return Err(Fault::Malformed(format!(
+            return Err(ReadFault::Malformed(format!(
                 "the file ends within its header, after {} of {FILE_HEADER} bytes",
                 window.available().len()
             )));
@@ -73,7 +73,7 @@ impl PcapReader {
             (2, 3) => Lengths::SmallerIsCaptured,
             (2, _) | (543, 0) => Lengths::CapturedFirst,
             (major, minor) => {
-                return Err(Fault::Unsupported(format!("pcap version {major}.{minor}")));
+                return Err(ReadFault::Unsupported(format!("pcap version {major}.{minor}")));
             }
         };
         let link_type = byte_order.u32_at(header, 20);
@@ -97,7 +97,7 @@ impl PcapReader {
 
     /// Finds the next record; returns `None` at a regular end.
     #[inline]
-    pub(super) fn next(&mut self, window: &mut Window) -> Result<Option<Located>, Fault> {
+    pub(super) fn next(&mut self, window: &mut Window) -> Result<Option<LocatedRecord>, ReadFault> {
         let header_length =
             RECORD_HEADER + if self.variant == PcapVariant::Modified { MODIFIED_LENGTH } else { 0 };
         if !window.has(header_length)? {
@@ -116,7 +116,7 @@ impl PcapReader {
         };
         let length = header_length as u64 + u64::from(captured);
         if length > MAX_RECORD_LENGTH as u64 {
-            return Err(Fault::RecordTooLong(length));
+            return Err(ReadFault::RecordTooLong(length));
         }
         let length = length as usize;
         if !window.has(length)? {
@@ -132,7 +132,7 @@ impl PcapReader {
         };
         // A fraction above one second is accepted: it only moves the time forward.
         let ticks = u64::from(seconds) * ticks_per_second + u64::from(fraction);
-        Ok(Some(Located {
+        Ok(Some(LocatedRecord {
             data: at + header_length..at + length,
             options: at + RECORD_HEADER..at + header_length,
             interface: 0,

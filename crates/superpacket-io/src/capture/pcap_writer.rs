@@ -1,7 +1,7 @@
 //! Writing pcap files (draft-ietf-opsawg-pcap), always version 2.4.
 
-use super::declared::{Declared, Refusal, snap_length};
-use super::output::Output;
+use super::declared::{DeclaredInterface, FrameRefusal, snap_length};
+use super::output::BufferedOutput;
 use super::pcap_reader::{MAGIC_MICROSECONDS, MAGIC_MODIFIED, MAGIC_NANOSECONDS};
 use super::{ByteOrder, Interface, LinkType, PcapVariant, Record, TimeResolution};
 
@@ -42,24 +42,24 @@ impl PcapWriter {
     #[inline]
     pub(super) fn begin(
         &mut self,
-        output: &mut Output,
-        declared: &[Declared],
-        interface: &Declared,
+        output: &mut BufferedOutput,
+        declared: &[DeclaredInterface],
+        interface: &DeclaredInterface,
         frame: &Record<'_>,
         length: u32,
         original_length: u32,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), FrameRefusal> {
         let header = match self.header {
             Some(header) => header,
             None => self.write_header(output, declared, interface)?,
         };
         if interface.link_type != header.link_type {
-            return Err(Refusal::LinkType { first: header.link_type });
+            return Err(FrameRefusal::LinkType { first: header.link_type });
         }
         let (seconds, fraction) = match frame.time {
             Some(time) => {
-                let ticks = time.ticks_in(header.resolution, 0).ok_or(Refusal::Time)?;
-                seconds_and_fraction(ticks, header.ticks_per_second).ok_or(Refusal::Time)?
+                let ticks = time.ticks_in(header.resolution, 0).ok_or(FrameRefusal::Time)?;
+                seconds_and_fraction(ticks, header.ticks_per_second).ok_or(FrameRefusal::Time)?
             }
             None => (0, 0),
         };
@@ -79,12 +79,14 @@ impl PcapWriter {
     /// Completes the file. A file without frames also needs a header.
     pub(super) fn finish(
         &mut self,
-        output: &mut Output,
-        declared: &[Declared],
-    ) -> Result<(), Refusal> {
+        output: &mut BufferedOutput,
+        declared: &[DeclaredInterface],
+    ) -> Result<(), FrameRefusal> {
         if self.header.is_none() {
-            let none =
-                Declared::new(&Interface::new(LinkType::ETHERNET, TimeResolution::MICROSECONDS));
+            let none = DeclaredInterface::new(&Interface::new(
+                LinkType::ETHERNET,
+                TimeResolution::MICROSECONDS,
+            ));
             self.write_header(output, declared, declared.first().unwrap_or(&none))?;
         }
         Ok(())
@@ -93,11 +95,12 @@ impl PcapWriter {
     #[cold]
     fn write_header(
         &mut self,
-        output: &mut Output,
-        declared: &[Declared],
-        interface: &Declared,
-    ) -> Result<Header, Refusal> {
-        let enough = |of: &Declared| 1_000_000u64.is_multiple_of(of.resolution.ticks_per_second());
+        output: &mut BufferedOutput,
+        declared: &[DeclaredInterface],
+        interface: &DeclaredInterface,
+    ) -> Result<Header, FrameRefusal> {
+        let enough =
+            |of: &DeclaredInterface| 1_000_000u64.is_multiple_of(of.resolution.ticks_per_second());
         let variant = self.variant.unwrap_or(match declared.iter().all(enough) {
             true => PcapVariant::Microseconds,
             false => PcapVariant::Nanoseconds,

@@ -1,8 +1,8 @@
 //! Reading pcapng blocks (draft-ietf-opsawg-pcapng).
 
-use super::error::Fault;
+use super::error::ReadFault;
 use super::option::walk;
-use super::pcap_reader::Located;
+use super::pcap_reader::LocatedRecord;
 use super::window::Window;
 use super::{ByteOrder, Interface, LinkType, MAX_RECORD_LENGTH, Timestamp};
 
@@ -35,7 +35,7 @@ pub(super) struct PcapNgReader {
 }
 
 /// The fields of a packet block; ranges within the block.
-struct Packet {
+struct PacketBlock {
     interface: usize,
     ticks: Option<u64>,
     original_length: u32,
@@ -44,12 +44,12 @@ struct Packet {
 
 impl PcapNgReader {
     /// Reads the first section's header.
-    pub(super) fn open(window: &mut Window, keep: bool) -> Result<Self, Fault> {
+    pub(super) fn open(window: &mut Window, keep: bool) -> Result<Self, ReadFault> {
         let preamble = keep.then(Vec::new);
         let mut reader =
             Self { byte_order: ByteOrder::Little, section_start: 0, footprint: 0, preamble };
         let Some(length) = reader.next_block(window)? else {
-            return Err(Fault::Malformed("the file is empty".to_owned()));
+            return Err(ReadFault::Malformed("the file is empty".to_owned()));
         };
         reader.section(&window.available()[..length])?;
         window.consume(length);
@@ -71,7 +71,7 @@ impl PcapNgReader {
         &mut self,
         window: &mut Window,
         interfaces: &mut Vec<Interface>,
-    ) -> Result<Option<Located>, Fault> {
+    ) -> Result<Option<LocatedRecord>, ReadFault> {
         loop {
             let Some(length) = self.next_block(window)? else { return Ok(None) };
             let block = &window.available()[..length];
@@ -90,7 +90,7 @@ impl PcapNgReader {
                     let interface = self.interface(block)?;
                     self.footprint += interface.footprint();
                     if self.footprint > MAX_INTERFACES_FOOTPRINT {
-                        return Err(Fault::Unsupported(format!(
+                        return Err(ReadFault::Unsupported(format!(
                             "more than {} interfaces",
                             interfaces.len()
                         )));
@@ -109,7 +109,7 @@ impl PcapNgReader {
             };
             let index = self.section_start + packet.interface;
             let Some(interface) = interfaces.get(index) else {
-                return Err(Fault::Malformed(format!(
+                return Err(ReadFault::Malformed(format!(
                     "the packet names interface {}, its section has {}",
                     packet.interface,
                     interfaces.len() - self.section_start
@@ -123,7 +123,7 @@ impl PcapNgReader {
                 length - 4
             };
             let options = options_start..length - 4;
-            return Ok(Some(Located {
+            return Ok(Some(LocatedRecord {
                 data: at + packet.data.start..at + packet.data.end,
                 options: at + options.start..at + options.end,
                 interface: index as u32,
@@ -140,7 +140,7 @@ impl PcapNgReader {
     /// Loads the next block completely into the window and checks its lengths. Returns the length,
     /// or `None` at a regular end.
     #[inline]
-    fn next_block(&mut self, window: &mut Window) -> Result<Option<usize>, Fault> {
+    fn next_block(&mut self, window: &mut Window) -> Result<Option<usize>, ReadFault> {
         if !window.has(BLOCK_FRAMING)? {
             window.finish(|| format!("a block has at least {BLOCK_FRAMING} bytes"))?;
             return Ok(None);
@@ -153,7 +153,7 @@ impl PcapNgReader {
                 (BYTE_ORDER_MAGIC, _) => ByteOrder::Little,
                 (_, BYTE_ORDER_MAGIC) => ByteOrder::Big,
                 (magic, _) => {
-                    return Err(Fault::Malformed(format!(
+                    return Err(ReadFault::Malformed(format!(
                         "a section with byte-order magic {magic:#010x}"
                     )));
                 }
@@ -163,13 +163,13 @@ impl PcapNgReader {
         };
         let claimed = byte_order.u32_at(head, 4);
         if (claimed as usize) < BLOCK_FRAMING || !claimed.is_multiple_of(4) {
-            return Err(Fault::Malformed(format!(
+            return Err(ReadFault::Malformed(format!(
                 "a block of type {:#x} claims {claimed} bytes: not a multiple of 4 from {BLOCK_FRAMING} on",
                 byte_order.u32_at(head, 0)
             )));
         }
         if claimed as usize > MAX_RECORD_LENGTH {
-            return Err(Fault::RecordTooLong(u64::from(claimed)));
+            return Err(ReadFault::RecordTooLong(u64::from(claimed)));
         }
         let length = claimed as usize;
         if !window.has(length)? {
@@ -178,14 +178,14 @@ impl PcapNgReader {
         }
         let again = byte_order.u32_at(window.available(), length - 4);
         if again != claimed {
-            return Err(Fault::Malformed(format!(
+            return Err(ReadFault::Malformed(format!(
                 "a block of {claimed} bytes ends with a length of {again}"
             )));
         }
         Ok(Some(length))
     }
 
-    fn section(&mut self, block: &[u8]) -> Result<(), Fault> {
+    fn section(&mut self, block: &[u8]) -> Result<(), ReadFault> {
         needs(block, 28, "section header")?;
         let byte_order = match ByteOrder::Little.u32_at(block, 8) {
             BYTE_ORDER_MAGIC => ByteOrder::Little,
@@ -194,10 +194,10 @@ impl PcapNgReader {
         let (major, minor) = (byte_order.u16_at(block, 12), byte_order.u16_at(block, 14));
         // Version 1.2 was written by mistake and equals 1.0 (section 4.1 of the draft).
         if major != 1 || !matches!(minor, 0 | 2) {
-            return Err(Fault::Unsupported(format!("pcapng version {major}.{minor}")));
+            return Err(ReadFault::Unsupported(format!("pcapng version {major}.{minor}")));
         }
         for option in walk(&block[24..block.len() - 4], byte_order) {
-            option.map_err(Fault::Malformed)?;
+            option.map_err(ReadFault::Malformed)?;
         }
         self.byte_order = byte_order;
         if let Some(preamble) = &mut self.preamble {
@@ -211,32 +211,32 @@ impl PcapNgReader {
         Ok(())
     }
 
-    fn interface(&self, block: &[u8]) -> Result<Interface, Fault> {
+    fn interface(&self, block: &[u8]) -> Result<Interface, ReadFault> {
         needs(block, 20, "interface description")?;
         let link_type = LinkType(self.byte_order.u16_at(block, 8));
         let snap_length = self.byte_order.u32_at(block, 12);
         Interface::from_block(link_type, snap_length, &block[16..block.len() - 4], self.byte_order)
-            .map_err(Fault::Malformed)
+            .map_err(ReadFault::Malformed)
     }
 
     #[inline]
-    fn enhanced_packet(&self, block: &[u8]) -> Result<Packet, Fault> {
+    fn enhanced_packet(&self, block: &[u8]) -> Result<PacketBlock, ReadFault> {
         needs(block, 32, "enhanced packet")?;
         self.packet(block, self.byte_order.u32_at(block, 8) as usize)
     }
 
     /// Parses an obsolete Packet Block: an Enhanced Packet Block with interface and drop count in
     /// 16 bits each.
-    fn obsolete_packet(&self, block: &[u8]) -> Result<Packet, Fault> {
+    fn obsolete_packet(&self, block: &[u8]) -> Result<PacketBlock, ReadFault> {
         needs(block, 32, "packet")?;
         self.packet(block, usize::from(self.byte_order.u16_at(block, 8)))
     }
 
     #[inline]
-    fn packet(&self, block: &[u8], interface: usize) -> Result<Packet, Fault> {
+    fn packet(&self, block: &[u8], interface: usize) -> Result<PacketBlock, ReadFault> {
         let word = |offset| self.byte_order.u32_at(block, offset);
         let captured = word(20);
-        Ok(Packet {
+        Ok(PacketBlock {
             interface,
             ticks: Some(u64::from(word(12)) << 32 | u64::from(word(16))),
             original_length: word(24),
@@ -246,7 +246,11 @@ impl PcapNgReader {
 
     /// Parses a Simple Packet Block. It contains no time, no captured length, and no interface:
     /// that is the section's first.
-    fn simple_packet(&self, block: &[u8], interfaces: &[Interface]) -> Result<Packet, Fault> {
+    fn simple_packet(
+        &self,
+        block: &[u8],
+        interfaces: &[Interface],
+    ) -> Result<PacketBlock, ReadFault> {
         needs(block, 16, "simple packet")?;
         let original_length = self.byte_order.u32_at(block, 8);
         let captured = match interfaces.first() {
@@ -256,13 +260,13 @@ impl PcapNgReader {
             _ => original_length,
         };
         let data = data(block, 12, captured)?;
-        Ok(Packet { interface: 0, ticks: None, original_length, data })
+        Ok(PacketBlock { interface: 0, ticks: None, original_length, data })
     }
 }
 
-fn needs(block: &[u8], length: usize, name: &str) -> Result<(), Fault> {
+fn needs(block: &[u8], length: usize, name: &str) -> Result<(), ReadFault> {
     if block.len() < length {
-        return Err(Fault::Malformed(format!(
+        return Err(ReadFault::Malformed(format!(
             "{name} block of {} bytes, at least {length} needed",
             block.len()
         )));
@@ -273,10 +277,10 @@ fn needs(block: &[u8], length: usize, name: &str) -> Result<(), Fault> {
 /// Returns the range of the packet's data in the block, from `start`. Fails if it does not fit
 /// before the length at the block's end.
 #[inline]
-fn data(block: &[u8], start: usize, captured: u32) -> Result<std::ops::Range<usize>, Fault> {
+fn data(block: &[u8], start: usize, captured: u32) -> Result<std::ops::Range<usize>, ReadFault> {
     let room = block.len() - 4 - start;
     if captured as usize > room {
-        return Err(Fault::Malformed(format!(
+        return Err(ReadFault::Malformed(format!(
             "the packet claims {captured} bytes, its block has room for {room}"
         )));
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::decompress::decompress;
-use super::error::Fault;
+use super::error::ReadFault;
 use super::pcap_reader::{PcapReader, recognize};
 use super::pcapng_reader::{PcapNgReader, SECTION_HEADER};
 use super::window::Window;
@@ -33,7 +33,7 @@ pub struct Place {
 pub struct Reader {
     file: String,
     window: Window,
-    records: Records,
+    records: RecordReader,
     interfaces: Vec<Interface>,
     format: Format,
     compression: Compression,
@@ -49,7 +49,7 @@ pub struct Reader {
     part: Option<(u64, u64)>,
 }
 
-enum Records {
+enum RecordReader {
     Pcap(PcapReader),
     PcapNg(PcapNgReader),
 }
@@ -120,7 +120,7 @@ impl Reader {
     fn begin(name: &str, stream: Box<dyn Read + Send>, keep: bool) -> Result<Self, CaptureError> {
         let bytes_read = Arc::new(AtomicU64::new(0));
         let counted = Box::new(Counting { stream, bytes: Arc::clone(&bytes_read) });
-        let fault = |fault: Fault, window: Option<&Window>| {
+        let fault = |fault: ReadFault, window: Option<&Window>| {
             fault.into_error(name, 1, window.map_or(0, Window::offset)).unwrap_or_else(
                 |truncated| CaptureError::NotCapture {
                     file: truncated.file,
@@ -144,12 +144,12 @@ impl Reader {
             let (reader, interface) = PcapReader::open(&mut window, byte_order, variant, keep)
                 .map_err(|error| fault(error, Some(&window)))?;
             interfaces.push(interface);
-            (Records::Pcap(reader), Format::Pcap { byte_order, variant })
+            (RecordReader::Pcap(reader), Format::Pcap { byte_order, variant })
         } else if ByteOrder::Little.u32_at(&magic, 0) == SECTION_HEADER {
             let reader = PcapNgReader::open(&mut window, keep)
                 .map_err(|error| fault(error, Some(&window)))?;
             let byte_order = reader.byte_order();
-            (Records::PcapNg(reader), Format::PcapNg { byte_order })
+            (RecordReader::PcapNg(reader), Format::PcapNg { byte_order })
         } else {
             // The longest known magic number has 12 bytes; read errors are ignored here.
             let _ = window.has(12);
@@ -209,13 +209,13 @@ impl Reader {
     /// was created by [`keeping_preamble`](Self::keeping_preamble).
     pub fn preamble(&self) -> &[u8] {
         match &self.records {
-            Records::Pcap(reader) => reader.preamble(),
-            Records::PcapNg(reader) => reader.preamble(),
+            RecordReader::Pcap(reader) => reader.preamble(),
+            RecordReader::PcapNg(reader) => reader.preamble(),
         }
     }
 
     #[cold]
-    fn stop(&mut self, fault: Fault) -> Result<(), CaptureError> {
+    fn stop(&mut self, fault: ReadFault) -> Result<(), CaptureError> {
         self.done = true;
         match fault.into_error(&self.file, self.frames + 1, self.place().offset) {
             Ok(error) => Err(error),
@@ -234,8 +234,8 @@ impl Source for Reader {
             return Ok(None);
         }
         let (located, form) = match &mut self.records {
-            Records::Pcap(reader) => (reader.next(&mut self.window), reader.option_form()),
-            Records::PcapNg(reader) => {
+            RecordReader::Pcap(reader) => (reader.next(&mut self.window), reader.option_form()),
+            RecordReader::PcapNg(reader) => {
                 let located = reader.next(&mut self.window, &mut self.interfaces);
                 (located, OptionForm::list(reader.byte_order()))
             }

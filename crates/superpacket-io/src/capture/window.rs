@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Read};
 
 use super::MAX_RECORD_LENGTH;
-use super::error::Fault;
+use super::error::ReadFault;
 
 /// Length of a new window in bytes: large enough to make the cost of system calls negligible, and
 /// small enough for the L2 cache.
@@ -66,14 +66,14 @@ impl Window {
 
     /// Checks the end of the stream, when no complete record is available: `Ok` if it ended at a
     /// record boundary, otherwise the fault with the position. `expected` describes the record.
-    pub(super) fn finish(&self, expected: impl FnOnce() -> String) -> Result<(), Fault> {
+    pub(super) fn finish(&self, expected: impl FnOnce() -> String) -> Result<(), ReadFault> {
         let left = self.end - self.start;
         match &self.cut {
             Some(reason) => {
-                Err(Fault::Truncated(format!("{reason}, {left} bytes into the record")))
+                Err(ReadFault::Truncated(format!("{reason}, {left} bytes into the record")))
             }
             None if left == 0 => Ok(()),
-            None => Err(Fault::Truncated(format!("{}, {left} bytes are there", expected()))),
+            None => Err(ReadFault::Truncated(format!("{}, {left} bytes are there", expected()))),
         }
     }
 
@@ -142,7 +142,7 @@ mod tests {
         let mut window = Window::new(Box::new(io::repeat(1).take(1000)));
         assert!(!window.has(MAX_RECORD_LENGTH).unwrap());
         assert_eq!(window.buffer.capacity(), INITIAL_LENGTH);
-        assert!(matches!(window.finish(|| "a record".into()), Err(Fault::Truncated(_))));
+        assert!(matches!(window.finish(|| "a record".into()), Err(ReadFault::Truncated(_))));
         let mut window = Window::new(Box::new(io::repeat(1)));
         assert!(window.has(MAX_RECORD_LENGTH).unwrap());
         assert_eq!(window.buffer.capacity(), MAX_RECORD_LENGTH);

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::declared::{Declared, Refusal};
-use super::destination::Destination;
-use super::output::Output;
+use super::declared::{DeclaredInterface, FrameRefusal};
+use super::destination::OutputDestination;
+use super::output::BufferedOutput;
 use super::pcap_writer::PcapWriter;
 use super::pcapng_writer::PcapNgWriter;
 use super::{
@@ -24,14 +24,14 @@ use super::{
 /// gzip; 2 MB and a thread for zstd).
 pub struct Writer {
     file: String,
-    output: Output,
-    records: Records,
-    interfaces: Vec<Declared>,
+    output: BufferedOutput,
+    records: RecordWriter,
+    interfaces: Vec<DeclaredInterface>,
     /// Number of frames written.
     frames: u64,
 }
 
-enum Records {
+enum RecordWriter {
     Pcap(PcapWriter),
     PcapNg(PcapNgWriter),
 }
@@ -48,7 +48,7 @@ impl Writer {
         } else {
             path.display().to_string()
         };
-        match Destination::create(path) {
+        match OutputDestination::create(path) {
             Ok(destination) => Self::begin(name, destination, format),
             Err(source) => Err(CaptureError::Create { file: name, source }),
         }
@@ -63,20 +63,20 @@ impl Writer {
         stream: Box<dyn Write + Send>,
         format: OutputFormat,
     ) -> Result<Self, CaptureError> {
-        Self::begin(name.to_owned(), Destination::Stream(stream), format)
+        Self::begin(name.to_owned(), OutputDestination::Stream(stream), format)
     }
 
     fn begin(
         file: String,
-        destination: Destination,
+        destination: OutputDestination,
         format: OutputFormat,
     ) -> Result<Self, CaptureError> {
         let OutputFormat { container, byte_order, resolution, compression } = format;
-        let mut output = Output::new(destination, compression);
+        let mut output = BufferedOutput::new(destination, compression);
         let records = match container {
-            Container::Pcap => Records::Pcap(PcapWriter::new(byte_order, resolution)),
+            Container::Pcap => RecordWriter::Pcap(PcapWriter::new(byte_order, resolution)),
             Container::PcapNg => match PcapNgWriter::new(&mut output, byte_order) {
-                Ok(writer) => Records::PcapNg(writer),
+                Ok(writer) => RecordWriter::PcapNg(writer),
                 Err(source) => return Err(CaptureError::Write { file, source }),
             },
         };
@@ -119,7 +119,7 @@ impl Writer {
             let (file, packet) = (self.file.clone(), self.frames + 1);
             return Err(CaptureError::UnknownInterface { file, packet, interface });
         };
-        let Records::PcapNg(writer) = &mut self.records else { return Ok(()) };
+        let RecordWriter::PcapNg(writer) = &mut self.records else { return Ok(()) };
         let written = writer.statistics(&mut self.output, interface, &declared, time, counted);
         written.map_err(|refusal| self.refuse(refusal, declared.link_type))
     }
@@ -130,7 +130,7 @@ impl Writer {
     /// # Errors
     /// If either step fails; the temporary file is then removed.
     pub fn finish(mut self) -> Result<u64, CaptureError> {
-        if let Records::Pcap(writer) = &mut self.records
+        if let RecordWriter::Pcap(writer) = &mut self.records
             && let Err(refusal) = writer.finish(&mut self.output, &self.interfaces)
         {
             return Err(self.refuse(refusal, LinkType::ETHERNET));
@@ -141,12 +141,12 @@ impl Writer {
     }
 
     #[cold]
-    fn refuse(&self, refusal: Refusal, other: LinkType) -> CaptureError {
+    fn refuse(&self, refusal: FrameRefusal, other: LinkType) -> CaptureError {
         let (file, packet) = (self.file.clone(), self.frames + 1);
         match refusal {
-            Refusal::Io(source) => CaptureError::Write { file, source },
-            Refusal::Time => CaptureError::Time { file, packet },
-            Refusal::LinkType { first } => {
+            FrameRefusal::Io(source) => CaptureError::Write { file, source },
+            FrameRefusal::Time => CaptureError::Time { file, packet },
+            FrameRefusal::LinkType { first } => {
                 CaptureError::SeveralLinkTypes { file, packet, first, other }
             }
         }
@@ -156,12 +156,12 @@ impl Writer {
     fn declare_new(&mut self, interfaces: &[Interface]) -> Result<(), CaptureError> {
         for interface in &interfaces[self.interfaces.len()..] {
             match &mut self.records {
-                Records::Pcap(writer) => writer.declare(interface),
-                Records::PcapNg(writer) => writer
+                RecordWriter::Pcap(writer) => writer.declare(interface),
+                RecordWriter::PcapNg(writer) => writer
                     .declare(&mut self.output, interface)
                     .map_err(|source| CaptureError::Write { file: self.file.clone(), source })?,
             }
-            self.interfaces.push(Declared::new(interface));
+            self.interfaces.push(DeclaredInterface::new(interface));
         }
         Ok(())
     }
@@ -204,7 +204,7 @@ impl Sink for Writer {
         let original_length = record.original_length.unwrap_or(length as u32);
         let output = &mut self.output;
         let written = match &mut self.records {
-            Records::Pcap(writer) => match writer.begin(
+            RecordWriter::Pcap(writer) => match writer.begin(
                 output,
                 &self.interfaces,
                 &interface,
@@ -212,10 +212,10 @@ impl Sink for Writer {
                 length as u32,
                 original_length,
             ) {
-                Ok(()) => write_all(output, parts).map_err(Refusal::Io),
+                Ok(()) => write_all(output, parts).map_err(FrameRefusal::Io),
                 Err(refusal) => Err(refusal),
             },
-            Records::PcapNg(writer) => {
+            RecordWriter::PcapNg(writer) => {
                 writer.packet(output, &interface, &record, parts, length as u32, original_length)
             }
         };
@@ -230,7 +230,10 @@ impl Sink for Writer {
 }
 
 #[inline]
-fn write_all<'p>(output: &mut Output, parts: impl Iterator<Item = &'p [u8]>) -> io::Result<()> {
+fn write_all<'p>(
+    output: &mut BufferedOutput,
+    parts: impl Iterator<Item = &'p [u8]>,
+) -> io::Result<()> {
     for part in parts {
         output.put(part)?;
     }

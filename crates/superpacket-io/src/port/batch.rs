@@ -109,7 +109,7 @@ impl TxBatch {
         max_slices: usize,
     ) {
         let metadata = &packet.metadata;
-        let from = Source {
+        let from = FrameProperties {
             vlan: metadata.vlan,
             layer: metadata.layer,
             checksum: metadata.checksum,
@@ -164,7 +164,12 @@ impl TxBatch {
         let payload = packet.length() - usize::from(layout.payload).min(packet.length());
         let segments = payload.div_ceil(gso.size.get()).max(1) as u32;
         let parts = std::iter::once(&*header).chain(packet.payload());
-        let from = Source { vlan: metadata.vlan, layer: metadata.layer, checksum, gso: Some(gso) };
+        let from = FrameProperties {
+            vlan: metadata.vlan,
+            layer: metadata.layer,
+            checksum,
+            gso: Some(gso),
+        };
         self.finish(outgoing, first, parts, max_slices, segments, from);
     }
 
@@ -179,7 +184,7 @@ impl TxBatch {
         layer: Layer,
         max_slices: usize,
     ) {
-        let from = Source { vlan, layer, checksum: segment.checksum, gso: None };
+        let from = FrameProperties { vlan, layer, checksum: segment.checksum, gso: None };
         let first = self.slices.len();
         if !segment.header().is_empty() {
             self.slices.push(outgoing.own(segment.header()));
@@ -210,7 +215,7 @@ impl TxBatch {
         part.skip_identifications(header);
         let payload = segment.length().saturating_sub(usize::from(part.layout.payload));
         let segments = payload.div_ceil(part.gso.size.get()).max(1) as u32;
-        let from = Source {
+        let from = FrameProperties {
             vlan,
             layer,
             checksum: segment.checksum,
@@ -242,7 +247,7 @@ impl TxBatch {
             std::iter::once(frame),
             usize::MAX,
             1,
-            Source { vlan, layer, checksum: RxChecksum::None, gso: None },
+            FrameProperties { vlan, layer, checksum: RxChecksum::None, gso: None },
         );
     }
 
@@ -264,7 +269,7 @@ impl TxBatch {
             std::iter::once(frame),
             usize::MAX,
             segments,
-            Source { vlan: None, layer, checksum, gso },
+            FrameProperties { vlan: None, layer, checksum, gso },
         );
     }
 
@@ -289,7 +294,7 @@ impl TxBatch {
         parts: impl Iterator<Item = &'p [u8]>,
         max_slices: usize,
         segments: u32,
-        from: Source,
+        from: FrameProperties,
     ) {
         let mut checksum = from.checksum;
         let tag = from.vlan.filter(|_| from.layer == Layer::Ethernet);
@@ -433,7 +438,7 @@ impl SegmentBuffers for FrameWriter<'_> {
 }
 
 /// The properties that a frame takes from its packet.
-struct Source {
+struct FrameProperties {
     vlan: Option<VlanTag>,
     layer: Layer,
     checksum: RxChecksum,

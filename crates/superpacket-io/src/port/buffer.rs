@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use memory::{Flags, Memory, Slots, heap_layout};
+use memory::{FlaggedMemory, Flags, Memory, heap_layout};
 
 /// Bytes of a received packet, in a port's memory or owned.
 ///
@@ -117,7 +117,7 @@ impl fmt::Debug for Buffer {
 pub struct Region {
     /// The memory, and a flag per slot: 0 if it is not lent. The flag of the first of several slots
     /// lent together contains their number.
-    held: ManuallyDrop<Slots>,
+    held: ManuallyDrop<FlaggedMemory>,
     /// Address of the first slot.
     start: NonNull<u8>,
     slots: usize,
@@ -158,7 +158,7 @@ impl Region {
 
     const fn new(memory: Memory, lent: Flags, slot_size: usize) -> Self {
         let (start, slots) = (memory.start(), lent.count());
-        Region { held: ManuallyDrop::new(Slots { memory, lent }), start, slots, slot_size }
+        Region { held: ManuallyDrop::new(FlaggedMemory { memory, lent }), start, slots, slot_size }
     }
 
     /// Takes over mapped memory, which is unmapped at the end, as slots of `slot_size` bytes.

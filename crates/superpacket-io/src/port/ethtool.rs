@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::interface::Interface;
+use super::interface::NetworkInterface;
 use crate::system::{Ethtool, Switch};
 
 /// The offloads of a device that are now in force.
@@ -34,7 +34,7 @@ impl DeviceFeatures {
     ///
     /// # Errors
     /// The system call's error.
-    pub fn of(interface: &Interface) -> io::Result<Self> {
+    pub fn of(interface: &NetworkInterface) -> io::Result<Self> {
         match active_features(interface) {
             Ok(names) => Ok(DeviceFeatures::named(&names)),
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
@@ -84,12 +84,12 @@ impl DeviceFeatures {
 ///
 /// # Errors
 /// The system call's error.
-pub(crate) fn has_feature(interface: &Interface, name: &str) -> io::Result<bool> {
+pub(crate) fn has_feature(interface: &NetworkInterface, name: &str) -> io::Result<bool> {
     Ok(active_features(interface)?.iter().any(|active| active == name))
 }
 
 /// Returns the names of all features in force.
-fn active_features(interface: &Interface) -> io::Result<Vec<String>> {
+fn active_features(interface: &NetworkInterface) -> io::Result<Vec<String>> {
     Ok(interface
         .ethtool()
         .features()?
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_loopback_interface_leaves_nothing_to_do() {
-        let interface = Interface::open("packet:lo", "lo").expect("every namespace has one");
+        let interface = NetworkInterface::open("packet:lo", "lo").expect("every namespace has one");
         let features = DeviceFeatures::of(&interface).expect("every device has features");
         assert!(
             features.tx_checksumming

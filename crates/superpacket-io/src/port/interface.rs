@@ -11,7 +11,7 @@ use crate::system::{Ethtool, RouteSocket};
 
 /// The interface on which a port was opened.
 #[derive(Debug)]
-pub(crate) struct Interface {
+pub(crate) struct NetworkInterface {
     socket: RouteSocket,
     name: String,
     index: u32,
@@ -47,7 +47,7 @@ pub(crate) struct InterfaceInfo {
     pub xdp_program: Option<u32>,
 }
 
-impl Interface {
+impl NetworkInterface {
     /// Finds the interface `name` in this thread's network namespace, for the port `port`.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Interface {
             port: port.to_owned(),
             interface: name.to_owned(),
         })?;
-        Ok(Interface { socket, name: name.to_owned(), index: link.header.index })
+        Ok(NetworkInterface { socket, name: name.to_owned(), index: link.header.index })
     }
 
     /// Returns the interface's name.
@@ -188,7 +188,8 @@ mod tests {
 
     #[test]
     fn the_loopback_interface_is_the_first() {
-        let mut interface = Interface::open("packet:lo", "lo").expect("every namespace has one");
+        let mut interface =
+            NetworkInterface::open("packet:lo", "lo").expect("every namespace has one");
         assert_eq!((interface.name(), interface.index()), ("lo", 1));
         let link = interface.link().expect("asked").expect("there");
         assert_eq!((link.index, link.hardware_address, link.is_ethernet), (1, Some([0; 6]), true));
@@ -206,7 +207,7 @@ mod tests {
     fn an_interface_is_switched_on_and_given_another_mtu() {
         in_network_namespace(|| {
             let mut interface =
-                Interface::open("packet:lo", "lo").expect("every namespace has one");
+                NetworkInterface::open("packet:lo", "lo").expect("every namespace has one");
             assert_eq!(interface.state().link, LinkState::Down);
             interface.set_up(true).expect("ours");
             interface.set_mtu(9000).expect("ours");
@@ -219,7 +220,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_named() {
         for name in ["none0", "a-name-that-is-too-long-for-one", "", "a\0b"] {
-            let error = Interface::open("packet:none0", name).expect_err("there is none");
+            let error = NetworkInterface::open("packet:none0", name).expect_err("there is none");
             assert!(
                 matches!(&error, PortError::NoInterface { interface, .. } if interface == name),
                 "{error}"

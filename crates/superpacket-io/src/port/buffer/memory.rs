@@ -129,17 +129,17 @@ impl Drop for Memory {
 
 /// Memory with the flags of its slots. It must be dropped only when no slot is lent.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(super) struct FlaggedMemory {
     pub(super) memory: Memory,
     pub(super) lent: Flags,
 }
 
 // SAFETY: the pointers are to memory that this value owns, on whatever thread it is.
-unsafe impl Send for Slots {}
+unsafe impl Send for FlaggedMemory {}
 // SAFETY: through `&self` only the flags are read, which are atomic.
-unsafe impl Sync for Slots {}
+unsafe impl Sync for FlaggedMemory {}
 
-impl Slots {
+impl FlaggedMemory {
     /// Returns whether any slot is lent.
     pub(super) fn are_lent(&self) -> bool {
         // Acquire: later use of the slots happens after everything that their borrowers did.

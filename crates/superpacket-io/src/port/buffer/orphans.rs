@@ -8,7 +8,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::memory::Slots;
+use super::memory::FlaggedMemory;
 
 /// Wait before the first check. Buffers in queues are usually returned sooner.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
@@ -20,7 +20,7 @@ static ORPHANS: Mutex<Orphans> = Mutex::new(Orphans { regions: Vec::new(), is_wa
 
 /// The regions of this process that wait for their buffers.
 struct Orphans {
-    regions: Vec<Slots>,
+    regions: Vec<FlaggedMemory>,
     /// Whether the polling thread runs.
     is_watched: bool,
 }
@@ -30,7 +30,7 @@ fn orphans() -> MutexGuard<'static, Orphans> {
 }
 
 /// Keeps a region until all its slots have been returned.
-pub(super) fn keep(region: Slots) {
+pub(super) fn keep(region: FlaggedMemory) {
     free_returned();
     let mut orphans = orphans();
     if orphans.regions.try_reserve(1).is_err() {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use superpacket::packet::RxPacket;
 
 use super::frame::{self, Metadata, VIRTIO};
-use super::shared::Counters;
-use super::socket::{FLAG, Mapped, Socket};
+use super::shared::PacketCounters;
+use super::socket::{FLAG, MappedRing, Socket};
 use crate::port::{Buffer, Region};
 
 /// A ring of blocks.
@@ -21,24 +21,24 @@ pub(super) struct Blocks {
     region: Region,
     block_size: usize,
     /// The lent frames of each block.
-    lent: Box<[Lent]>,
+    lent: Box<[LentFrames]>,
     /// Number of the block that is read now or next.
     next: usize,
     /// The unread rest of that block; `None` until the kernel hands it over.
-    cursor: Option<Cursor>,
+    cursor: Option<BlockCursor>,
     /// Number of blocks taken from the kernel and not returned, including the present one.
     taken: usize,
     ignores_outgoing: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Lent {
+struct LentFrames {
     frames: usize,
     back: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Cursor {
+struct BlockCursor {
     /// Offset of the next frame from the start of the block, in bytes.
     offset: usize,
     frames: u32,
@@ -49,10 +49,13 @@ impl Blocks {
     ///
     /// # Errors
     /// If there is no memory for the list of lent frames.
-    pub fn try_new(mapped: Mapped, block_size: usize) -> Result<(Self, Socket), TryReserveError> {
+    pub fn try_new(
+        mapped: MappedRing,
+        block_size: usize,
+    ) -> Result<(Self, Socket), TryReserveError> {
         let (blocks, mut lent) = (mapped.region.slots() / (block_size / FLAG), Vec::new());
         lent.try_reserve_exact(blocks)?;
-        lent.resize_with(blocks, Lent::default);
+        lent.resize_with(blocks, LentFrames::default);
         let (region, ignores_outgoing, lent) =
             (mapped.region, mapped.ignores_outgoing, lent.into_boxed_slice());
         let ring =
@@ -68,7 +71,7 @@ impl Blocks {
     /// Appends up to `limit` packets.
     pub fn poll(
         &mut self,
-        counters: &Counters,
+        counters: &PacketCounters,
         queue: u16,
         packets: &mut Vec<RxPacket<Buffer>>,
         limit: usize,
@@ -91,7 +94,7 @@ impl Blocks {
     }
 
     /// Takes the next block, if the kernel has handed it over.
-    fn open(&mut self) -> Option<Cursor> {
+    fn open(&mut self) -> Option<BlockCursor> {
         if self.taken == self.lent.len() {
             return None;
         }
@@ -105,16 +108,16 @@ impl Blocks {
         // SAFETY: there is no other variant, and it consists of integers.
         let header = unsafe { header.hdr.bh1 };
         self.taken += 1;
-        self.lent[self.next] = Lent::default();
-        Some(Cursor { offset: header.offset_to_first_pkt as usize, frames: header.num_pkts })
+        self.lent[self.next] = LentFrames::default();
+        Some(BlockCursor { offset: header.offset_to_first_pkt as usize, frames: header.num_pkts })
     }
 
     /// Appends the frame at `cursor`, unless it must be skipped, and advances the cursor.
     #[inline]
     fn take(
         &mut self,
-        cursor: &mut Cursor,
-        counters: &Counters,
+        cursor: &mut BlockCursor,
+        counters: &PacketCounters,
         queue: u16,
         packets: &mut Vec<RxPacket<Buffer>>,
     ) -> bool {

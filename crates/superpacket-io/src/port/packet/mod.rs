@@ -46,16 +46,16 @@ use superpacket::segment::GsoSupport;
 use superpacket_features::{Feature, FeatureSet};
 
 use super::ethtool::DeviceFeatures;
-use super::interface::{Interface, InterfaceInfo};
+use super::interface::{InterfaceInfo, NetworkInterface};
 use super::{
     Capabilities, LinkState, Port, PortCounters, PortError, PortSpec, PortState, Receive,
     SpecError, Transmit,
 };
-use options::{Options, RingOptions};
-use receive::Receiver;
-use shared::{Counters, Shared};
+use options::{PacketOptions, RingOptions};
+use receive::PacketReceiver;
+use shared::{PacketCounters, PacketShared};
 use socket::Socket;
-use transmit::{MAX_FRAME_SLICES, Transmitter};
+use transmit::{MAX_FRAME_SLICES, PacketTransmitter};
 
 /// Bytes that the kernel adds to a super-packet's IP length: an Ethernet header and a VLAN tag. One
 /// more, since the sum must be less than the limit (`gso_features_check`).
@@ -64,8 +64,8 @@ const GSO_OVERHEAD: u32 = 14 + 4 + 1;
 /// A port on an interface, by packet sockets.
 #[derive(Debug)]
 pub(super) struct PacketPort {
-    shared: Arc<Shared>,
-    interface: Interface,
+    shared: Arc<PacketShared>,
+    interface: NetworkInterface,
     hardware_address: Option<[u8; 6]>,
     capabilities: Capabilities,
     receivers: Vec<Box<dyn Receive>>,
@@ -80,7 +80,7 @@ const CLOSERS: usize = 32;
 impl PacketPort {
     /// Checks the options of a port string.
     pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
-        Options::parse(spec).map(drop)
+        PacketOptions::parse(spec).map(drop)
     }
 
     /// Opens the interface that `spec` names, in this thread's network namespace. The interface may
@@ -90,9 +90,9 @@ impl PacketPort {
     /// [`PortError`] for an unknown option, a missing interface, frames without Ethernet header, or
     /// no permission to open packet sockets.
     pub fn open(spec: &PortSpec) -> Result<Self, PortError> {
-        let options = Options::parse(spec)?;
+        let options = PacketOptions::parse(spec)?;
         let name = spec.name();
-        let mut interface = Interface::open(name, spec.device())?;
+        let mut interface = NetworkInterface::open(name, spec.device())?;
         let link = interface.link().map_err(|error| {
             PortError::system(name, "asking for the interface (RTM_GETLINK)", error)
         })?;
@@ -108,14 +108,14 @@ impl PacketPort {
         let sender = Arc::new(Socket::sender(name, link.index)?);
         let (mut receivers, mut sockets) = (Vec::<Box<dyn Receive>>::new(), Vec::new());
         let mapped = Socket::receivers(name, link.index, &options)?;
-        let counters = Counters {
+        let counters = PacketCounters {
             rx_dropped: mapped.iter().map(|_| AtomicU64::new(0)).collect(),
-            ..Counters::default()
+            ..PacketCounters::default()
         };
-        let shared = Arc::new(Shared { name: name.to_owned(), counters });
+        let shared = Arc::new(PacketShared { name: name.to_owned(), counters });
         for (queue, mapped) in mapped.into_iter().enumerate() {
-            let interface = Interface::open(name, spec.device())?;
-            let queue = Receiver::try_new(
+            let interface = NetworkInterface::open(name, spec.device())?;
+            let queue = PacketReceiver::try_new(
                 Arc::clone(&shared),
                 interface,
                 mapped,
@@ -169,9 +169,9 @@ impl Drop for PacketPort {
 /// Returns the offloads of the device, and of the kernel's path to it.
 fn capabilities(
     port: &str,
-    interface: &Interface,
+    interface: &NetworkInterface,
     link: &InterfaceInfo,
-    options: &Options,
+    options: &PacketOptions,
 ) -> Result<Capabilities, PortError> {
     let device = DeviceFeatures::of(interface).map_err(|error| {
         PortError::system(port, "asking for the device's offloads (SIOCETHTOOL)", error)
@@ -214,7 +214,7 @@ impl Port for PacketPort {
     }
 
     fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError> {
-        Ok(Box::new(Transmitter::new(Arc::clone(&self.shared), Arc::clone(&self.sender))))
+        Ok(Box::new(PacketTransmitter::new(Arc::clone(&self.shared), Arc::clone(&self.sender))))
     }
 
     fn state(&mut self) -> PortState {

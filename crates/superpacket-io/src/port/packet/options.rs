@@ -4,7 +4,7 @@ use crate::port::{PortSpec, SpecError};
 
 /// The parsed options of a port string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Options {
+pub(super) struct PacketOptions {
     pub ring: RingOptions,
     /// Number of receive queues, which are sockets that share the traffic.
     pub queues: u16,
@@ -80,7 +80,7 @@ impl RingOptions {
     }
 }
 
-impl Options {
+impl PacketOptions {
     /// Parses the options of a port string.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Options {
             Some("device") => false,
             Some(_) => return Err(options.wrong("tso", "takes device or kernel")),
         };
-        Ok(Options {
+        Ok(PacketOptions {
             ring,
             queues,
             fanout,
@@ -170,8 +170,8 @@ fn blocks(spec: &PortSpec) -> Result<RingOptions, SpecError> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Options, String> {
-        Options::parse(&text.parse().expect("well formed")).map_err(|error| error.to_string())
+    fn parse(text: &str) -> Result<PacketOptions, String> {
+        PacketOptions::parse(&text.parse().expect("well formed")).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -9,18 +9,18 @@ use superpacket::packet::RxPacket;
 
 use super::blocks::Blocks;
 use super::options::RingOptions;
-use super::shared::Shared;
-use super::slots::Slots;
-use super::socket::{Mapped, Socket};
-use crate::port::interface::Interface;
+use super::shared::PacketShared;
+use super::slots::SlotRing;
+use super::socket::{MappedRing, Socket};
+use crate::port::interface::NetworkInterface;
 use crate::port::{Buffer, LinkState, PortError, Receive};
 
 /// The receiving end of a queue.
-pub(super) struct Receiver {
-    shared: Arc<Shared>,
+pub(super) struct PacketReceiver {
+    shared: Arc<PacketShared>,
     socket: Arc<Socket>,
-    ring: Ring,
-    interface: Interface,
+    ring: PacketRing,
+    interface: NetworkInterface,
     queue: u16,
     /// Whether the last poll found no packet.
     was_empty: bool,
@@ -29,35 +29,35 @@ pub(super) struct Receiver {
 }
 
 #[derive(Debug)]
-enum Ring {
-    Slots(Slots),
+enum PacketRing {
+    Slots(SlotRing),
     Blocks(Blocks),
 }
 
-impl Receiver {
+impl PacketReceiver {
     /// Creates the end of a queue with the mapped ring. Also returns the socket.
     ///
     /// # Errors
     /// If there is no memory for the ring's bookkeeping.
     pub fn try_new(
-        shared: Arc<Shared>,
-        interface: Interface,
-        mapped: Mapped,
+        shared: Arc<PacketShared>,
+        interface: NetworkInterface,
+        mapped: MappedRing,
         ring: &RingOptions,
         queue: u16,
     ) -> Result<(Self, Arc<Socket>), TryReserveError> {
         let (ring, socket) = match *ring {
             RingOptions::Slots { .. } => {
-                let (slots, socket) = Slots::new(mapped);
-                (Ring::Slots(slots), socket)
+                let (slots, socket) = SlotRing::new(mapped);
+                (PacketRing::Slots(slots), socket)
             }
             RingOptions::Blocks { block_size, .. } => {
                 let (blocks, socket) = Blocks::try_new(mapped, block_size)?;
-                (Ring::Blocks(blocks), socket)
+                (PacketRing::Blocks(blocks), socket)
             }
         };
         let socket = Arc::new(socket);
-        let receiver = Receiver {
+        let receiver = PacketReceiver {
             shared,
             socket: Arc::clone(&socket),
             ring,
@@ -95,16 +95,18 @@ impl Receiver {
     }
 }
 
-impl Receive for Receiver {
+impl Receive for PacketReceiver {
     fn poll(
         &mut self,
         packets: &mut Vec<RxPacket<Buffer>>,
         limit: usize,
     ) -> Result<usize, PortError> {
-        let Receiver { shared, socket, ring, queue, .. } = self;
+        let PacketReceiver { shared, socket, ring, queue, .. } = self;
         let count = match ring {
-            Ring::Slots(slots) => slots.poll(socket, &shared.counters, *queue, packets, limit),
-            Ring::Blocks(blocks) => blocks.poll(&shared.counters, *queue, packets, limit),
+            PacketRing::Slots(slots) => {
+                slots.poll(socket, &shared.counters, *queue, packets, limit)
+            }
+            PacketRing::Blocks(blocks) => blocks.poll(&shared.counters, *queue, packets, limit),
         };
         if count == 0 {
             return self.check();
@@ -115,8 +117,8 @@ impl Receive for Receiver {
 
     fn give_back(&mut self) {
         match &mut self.ring {
-            Ring::Slots(slots) => slots.give_back(),
-            Ring::Blocks(blocks) => blocks.give_back(),
+            PacketRing::Slots(slots) => slots.give_back(),
+            PacketRing::Blocks(blocks) => blocks.give_back(),
         }
     }
 
@@ -126,20 +128,20 @@ impl Receive for Receiver {
 
     fn is_crowded(&self) -> bool {
         match &self.ring {
-            Ring::Slots(slots) => slots.is_crowded(),
-            Ring::Blocks(blocks) => blocks.is_crowded(),
+            PacketRing::Slots(slots) => slots.is_crowded(),
+            PacketRing::Blocks(blocks) => blocks.is_crowded(),
         }
     }
 }
 
-impl Drop for Receiver {
+impl Drop for PacketReceiver {
     fn drop(&mut self) {
         // The socket lives on while the port reads its counters, or while memory of the ring is
         // lent. It must accept no more packets.
         let _ = self.socket.close_filter();
         let region = match &self.ring {
-            Ring::Slots(slots) => slots.region(),
-            Ring::Blocks(blocks) => blocks.region(),
+            PacketRing::Slots(slots) => slots.region(),
+            PacketRing::Blocks(blocks) => blocks.region(),
         };
         if region.lent() != 0 {
             self.socket.ring_outlives();
@@ -147,7 +149,7 @@ impl Drop for Receiver {
     }
 }
 
-impl fmt::Debug for Receiver {
+impl fmt::Debug for PacketReceiver {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut output = formatter.debug_struct("Receiver");
         output

@@ -6,14 +6,14 @@ use superpacket::virtio::VirtioError;
 
 /// State shared by the ends of a port.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct PacketShared {
     pub(super) name: String,
-    pub(super) counters: Counters,
+    pub(super) counters: PacketCounters,
 }
 
 /// The counters of [`PortCounters`](crate::port::PortCounters).
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct PacketCounters {
     /// Dropped packets per receive queue.
     pub(super) rx_dropped: Vec<AtomicU64>,
     pub(super) rx_errors: AtomicU64,
@@ -21,7 +21,7 @@ pub(super) struct Counters {
     pub(super) tx_refused: AtomicU64,
 }
 
-impl Counters {
+impl PacketCounters {
     /// Counts packets of a receive queue that found no room, or were too long.
     #[cold]
     pub(super) fn dropped(&self, queue: u16, packets: u64) {

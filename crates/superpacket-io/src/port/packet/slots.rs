@@ -17,13 +17,13 @@ use rustix::net::RecvFlags;
 use superpacket::packet::RxPacket;
 
 use super::frame::{self, Metadata, VIRTIO};
-use super::shared::Counters;
-use super::socket::{Mapped, Socket};
+use super::shared::PacketCounters;
+use super::socket::{MappedRing, Socket};
 use crate::port::{Buffer, Pool, Region};
 
 /// A ring of slots.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(super) struct SlotRing {
     region: Region,
     /// Number of the slot that is read next.
     next: usize,
@@ -33,10 +33,10 @@ pub(super) struct Slots {
     ignores_outgoing: bool,
 }
 
-impl Slots {
+impl SlotRing {
     /// Creates a ring in `mapped`. Also returns the socket.
-    pub fn new(mapped: Mapped) -> (Self, Socket) {
-        let ring = Slots {
+    pub fn new(mapped: MappedRing) -> (Self, Socket) {
+        let ring = SlotRing {
             region: mapped.region,
             next: 0,
             taken: 0,
@@ -55,7 +55,7 @@ impl Slots {
     pub fn poll(
         &mut self,
         socket: &Socket,
-        counters: &Counters,
+        counters: &PacketCounters,
         queue: u16,
         packets: &mut Vec<RxPacket<Buffer>>,
         limit: usize,
@@ -81,7 +81,7 @@ impl Slots {
         &mut self,
         slot: usize,
         socket: &Socket,
-        counters: &Counters,
+        counters: &PacketCounters,
         queue: u16,
         packets: &mut Vec<RxPacket<Buffer>>,
     ) -> bool {

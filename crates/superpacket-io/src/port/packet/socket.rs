@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::options::{Options, RingOptions};
+use super::options::{PacketOptions, RingOptions};
 use crate::port::{PortError, Region};
 use crate::system::{
     Frames, PACKET_COPY_THRESH, PACKET_FANOUT, PACKET_IGNORE_OUTGOING, PACKET_RX_RING,
@@ -37,7 +37,7 @@ pub(super) struct Socket {
 
 /// A receiving socket and its ring, which is shared with the kernel.
 #[derive(Debug)]
-pub(super) struct Mapped {
+pub(super) struct MappedRing {
     pub socket: Socket,
     /// The ring's memory: divided into the ring's slots, or into flags of [`FLAG`] bytes for frames
     /// in blocks.
@@ -77,7 +77,11 @@ impl Socket {
     ///
     /// # Errors
     /// The system call's error.
-    pub fn receivers(port: &str, index: u32, options: &Options) -> Result<Vec<Mapped>, PortError> {
+    pub fn receivers(
+        port: &str,
+        index: u32,
+        options: &PacketOptions,
+    ) -> Result<Vec<MappedRing>, PortError> {
         let mut mapped = Vec::new();
         let mut group = None;
         for _ in 0..options.queues {
@@ -113,7 +117,7 @@ impl Socket {
         Ok(mapped)
     }
 
-    fn receiver(port: &str, index: u32, options: &Options) -> Result<Mapped, PortError> {
+    fn receiver(port: &str, index: u32, options: &PacketOptions) -> Result<MappedRing, PortError> {
         let refused =
             |action: &'static str| move |error: io::Error| PortError::system(port, action, error);
         let mut receiver = Socket::open(port, index)?;
@@ -196,7 +200,7 @@ impl Socket {
                 io::ErrorKind::OutOfMemory.into(),
             )
         })?;
-        Ok(Mapped { socket: receiver, region, ignores_outgoing })
+        Ok(MappedRing { socket: receiver, region, ignores_outgoing })
     }
 
     /// Takes the socket's pending error: `ENETDOWN` after the interface went down or disappeared.

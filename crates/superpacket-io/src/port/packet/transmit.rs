@@ -10,7 +10,7 @@ use superpacket::virtio::{ByteOrder, Format, Header, Offload, VirtioError};
 use superpacket::wire::MAX_HEADER;
 
 use super::frame::VIRTIO;
-use super::shared::Shared;
+use super::shared::PacketShared;
 use super::socket::Socket;
 use crate::port::{MAX_SLICES, Outgoing, PortError, Progress, Stop, Transmit, TxBatch, TxFrame};
 use crate::system::{MessageMemory, Messages};
@@ -25,15 +25,15 @@ const MAX_MESSAGES: usize = 256;
 const MANY_PIECES: usize = 8192;
 
 /// The sending end of a packet port.
-pub(super) struct Transmitter {
-    shared: Arc<Shared>,
+pub(super) struct PacketTransmitter {
+    shared: Arc<PacketShared>,
     socket: Arc<Socket>,
     memory: MessageMemory<VIRTIO>,
 }
 
-impl Transmitter {
-    pub fn new(shared: Arc<Shared>, socket: Arc<Socket>) -> Self {
-        Transmitter { shared, socket, memory: MessageMemory::default() }
+impl PacketTransmitter {
+    pub fn new(shared: Arc<PacketShared>, socket: Arc<Socket>) -> Self {
+        PacketTransmitter { shared, socket, memory: MessageMemory::default() }
     }
 
     /// Returns the reason why the kernel refused `frame`.
@@ -68,7 +68,7 @@ impl Transmitter {
     }
 }
 
-impl Transmit for Transmitter {
+impl Transmit for PacketTransmitter {
     fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
         let frames = batch.frames();
         let mut sent = 0;
@@ -88,7 +88,7 @@ impl Transmit for Transmitter {
     }
 }
 
-impl fmt::Debug for Transmitter {
+impl fmt::Debug for PacketTransmitter {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Transmitter")

@@ -8,9 +8,9 @@ use crate::capture::{CaptureError, Frame, Reader, Source, Start, start_of};
 
 /// The number of skipped frames.
 #[derive(Debug, Default)]
-pub(super) struct Errors(AtomicU64);
+pub(super) struct SkippedFrames(AtomicU64);
 
-impl Errors {
+impl SkippedFrames {
     pub(super) fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -22,7 +22,7 @@ impl Errors {
 
 /// A frame read in advance.
 #[derive(Debug)]
-pub(super) struct Ready {
+pub(super) struct ReadyFrame {
     pub(super) bytes: Vec<u8>,
     /// Time of capture in nanoseconds; `None` if the file does not give it.
     pub(super) time: Option<u64>,
@@ -30,9 +30,9 @@ pub(super) struct Ready {
 
 /// The result of reading a capture.
 #[derive(Debug)]
-pub(super) enum Read {
+pub(super) enum ReadResult {
     /// A frame, and its first header.
-    Frame(Ready, Layer),
+    Frame(ReadyFrame, Layer),
     /// All frames within the limit were skipped, since they cannot be replayed.
     LeftOut,
     /// The end of the capture.
@@ -44,13 +44,13 @@ pub(super) enum Read {
 pub(super) fn read(
     reader: &mut Reader,
     layer: Option<Layer>,
-    errors: &Errors,
-) -> Result<Option<(Ready, Layer)>, CaptureError> {
+    errors: &SkippedFrames,
+) -> Result<Option<(ReadyFrame, Layer)>, CaptureError> {
     loop {
         match read_among(reader, usize::MAX, layer, errors)? {
-            Read::Frame(frame, layer) => return Ok(Some((frame, layer))),
-            Read::LeftOut => {}
-            Read::End => return Ok(None),
+            ReadResult::Frame(frame, layer) => return Ok(Some((frame, layer))),
+            ReadResult::LeftOut => {}
+            ReadResult::End => return Ok(None),
         }
     }
 }
@@ -60,19 +60,19 @@ pub(super) fn read_among(
     reader: &mut Reader,
     most: usize,
     layer: Option<Layer>,
-    errors: &Errors,
-) -> Result<Read, CaptureError> {
+    errors: &SkippedFrames,
+) -> Result<ReadResult, CaptureError> {
     for _ in 0..most {
-        let Some(frame) = reader.next_frame()? else { return Ok(Read::End) };
+        let Some(frame) = reader.next_frame()? else { return Ok(ReadResult::End) };
         match payload(&frame) {
             Some((bytes, found)) if layer.is_none_or(|layer| layer == found) => {
                 let time = frame.time.map(|time| time.nanoseconds());
-                return Ok(Read::Frame(Ready { bytes: bytes.to_vec(), time }, found));
+                return Ok(ReadResult::Frame(ReadyFrame { bytes: bytes.to_vec(), time }, found));
             }
             _ => errors.add(),
         }
     }
-    Ok(Read::LeftOut)
+    Ok(ReadResult::LeftOut)
 }
 
 /// Returns the frame without the header of its link type. Returns `None` if the frame is

@@ -46,8 +46,8 @@ use superpacket::packet::Layer;
 use superpacket::segment::GsoSupport;
 use superpacket_features::{Feature, FeatureSet};
 
-use self::frames::Errors;
-use self::options::{Mode, Options};
+use self::frames::SkippedFrames;
+use self::options::{ReplayMode, ReplayOptions};
 use self::player::Player;
 use self::recorder::{Discard, Recorder, RecorderEnd};
 use super::{
@@ -62,29 +62,29 @@ pub(super) struct ReplayPort {
     text: String,
     layer: Layer,
     player: Option<Player>,
-    errors: Arc<Errors>,
+    errors: Arc<SkippedFrames>,
     recorder: Option<Arc<Recorder>>,
 }
 
 impl ReplayPort {
     /// Checks the options of a port string.
     pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
-        Options::read(spec).map(drop)
+        ReplayOptions::read(spec).map(drop)
     }
 
     /// Opens the capture named by a port string of kind `pcap`, or creates it.
     pub(super) fn open(spec: &PortSpec) -> Result<Self, PortError> {
-        let options = Options::read(spec)?;
-        let errors = Arc::new(Errors::default());
+        let options = ReplayOptions::read(spec)?;
+        let errors = Arc::new(SkippedFrames::default());
         let unsupported = |reason: &str| PortError::Unsupported {
             port: spec.name().into(),
             reason: reason.into(),
         };
         let (player, layer, recorder) = match options.mode {
-            Mode::Record { layer } => {
+            ReplayMode::Record { layer } => {
                 (None, layer, Some(Recorder::create(spec.name(), spec.device(), None, layer)?))
             }
-            Mode::Replay { speed, times, record } => {
+            ReplayMode::Replay { speed, times, record } => {
                 if let Some(record) = &record
                     && same_file(spec.device(), record).map_err(|error| {
                         PortError::system(spec.name(), "compare the files", error)

@@ -6,13 +6,13 @@ use crate::port::{PortSpec, SpecError};
 
 /// The parsed options of a port string.
 #[derive(Debug, PartialEq)]
-pub(super) struct Options {
-    pub(super) mode: Mode,
+pub(super) struct ReplayOptions {
+    pub(super) mode: ReplayMode,
 }
 
 /// Whether a port replays or records.
 #[derive(Debug, PartialEq)]
-pub(super) enum Mode {
+pub(super) enum ReplayMode {
     /// The port replays a capture.
     Replay {
         /// The speed of the replay.
@@ -38,7 +38,7 @@ pub(super) enum Speed {
     Max,
 }
 
-impl Options {
+impl ReplayOptions {
     pub(super) fn read(spec: &PortSpec) -> Result<Self, SpecError> {
         let options = spec.options();
         let mode = match options.get("mode") {
@@ -66,7 +66,11 @@ impl Options {
                         options.wrong("loop", "needs a file: standard input can be read once")
                     );
                 }
-                Mode::Replay { speed, times, record: options.get("record").map(str::to_owned) }
+                ReplayMode::Replay {
+                    speed,
+                    times,
+                    record: options.get("record").map(str::to_owned),
+                }
             }
             Some("record") => {
                 options.only(&["mode", "layer"])?;
@@ -75,11 +79,11 @@ impl Options {
                     Some("ip") => Layer::Ip,
                     Some(_) => return Err(options.wrong("layer", "takes ethernet or ip")),
                 };
-                Mode::Record { layer }
+                ReplayMode::Record { layer }
             }
             Some(_) => return Err(options.wrong("mode", "takes replay or record")),
         };
-        Ok(Options { mode })
+        Ok(ReplayOptions { mode })
     }
 }
 
@@ -87,14 +91,14 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Mode, SpecError> {
-        Options::read(&text.parse().expect("well formed")).map(|options| options.mode)
+    fn read(text: &str) -> Result<ReplayMode, SpecError> {
+        ReplayOptions::read(&text.parse().expect("well formed")).map(|options| options.mode)
     }
 
     #[test]
     fn the_forms_that_the_documentation_names() {
         let replay = |speed, times, record: Option<&str>| {
-            Ok(Mode::Replay { speed, times, record: record.map(str::to_owned) })
+            Ok(ReplayMode::Replay { speed, times, record: record.map(str::to_owned) })
         };
         assert_eq!(read("pcap:in"), replay(Speed::Times(1.0), Some(1), None));
         assert_eq!(read("pcap:in?speed=0.5&loop=forever"), replay(Speed::Times(0.5), None, None));
@@ -102,8 +106,11 @@ mod tests {
             read("pcap:in?speed=max&loop=3&record=out"),
             replay(Speed::Max, Some(3), Some("out"))
         );
-        assert_eq!(read("pcap:out?mode=record"), Ok(Mode::Record { layer: Layer::Ethernet }));
-        assert_eq!(read("pcap:out?mode=record&layer=ip"), Ok(Mode::Record { layer: Layer::Ip }));
+        assert_eq!(read("pcap:out?mode=record"), Ok(ReplayMode::Record { layer: Layer::Ethernet }));
+        assert_eq!(
+            read("pcap:out?mode=record&layer=ip"),
+            Ok(ReplayMode::Record { layer: Layer::Ip })
+        );
     }
 
     #[test]

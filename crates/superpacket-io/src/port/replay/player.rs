@@ -7,9 +7,9 @@ use std::time::Duration;
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use superpacket::packet::{Layer, RxPacket};
 
-use super::frames::{Errors, Read, Ready, read_among};
+use super::frames::{ReadResult, ReadyFrame, SkippedFrames, read_among};
 use super::options::Speed;
-use super::stream::{Event, Pipe, Stream, by_header};
+use super::stream::{CaptureStream, Event, Pipe, by_header};
 use super::timer::{monotonic_nanoseconds, set_timer};
 use crate::capture::{CaptureError, Format, Reader, Source, Truncated};
 use crate::port::{Buffer, PortError, Receive};
@@ -21,8 +21,8 @@ const FIRST_FRAME: Duration = Duration::from_millis(500);
 /// Maximum number of frames of a pipe skipped in one poll.
 const SKIPPED: usize = 64;
 
-/// Maximum number of frames of a file skipped in one step, which takes less than 1 ms. A sparse file
-/// can contain enough empty frames to take hours.
+/// Maximum number of frames of a file skipped in one step, which takes less than 1 ms. A sparse
+/// file can contain enough empty frames to take hours.
 const SKIPPED_OF_FILE: usize = 4096;
 
 /// Maximum number of frames of a file examined for the first replayable one when its port is
@@ -39,14 +39,14 @@ pub(super) struct Player {
     left: Option<u64>,
     layer: Layer,
     format: Option<Format>,
-    errors: Arc<Errors>,
+    errors: Arc<SkippedFrames>,
     /// Becomes readable when the next frame is due; never after the last one.
     timer: Arc<OwnedFd>,
     clock: Clock,
     /// The capture being read; `None` after the last frame.
-    input: Option<Input>,
+    input: Option<PlayerInput>,
     /// The next frame, which is not due yet.
-    next: Option<Ready>,
+    next: Option<ReadyFrame>,
     /// Whether no frame has been found since the capture was last restarted.
     is_empty: bool,
     /// The error that ended reading, to be returned by the next poll.
@@ -54,22 +54,22 @@ pub(super) struct Player {
 }
 
 /// A capture that is being read.
-enum Input {
+enum PlayerInput {
     /// A file, all of whose bytes are available.
     File(Box<Reader>),
     /// A pipe that has not been polled yet. Its thread starts with the first poll, since it would
     /// otherwise keep the privileges with which the port was opened.
     Pipe(Pipe),
     /// A pipe that a thread is reading.
-    Stream(Stream),
+    Stream(CaptureStream),
 }
 
-impl std::fmt::Debug for Input {
+impl std::fmt::Debug for PlayerInput {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
-            Input::File(_) => "File",
-            Input::Pipe(_) => "Pipe",
-            Input::Stream(_) => "Stream",
+            PlayerInput::File(_) => "File",
+            PlayerInput::Pipe(_) => "Pipe",
+            PlayerInput::Stream(_) => "Stream",
         })
     }
 }
@@ -81,7 +81,7 @@ impl Player {
         path: &str,
         speed: Speed,
         times: Option<u64>,
-        errors: Arc<Errors>,
+        errors: Arc<SkippedFrames>,
     ) -> Result<Self, PortError> {
         let capture = |source: CaptureError| PortError::Capture { port: text.into(), source };
         let timer = timerfd_create(
@@ -135,21 +135,21 @@ impl Player {
         for _ in 0..SKIPPED {
             let read = match &mut self.input {
                 None => return self.go_on_at_end(),
-                Some(Input::File(reader)) => {
+                Some(PlayerInput::File(reader)) => {
                     match read_among(reader, SKIPPED_OF_FILE, Some(self.layer), &self.errors) {
-                        Ok(Read::Frame(frame, layer)) => Event::Frame(frame, layer),
-                        Ok(Read::LeftOut) => break,
-                        Ok(Read::End) => Event::End(reader.truncated().cloned()),
+                        Ok(ReadResult::Frame(frame, layer)) => Event::Frame(frame, layer),
+                        Ok(ReadResult::LeftOut) => break,
+                        Ok(ReadResult::End) => Event::End(reader.truncated().cloned()),
                         Err(error) => Event::Failure(error),
                     }
                 }
-                Some(Input::Stream(stream)) => {
+                Some(PlayerInput::Stream(stream)) => {
                     match stream.take(|| set_timer(&self.text, &self.timer, 0))? {
                         Some(event) => event,
                         None => return Ok(()),
                     }
                 }
-                Some(Input::Pipe(_)) => {
+                Some(PlayerInput::Pipe(_)) => {
                     self.start_reading()?;
                     continue;
                 }
@@ -176,13 +176,17 @@ impl Player {
 
     /// Starts the thread that reads the pipe.
     fn start_reading(&mut self) -> Result<(), PortError> {
-        if let Some(Input::Pipe(pipe)) = self.input.take() {
-            let stream =
-                Stream::start(&self.text, pipe, Arc::clone(&self.timer), Arc::clone(&self.errors));
+        if let Some(PlayerInput::Pipe(pipe)) = self.input.take() {
+            let stream = CaptureStream::start(
+                &self.text,
+                pipe,
+                Arc::clone(&self.timer),
+                Arc::clone(&self.errors),
+            );
             let stream = stream.map_err(|error| {
                 PortError::system(&self.text, "start a thread that reads the capture", error)
             })?;
-            self.input = Some(Input::Stream(stream));
+            self.input = Some(PlayerInput::Stream(stream));
         }
         Ok(())
     }
@@ -210,10 +214,10 @@ impl Player {
         self.clock.begin_again();
         let capture = |source: CaptureError| PortError::Capture { port: self.text.clone(), source };
         if let Some(pipe) = Pipe::open(&self.path).map_err(capture)? {
-            self.input = Some(Input::Pipe(pipe));
+            self.input = Some(PlayerInput::Pipe(pipe));
             return self.wait_until(1);
         }
-        self.input = Some(Input::File(Box::new(Reader::open(&self.path).map_err(capture)?)));
+        self.input = Some(PlayerInput::File(Box::new(Reader::open(&self.path).map_err(capture)?)));
         self.advance()
     }
 
@@ -232,24 +236,30 @@ impl Player {
 struct Opening {
     layer: Layer,
     format: Option<Format>,
-    next: Option<Ready>,
+    next: Option<ReadyFrame>,
     /// The capture to be read on; `None` at its end.
-    input: Option<Input>,
+    input: Option<PlayerInput>,
     end: Option<Truncated>,
 }
 
 impl Opening {
     /// Searches the first frames for one that can be replayed. If there is none, the header tells
     /// the layer, as for a pipe without a frame.
-    fn of_file(mut reader: Box<Reader>, errors: &Errors) -> Result<Self, CaptureError> {
+    fn of_file(mut reader: Box<Reader>, errors: &SkippedFrames) -> Result<Self, CaptureError> {
         let format = Some(reader.format());
         let (next, layer, is_end) = match read_among(&mut reader, LOOKED_THROUGH, None, errors)? {
-            Read::Frame(frame, layer) => (Some(frame), layer, false),
-            Read::LeftOut => (None, by_header(&reader).unwrap_or(Layer::Ethernet), false),
-            Read::End => (None, Layer::Ethernet, true),
+            ReadResult::Frame(frame, layer) => (Some(frame), layer, false),
+            ReadResult::LeftOut => (None, by_header(&reader).unwrap_or(Layer::Ethernet), false),
+            ReadResult::End => (None, Layer::Ethernet, true),
         };
         let end = reader.truncated().cloned().filter(|_| is_end);
-        Ok(Opening { layer, format, next, input: (!is_end).then_some(Input::File(reader)), end })
+        Ok(Opening {
+            layer,
+            format,
+            next,
+            input: (!is_end).then_some(PlayerInput::File(reader)),
+            end,
+        })
     }
 
     /// Waits for the first frame, at most for [`FIRST_FRAME`].
@@ -260,7 +270,7 @@ impl Opening {
             layer,
             format: start.format,
             next: None,
-            input: Some(Input::Pipe(pipe)),
+            input: Some(PlayerInput::Pipe(pipe)),
             end: None,
         })
     }
@@ -299,7 +309,7 @@ impl Receive for Player {
                 // Keeps the timer readable.
                 break self.wait_until(1);
             }
-            let Some(Ready { bytes, .. }) = self.next.take() else { break Ok(()) };
+            let Some(ReadyFrame { bytes, .. }) = self.next.take() else { break Ok(()) };
             let mut packet = RxPacket::new(Buffer::from(bytes)).with_time(now);
             packet.layer = self.layer;
             packets.push(packet);

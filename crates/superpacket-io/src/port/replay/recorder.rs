@@ -16,11 +16,11 @@ use crate::port::{Outgoing, PortError, Progress, Stop, Transmit, TxBatch, TxFram
 pub(super) struct Recorder {
     text: String,
     layer: Layer,
-    output: Output,
+    output: RecorderOutput,
 }
 
 /// The destination of the capture.
-enum Output {
+enum RecorderOutput {
     /// A file, written by the sending threads; `None` after an error.
     File(Mutex<Option<Writer>>),
     /// A pipe, terminal or device, written by a separate thread.
@@ -59,11 +59,13 @@ impl Recorder {
         };
         let interface = Interface::new(link_type, TimeResolution::NANOSECONDS).named(text);
         let output = match OutputStream::open(path).map_err(capture)? {
-            Some(stream) => Output::Stream(StreamWriter::new(text, stream, format, interface)),
+            Some(stream) => {
+                RecorderOutput::Stream(StreamWriter::new(text, stream, format, interface))
+            }
             None => {
                 let mut writer = Writer::create(path, format).map_err(capture)?;
                 writer.declare(&[interface]).map_err(capture)?;
-                Output::File(Mutex::new(Some(writer)))
+                RecorderOutput::File(Mutex::new(Some(writer)))
             }
         };
         Ok(Recorder { text: text.into(), layer, output })
@@ -72,8 +74,8 @@ impl Recorder {
     /// Returns the number of frames refused because the reader was too slow.
     pub(super) fn full(&self) -> u64 {
         match &self.output {
-            Output::File(_) => 0,
-            Output::Stream(stream) => stream.full(),
+            RecorderOutput::File(_) => 0,
+            RecorderOutput::Stream(stream) => stream.full(),
         }
     }
 
@@ -95,8 +97,8 @@ impl Recorder {
         }
         let slices = batch.slices(frame).iter().map(|slice| outgoing.slice(*slice));
         let writer = match &self.output {
-            Output::File(writer) => writer,
-            Output::Stream(stream) => {
+            RecorderOutput::File(writer) => writer,
+            RecorderOutput::Stream(stream) => {
                 return stream.write(frame.length as usize, slices, time).map_err(|refused| {
                     match refused {
                         NotWritten::Full => Stop::Full,
@@ -131,7 +133,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        let Output::File(writer) = &mut self.output else { return };
+        let RecorderOutput::File(writer) = &mut self.output else { return };
         let writer = writer.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Err(error)) = writer.map(Writer::finish) {
             tracing::error!(port = %self.text, %error, "the recorded capture is lost");

@@ -19,7 +19,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use superpacket::packet::Layer;
 
-use super::frames::{Errors, Ready, read};
+use super::frames::{ReadyFrame, SkippedFrames, read};
 use super::timer::set_timer;
 use crate::capture::{CaptureError, Format, LinkType, Reader, Source, Truncated};
 
@@ -33,7 +33,7 @@ const LOOKED_AT: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) enum Event {
     /// A frame, and its first header.
-    Frame(Ready, Layer),
+    Frame(ReadyFrame, Layer),
     /// The end of the capture, possibly within a record.
     End(Option<Truncated>),
     /// The error that ended reading.
@@ -113,7 +113,7 @@ impl Pipe {
             Reader::from_stream(&self.name, Box::new(io::Cursor::new(self.head.clone())))?;
         let format = Some(reader.format());
         // Skipped frames are counted later, when they are replayed.
-        let first = read(&mut reader, None, &Errors::default())?.map(|(_, layer)| layer);
+        let first = read(&mut reader, None, &SkippedFrames::default())?.map(|(_, layer)| layer);
         Ok((Start { format, layer: first.or(by_header(&reader)) }, first.is_some()))
     }
 
@@ -162,7 +162,7 @@ const fn layer_of(link_type: LinkType) -> Layer {
 
 /// A capture that another process is still writing.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct CaptureStream {
     /// The channel; `None` once dropped, which ends a thread that waits for room.
     events: Option<Receiver<Event>>,
     /// Becomes readable to make the thread end.
@@ -172,21 +172,21 @@ pub(super) struct Stream {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Stream {
+impl CaptureStream {
     /// Starts reading in a thread with the privileges of this one. After [`take`](Self::take) has
     /// found no event, `timer` becomes readable at the next event.
     pub(super) fn start(
         port: &str,
         pipe: Pipe,
         timer: Arc<OwnedFd>,
-        errors: Arc<Errors>,
+        errors: Arc<SkippedFrames>,
     ) -> io::Result<Self> {
         let Pipe { name, file, head } = pipe;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let input = io::Cursor::new(head).chain(Input { file, stop: stop.try_clone()? });
+        let input = io::Cursor::new(head).chain(StoppableInput { file, stop: stop.try_clone()? });
         let (sender, events) = sync_channel(CAPACITY);
         let is_waiting = Arc::new(AtomicBool::new(false));
-        let tell = Tell {
+        let tell = EventSender {
             events: sender,
             is_waiting: Arc::clone(&is_waiting),
             timer,
@@ -195,7 +195,7 @@ impl Stream {
         let thread = std::thread::Builder::new()
             .name("capture".into())
             .spawn(move || read_all(&name, Box::new(input), &tell, &errors))?;
-        Ok(Stream { events: Some(events), stop, is_waiting, thread: Some(thread) })
+        Ok(CaptureStream { events: Some(events), stop, is_waiting, thread: Some(thread) })
     }
 
     /// Returns the next event, if there is one. Otherwise, after `disarm` has disarmed the timer,
@@ -224,7 +224,7 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for CaptureStream {
     fn drop(&mut self) {
         self.events = None;
         // If the counter is full, the descriptor is readable anyway.
@@ -236,7 +236,7 @@ impl Drop for Stream {
 }
 
 /// The thread's end of the channel.
-struct Tell {
+struct EventSender {
     events: SyncSender<Event>,
     is_waiting: Arc<AtomicBool>,
     timer: Arc<OwnedFd>,
@@ -244,7 +244,7 @@ struct Tell {
     port: String,
 }
 
-impl Tell {
+impl EventSender {
     /// Sends an event; returns whether the receiver still exists.
     fn tell(&self, event: Event) -> bool {
         if self.events.send(event).is_err() {
@@ -260,7 +260,7 @@ impl Tell {
 }
 
 /// Reads the capture to its end, or until the receiver no longer exists.
-fn read_all(name: &str, input: Box<dyn Read + Send>, tell: &Tell, errors: &Errors) {
+fn read_all(name: &str, input: Box<dyn Read + Send>, tell: &EventSender, errors: &SkippedFrames) {
     let last = match Reader::from_stream(name, input) {
         Err(error) => Event::Failure(error),
         Ok(mut reader) => loop {
@@ -279,12 +279,12 @@ fn read_all(name: &str, input: Box<dyn Read + Send>, tell: &Tell, errors: &Error
 }
 
 /// A file that is read when data is available, until it is stopped.
-struct Input {
+struct StoppableInput {
     file: File,
     stop: OwnedFd,
 }
 
-impl Read for Input {
+impl Read for StoppableInput {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let mut descriptors =

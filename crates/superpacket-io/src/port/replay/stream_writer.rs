@@ -103,25 +103,25 @@ impl OutputStream {
 pub(super) struct StreamWriter {
     /// The port's name, for messages.
     port: String,
-    queue: Arc<Queue>,
-    state: Mutex<State>,
+    queue: Arc<WriteQueue>,
+    state: Mutex<WriterState>,
     /// Number of times that the queue was full.
     full: AtomicU64,
 }
 
 #[derive(Debug)]
-enum State {
+enum WriterState {
     /// No frame has been sent yet. The thread starts with the first one, since it would otherwise
     /// keep the privileges with which the port was opened.
-    Opened(Beginning),
-    Writing(Thread),
+    Opened(CaptureParameters),
+    Writing(WriterThread),
     /// The thread could not be started.
     Failed,
 }
 
 /// The parameters for starting a capture.
 #[derive(Debug)]
-struct Beginning {
+struct CaptureParameters {
     output: OutputStream,
     format: OutputFormat,
     interface: Interface,
@@ -129,8 +129,8 @@ struct Beginning {
 
 /// The writing thread.
 #[derive(Debug)]
-struct Thread {
-    frames: Sender<Frame>,
+struct WriterThread {
+    frames: Sender<QueuedFrame>,
     /// Becomes readable to make the thread end at once.
     stop: OwnedFd,
     /// Disconnected when the thread ends.
@@ -140,14 +140,14 @@ struct Thread {
 
 /// A frame in the queue.
 #[derive(Debug)]
-struct Frame {
+struct QueuedFrame {
     bytes: Vec<u8>,
     time: Timestamp,
 }
 
 /// State shared by the sending threads and the writing thread.
 #[derive(Debug, Default)]
-struct Queue {
+struct WriteQueue {
     /// Number of bytes in the queue.
     length: AtomicUsize,
     has_failed: AtomicBool,
@@ -155,7 +155,7 @@ struct Queue {
     failure: Mutex<Option<CaptureError>>,
 }
 
-impl Queue {
+impl WriteQueue {
     /// Reserves room for a frame of `length` bytes; returns whether there was enough.
     fn reserve(&self, length: usize) -> bool {
         let add = |waiting: usize| {
@@ -189,7 +189,7 @@ impl StreamWriter {
         StreamWriter {
             port: port.to_owned(),
             queue: Arc::default(),
-            state: Mutex::new(State::Opened(Beginning { output, format, interface })),
+            state: Mutex::new(WriterState::Opened(CaptureParameters { output, format, interface })),
             full: AtomicU64::new(0),
         }
     }
@@ -211,26 +211,26 @@ impl StreamWriter {
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.start(&mut state);
-        let State::Writing(thread) = &*state else { return Err(self.queue.failed()) };
+        let WriterState::Writing(thread) = &*state else { return Err(self.queue.failed()) };
         if !self.queue.reserve(length) {
             self.full.fetch_add(1, Ordering::Relaxed);
             return Err(NotWritten::Full);
         }
         let mut bytes = Vec::with_capacity(length);
         pieces.for_each(|piece| bytes.extend_from_slice(piece));
-        thread.frames.send(Frame { bytes, time }).map_err(|_| self.queue.failed())
+        thread.frames.send(QueuedFrame { bytes, time }).map_err(|_| self.queue.failed())
     }
 
     /// Starts the thread, with the privileges of this one, unless it runs.
-    fn start(&self, state: &mut State) {
-        *state = match std::mem::replace(state, State::Failed) {
-            State::Opened(beginning) => {
+    fn start(&self, state: &mut WriterState) {
+        *state = match std::mem::replace(state, WriterState::Failed) {
+            WriterState::Opened(beginning) => {
                 let file = beginning.output.name.clone();
                 match self.spawn(beginning) {
-                    Ok(thread) => State::Writing(thread),
+                    Ok(thread) => WriterState::Writing(thread),
                     Err(source) => {
                         self.queue.fail(CaptureError::Write { file, source });
-                        State::Failed
+                        WriterState::Failed
                     }
                 }
             }
@@ -238,10 +238,11 @@ impl StreamWriter {
         };
     }
 
-    fn spawn(&self, beginning: Beginning) -> io::Result<Thread> {
-        let Beginning { output: OutputStream { name, file, piece }, format, interface } = beginning;
+    fn spawn(&self, beginning: CaptureParameters) -> io::Result<WriterThread> {
+        let CaptureParameters { output: OutputStream { name, file, piece }, format, interface } =
+            beginning;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let output = Box::new(Output { file, piece, stop: stop.try_clone()? });
+        let output = Box::new(StoppableOutput { file, piece, stop: stop.try_clone()? });
         let (frames, waiting) = channel();
         let (ends, end) = channel();
         let queue = Arc::clone(&self.queue);
@@ -256,7 +257,7 @@ impl StreamWriter {
                 queue.fail(error);
             }
         })?;
-        Ok(Thread { frames, stop, end, handle })
+        Ok(WriterThread { frames, stop, end, handle })
     }
 }
 
@@ -264,11 +265,11 @@ impl Drop for StreamWriter {
     fn drop(&mut self) {
         let mut state = std::mem::replace(
             self.state.get_mut().unwrap_or_else(PoisonError::into_inner),
-            State::Failed,
+            WriterState::Failed,
         );
         // A capture without frames also has a header.
         self.start(&mut state);
-        if let State::Writing(Thread { frames, stop, end, handle }) = state {
+        if let WriterState::Writing(WriterThread { frames, stop, end, handle }) = state {
             drop(frames);
             let mut ended = end.recv_timeout(PATIENCE);
             if ended == Err(RecvTimeoutError::Timeout) {
@@ -290,8 +291,8 @@ impl Drop for StreamWriter {
 /// Writes the queued frames until the channel is closed.
 fn write_all(
     mut writer: Writer,
-    waiting: &Receiver<Frame>,
-    queue: &Queue,
+    waiting: &Receiver<QueuedFrame>,
+    queue: &WriteQueue,
 ) -> Result<(), CaptureError> {
     loop {
         let next = match waiting.try_recv() {
@@ -302,7 +303,7 @@ fn write_all(
             }
             next => next.ok(),
         };
-        let Some(Frame { bytes, time }) = next else { return writer.finish().map(drop) };
+        let Some(QueuedFrame { bytes, time }) = next else { return writer.finish().map(drop) };
         let record = Record {
             interface: 0,
             time: Some(time),
@@ -315,13 +316,13 @@ fn write_all(
 }
 
 /// A file that is written when it accepts data, until it is stopped.
-struct Output {
+struct StoppableOutput {
     file: File,
     piece: usize,
     stop: OwnedFd,
 }
 
-impl Write for Output {
+impl Write for StoppableOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             let mut descriptors =

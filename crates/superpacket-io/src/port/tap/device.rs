@@ -15,14 +15,14 @@ use superpacket::virtio::{ByteOrder, Format, Header, Offload, VirtioError, gso_t
 use superpacket::wire::MAX_HEADER;
 
 use super::offload::HostOffloads;
-use super::options::Options;
-use crate::port::interface::Interface;
+use super::options::TapOptions;
+use crate::port::interface::NetworkInterface;
 use crate::port::{LinkState, PortCounters, PortError, PortState};
 use crate::system::{TunKind, TunQueue, open_tun};
 
 /// An open device, together with its queues.
 #[derive(Debug)]
-pub(super) struct Device {
+pub(super) struct TapDevice {
     /// The port's name. If it was not given one, it is the port string with the interface's real
     /// name.
     pub(super) text: String,
@@ -32,30 +32,30 @@ pub(super) struct Device {
     pub(super) order: ByteOrder,
     /// Whether the kernel accepts UDP super-packets (Linux 6.2).
     pub(super) takes_udp: bool,
-    pub(super) counters: Counters,
+    pub(super) counters: TapCounters,
     queues: Vec<TunQueue>,
     /// The interface as last found, and its state.
-    place: Mutex<Place>,
+    place: Mutex<FoundInterface>,
     /// Whether the first unusable header has been logged.
     warned: AtomicBool,
 }
 
 /// The counters of a port's ends, summed over all queues.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct TapCounters {
     pub(super) rx_errors: AtomicU64,
     pub(super) tx_full: AtomicU64,
     pub(super) tx_refused: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Place {
-    interface: Interface,
+struct FoundInterface {
+    interface: NetworkInterface,
     state: PortState,
     drops: DropCounter,
 }
 
-impl Device {
+impl TapDevice {
     /// Creates the device, or attaches to it.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Device {
         text: &str,
         kind: TunKind,
         name: &str,
-        options: &Options,
+        options: &TapOptions,
     ) -> Result<Self, PortError> {
         let system = |action| move |error: io::Error| PortError::system(text, action, error);
         let (found, first) = attach_first(text, kind, name, options.queues > 1)?;
@@ -78,7 +78,7 @@ impl Device {
         if let Some(persist) = options.persist.filter(|persist| *persist != identity.persistent) {
             queues[0].set_persistent(persist).map_err(system("keep the device (TUNSETPERSIST)"))?;
         }
-        let mut interface = Interface::open(text, &identity.name)?;
+        let mut interface = NetworkInterface::open(text, &identity.name)?;
         if let Some(mtu) = options.mtu {
             interface.set_mtu(mtu).map_err(system("set the MTU (RTM_SETLINK)"))?;
         }
@@ -88,7 +88,7 @@ impl Device {
         }
         let state = interface.state();
         let drops = DropCounter::open(&identity.name);
-        Ok(Device {
+        Ok(TapDevice {
             text: if name == identity.name {
                 text.to_owned()
             } else {
@@ -98,9 +98,9 @@ impl Device {
             format,
             order: options.order.unwrap_or(ByteOrder::NATIVE),
             takes_udp,
-            counters: Counters::default(),
+            counters: TapCounters::default(),
             queues,
-            place: Mutex::new(Place { interface, state, drops }),
+            place: Mutex::new(FoundInterface { interface, state, drops }),
             warned: AtomicBool::new(false),
         })
     }
@@ -163,7 +163,7 @@ impl Device {
 
     /// Searches for an interface that has disappeared: a queue tells whether the device still
     /// exists, and in which namespace.
-    fn look_for(&self, place: &mut Place) -> PortState {
+    fn look_for(&self, place: &mut FoundInterface) -> PortState {
         let gone = PortState { link: LinkState::Gone, mtu: 0 };
         let Ok(identity) = self.queues[0].identity() else { return gone };
         match self.find(&identity.name) {
@@ -178,7 +178,7 @@ impl Device {
     }
 
     /// Opens the interface in the device's present network namespace, by a thread that enters it.
-    fn find(&self, name: &str) -> Result<Interface, PortError> {
+    fn find(&self, name: &str) -> Result<NetworkInterface, PortError> {
         let system = |action| move |error: io::Error| PortError::system(&self.text, action, error);
         let namespace = self.queues[0]
             .namespace()
@@ -186,7 +186,7 @@ impl Device {
         let enter = || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
                 .map_err(|error| system("enter the network namespace (setns)")(error.into()))?;
-            Interface::open(&self.text, name)
+            NetworkInterface::open(&self.text, name)
         };
         std::thread::scope(|scope| scope.spawn(enter).join()).unwrap_or_else(|_| Err(self.gone()))
     }
@@ -199,7 +199,7 @@ impl Device {
 
     pub(super) fn counters(&self) -> PortCounters {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        let Place { interface, drops, .. } = &mut *place;
+        let FoundInterface { interface, drops, .. } = &mut *place;
         PortCounters {
             rx_dropped: drops.read(interface.name()),
             rx_errors: self.counters.rx_errors.load(Ordering::Relaxed),
@@ -223,10 +223,10 @@ fn attach_first(
     kind: TunKind,
     name: &str,
     several: bool,
-) -> Result<(Option<Interface>, TunQueue), PortError> {
+) -> Result<(Option<NetworkInterface>, TunQueue), PortError> {
     let mut attempt = 1;
     loop {
-        let found = Interface::open(text, name).ok();
+        let found = NetworkInterface::open(text, name).ok();
         match attach(text, kind, name, several)? {
             Ok(queue) => return Ok((found, queue)),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempt < ATTEMPTS => {
@@ -257,7 +257,7 @@ fn attach(
 fn set_up_offloads(
     queue: &TunQueue,
     text: &str,
-    options: &Options,
+    options: &TapOptions,
 ) -> Result<(Format, bool), PortError> {
     let system = |action| move |error: io::Error| PortError::system(text, action, error);
     let set_header = |format| {
@@ -294,7 +294,7 @@ fn refused(
     text: &str,
     kind: TunKind,
     several: bool,
-    found: Option<&Interface>,
+    found: Option<&NetworkInterface>,
     error: io::Error,
 ) -> PortError {
     let unsupported = |reason| PortError::Unsupported { port: text.into(), reason };

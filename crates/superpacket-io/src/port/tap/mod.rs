@@ -43,9 +43,9 @@ use superpacket::segment::GsoSupport;
 use superpacket::virtio::Format;
 use superpacket_features::{Feature, FeatureSet};
 
-use self::device::Device;
-use self::options::Options;
-use self::receive::{Slots, TapReceiver};
+use self::device::TapDevice;
+use self::options::TapOptions;
+use self::receive::{TapReceiver, TapSlots};
 use self::transmit::TapTransmitter;
 use super::{
     Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortKind, PortSpec, PortState,
@@ -56,7 +56,7 @@ use crate::system::TunKind;
 /// A port on a TAP or TUN device.
 #[derive(Debug)]
 pub(super) struct TapPort {
-    device: Arc<Device>,
+    device: Arc<TapDevice>,
     /// The receiving ends, until they are handed out.
     receivers: Vec<Box<dyn Receive>>,
     /// Number of the next transmitter's queue.
@@ -66,18 +66,18 @@ pub(super) struct TapPort {
 impl TapPort {
     /// Checks the options of a port string.
     pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
-        Options::read(spec.options()).map(drop)
+        TapOptions::read(spec.options()).map(drop)
     }
 
     /// Opens the device named by a port string of kind `tap` or `tun`.
     pub(super) fn open(spec: &PortSpec) -> Result<Self, PortError> {
-        let options = Options::read(spec.options())?;
+        let options = TapOptions::read(spec.options())?;
         let mode = if spec.kind() == PortKind::Tun { TunKind::Tun } else { TunKind::Tap };
         // Allocated before the device is created, since that may be persistent.
         let slots = slots(options.queues).map_err(|error| {
             PortError::system(spec.name(), "taking memory for what is received", error)
         })?;
-        let device = Arc::new(Device::open(spec.name(), mode, spec.device(), &options)?);
+        let device = Arc::new(TapDevice::open(spec.name(), mode, spec.device(), &options)?);
         let receiver =
             |(queue, slots)| Box::new(TapReceiver::new(Arc::clone(&device), queue, slots)) as _;
         let receivers = (0..).zip(slots).map(receiver).collect();
@@ -86,12 +86,12 @@ impl TapPort {
 }
 
 /// Allocates the receive memory of `queues` queues.
-fn slots(queues: u16) -> io::Result<Vec<Slots>> {
-    let slots: Option<Vec<Slots>> = (0..queues).map(|_| Slots::try_new(queues)).collect();
+fn slots(queues: u16) -> io::Result<Vec<TapSlots>> {
+    let slots: Option<Vec<TapSlots>> = (0..queues).map(|_| TapSlots::try_new(queues)).collect();
     slots.ok_or_else(|| {
         let says = format!(
             "there are no {} MiB for {queues} queues: fewer by queues=N",
-            Slots::bytes(queues) >> 20
+            TapSlots::bytes(queues) >> 20
         );
         io::Error::new(io::ErrorKind::OutOfMemory, says)
     })

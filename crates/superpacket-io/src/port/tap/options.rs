@@ -10,7 +10,7 @@ const MAX_QUEUES: u16 = 256;
 
 /// The parsed options of a port string.
 #[derive(Debug)]
-pub(super) struct Options {
+pub(super) struct TapOptions {
     /// Number of queues, 1 to 256.
     pub(super) queues: u16,
     /// Whether the device remains when the port is closed. `None` keeps the setting; a new device
@@ -28,7 +28,7 @@ pub(super) struct Options {
     pub(super) order: Option<ByteOrder>,
 }
 
-impl Options {
+impl TapOptions {
     pub(super) fn read(options: &SpecOptions) -> Result<Self, SpecError> {
         options.only(&["queues", "persist", "mtu", "up", "offload", "header", "endian"])?;
         let switch = |key: &str| match options.get(key) {
@@ -60,7 +60,7 @@ impl Options {
             Some("big") => Some(ByteOrder::Big),
             Some(_) => return Err(options.wrong("endian", "takes native, little or big")),
         };
-        Ok(Options {
+        Ok(TapOptions {
             queues,
             persist: switch("persist")?,
             mtu,
@@ -77,8 +77,8 @@ mod tests {
     use super::*;
     use crate::port::PortSpec;
 
-    fn read(text: &str) -> Result<Options, SpecError> {
-        Options::read(text.parse::<PortSpec>().expect("well formed").options())
+    fn read(text: &str) -> Result<TapOptions, SpecError> {
+        TapOptions::read(text.parse::<PortSpec>().expect("well formed").options())
     }
 
     #[test]

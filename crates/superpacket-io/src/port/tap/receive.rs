@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 use superpacket::packet::RxPacket;
 
-use super::device::Device;
+use super::device::TapDevice;
 use crate::port::{Buffer, POLL_LIMIT, Pool, PortError, Receive};
 
 /// Size in bytes of a slot for the largest packet: an IP packet of 65,535 bytes (`tso_max_size` of
@@ -42,17 +42,17 @@ fn share(slots: usize, queues: u16) -> usize {
 
 /// The receive memory of one queue.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(super) struct TapSlots {
     small: Pool,
     large: Pool,
 }
 
-impl Slots {
+impl TapSlots {
     /// Allocates the memory of one of `queues` queues; `None` if there is not enough. Slots occupy
     /// memory from their first use on.
     pub(super) fn try_new(queues: u16) -> Option<Self> {
         let small = Pool::try_new(share(SMALL_SLOTS, queues), SMALL_SLOT)?;
-        Some(Slots { small, large: Pool::try_new(share(LARGE_SLOTS, queues), LARGE_SLOT)? })
+        Some(TapSlots { small, large: Pool::try_new(share(LARGE_SLOTS, queues), LARGE_SLOT)? })
     }
 
     /// Returns the total size of the memory of `queues` queues in bytes.
@@ -65,14 +65,14 @@ impl Slots {
 /// The receiving end of a queue.
 #[derive(Debug)]
 pub(super) struct TapReceiver {
-    device: Arc<Device>,
+    device: Arc<TapDevice>,
     queue: u16,
     small: Pool,
     large: Pool,
 }
 
 impl TapReceiver {
-    pub(super) fn new(device: Arc<Device>, queue: u16, slots: Slots) -> Self {
+    pub(super) fn new(device: Arc<TapDevice>, queue: u16, slots: TapSlots) -> Self {
         TapReceiver { device, queue, small: slots.small, large: slots.large }
     }
 
@@ -182,7 +182,7 @@ mod tests {
         let slots = [1, 32, 33, 64, 128, 256]
             .map(|queues| (share(SMALL_SLOTS, queues), share(LARGE_SLOTS, queues)));
         assert_eq!(slots, [(1024, 64), (1024, 64), (992, 62), (512, 32), (256, 16), (256, 16)]);
-        let mebibytes = [1, 32, 64, 128, 256].map(|queues| Slots::bytes(queues) >> 20);
+        let mebibytes = [1, 32, 64, 128, 256].map(|queues| TapSlots::bytes(queues) >> 20);
         assert_eq!(mebibytes, [6, 202, 202, 202, 404]);
     }
 }

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use superpacket::virtio::{Format, Header, Offload, VirtioError};
 use superpacket::wire::MAX_HEADER;
 
-use super::device::Device;
-use super::outer_checksum::Front;
+use super::device::TapDevice;
+use super::outer_checksum::FrameStart;
 use crate::port::{LinkState, Outgoing, Progress, Stop, Transmit, TxBatch, TxFrame};
 
 /// Number of slices that are kept on the stack. A super-packet of 64 KB merged from frames of 1,500
@@ -21,12 +21,12 @@ const INLINE: usize = 64;
 /// the queue that the flow was written to.
 #[derive(Debug)]
 pub(super) struct TapTransmitter {
-    device: Arc<Device>,
+    device: Arc<TapDevice>,
     queue: u16,
 }
 
 impl TapTransmitter {
-    pub(super) const fn new(device: Arc<Device>, queue: u16) -> Self {
+    pub(super) const fn new(device: Arc<TapDevice>, queue: u16) -> Self {
         TapTransmitter { device, queue }
     }
 
@@ -77,7 +77,7 @@ impl TapTransmitter {
         batch: &TxBatch,
         frame: &TxFrame,
         header: &mut [u8],
-    ) -> Result<Option<Front>, VirtioError> {
+    ) -> Result<Option<FrameStart>, VirtioError> {
         let offload = Offload::new(frame.checksum, frame.gso);
         let mut scratch = [0; MAX_HEADER];
         let head = batch.head(outgoing, frame, &mut scratch);
@@ -89,7 +89,7 @@ impl TapTransmitter {
             frame.layer,
         )?;
         described.write(header, self.device.format, self.device.order)?;
-        Ok(Front::of(&described, head, frame.length as usize, frame.layer))
+        Ok(FrameStart::of(&described, head, frame.length as usize, frame.layer))
     }
 
     #[inline]

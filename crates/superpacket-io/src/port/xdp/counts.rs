@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The counters of a queue. Only one thread at a time changes a counter.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct XdpCounts {
     /// Frames skipped because their descriptors were invalid.
     pub(super) malformed: AtomicU64,
     /// Frames sent from the chunks in which they were received.
@@ -26,7 +26,7 @@ pub(super) struct Counts {
     pub(super) rx_wakeups: AtomicU64,
 }
 
-impl Counts {
+impl XdpCounts {
     /// Adds `count` to a counter.
     pub(super) fn add(counter: &AtomicU64, count: u64) {
         counter.fetch_add(count, Ordering::Relaxed);

@@ -10,9 +10,9 @@ use rustix::time::{ClockId, clock_gettime};
 use superpacket::packet::RxPacket;
 use superpacket::wire::ethernet;
 
-use super::counts::Counts;
-use super::queue::Queue;
-use super::shared::Shared;
+use super::counts::XdpCounts;
+use super::queue::XdpQueue;
+use super::shared::XdpShared;
 use crate::port::{
     Buffer, Outgoing, PortError, Progress, Receive, Stop, Transmit, TxBatch, TxFrame,
 };
@@ -22,18 +22,18 @@ const INTERVAL: i64 = 10_000_000;
 
 /// The receiving end of a queue.
 #[derive(Debug)]
-pub(super) struct Receiver {
-    queue: Arc<Queue>,
-    shared: Arc<Shared>,
+pub(super) struct XdpReceiver {
+    queue: Arc<XdpQueue>,
+    shared: Arc<XdpShared>,
     /// Time of the last check of the interface's state, in nanoseconds.
     asked: i64,
     /// Whether the interface was down at that check.
     is_down: bool,
 }
 
-impl Receiver {
-    pub(super) const fn new(shared: Arc<Shared>, queue: Arc<Queue>) -> Self {
-        Receiver { queue, shared, asked: 0, is_down: false }
+impl XdpReceiver {
+    pub(super) const fn new(shared: Arc<XdpShared>, queue: Arc<XdpQueue>) -> Self {
+        XdpReceiver { queue, shared, asked: 0, is_down: false }
     }
 
     /// Does the work that is due when no frame is available: refills the fill ring, and checks the
@@ -68,7 +68,7 @@ impl Receiver {
     }
 }
 
-impl Receive for Receiver {
+impl Receive for XdpReceiver {
     fn poll(
         &mut self,
         packets: &mut Vec<RxPacket<Buffer>>,
@@ -116,29 +116,29 @@ impl Receive for Receiver {
 }
 
 /// Makes the kernel process the fill ring and, with busy polling, the device.
-fn wake(queue: &Queue) -> Result<(), Errno> {
-    Counts::add(&queue.counts.rx_wakeups, 1);
+fn wake(queue: &XdpQueue) -> Result<(), Errno> {
+    XdpCounts::add(&queue.counts.rx_wakeups, 1);
     rustix::net::recv(queue.socket(), &mut [0u8; 0][..], RecvFlags::DONTWAIT).map(drop)
 }
 
 /// The sending end of a port, through one of its queues.
 #[derive(Debug)]
-pub(super) struct Sender {
-    queue: Arc<Queue>,
+pub(super) struct XdpSender {
+    queue: Arc<XdpQueue>,
     /// Index of the queue within the port.
     place: u16,
-    shared: Arc<Shared>,
+    shared: Arc<XdpShared>,
 }
 
-impl Sender {
-    pub(super) const fn new(shared: Arc<Shared>, queue: Arc<Queue>, place: u16) -> Self {
-        Sender { queue, place, shared }
+impl XdpSender {
+    pub(super) const fn new(shared: Arc<XdpShared>, queue: Arc<XdpQueue>, place: u16) -> Self {
+        XdpSender { queue, place, shared }
     }
 
     /// Returns the reason why a frame can never be sent, whatever the ring's state.
     fn unfit(&self, frame: &TxFrame, longest: usize) -> Option<Stop> {
         if !frame.is_plain() {
-            Counts::add(&self.queue.counts.tx_refused, 1);
+            XdpCounts::add(&self.queue.counts.tx_refused, 1);
             return Some(Stop::Offload(Errno::INVAL.into()));
         }
         let length = frame.length as usize;
@@ -151,7 +151,7 @@ impl Sender {
     }
 }
 
-impl Transmit for Sender {
+impl Transmit for XdpSender {
     fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
         let (queue, shared) = (&*self.queue, &*self.shared);
         let mut half = queue.send();
@@ -177,7 +177,7 @@ impl Transmit for Sender {
             }
             half.reap();
             if !half.push(outgoing, batch, frame, &queue.counts) {
-                Counts::add(&queue.counts.tx_full, 1);
+                XdpCounts::add(&queue.counts.tx_full, 1);
                 return Progress { sent, stopped: Some(Stop::Full) };
             }
         }

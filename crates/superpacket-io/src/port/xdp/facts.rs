@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 /// The properties of a port that its queues use.
 #[derive(Debug)]
-pub(super) struct Facts {
+pub(super) struct PortFacts {
     /// The port's name.
     pub(super) name: String,
     /// Whether incomplete checksums are detected.

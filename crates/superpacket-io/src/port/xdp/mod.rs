@@ -73,26 +73,26 @@ use superpacket::wire::ipv4;
 use superpacket_features::{Feature, FeatureSet};
 
 use super::ethtool::has_feature;
-use super::interface::Interface;
+use super::interface::NetworkInterface;
 use super::{
     Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortSpec, PortState, Receive,
     SpecError, Transmit,
 };
-use ends::{Receiver, Sender};
-use facts::Facts;
+use ends::{XdpReceiver, XdpSender};
+use facts::PortFacts;
 use opening::Opening;
-use option::{HEADROOM, MAX_CHUNKS, Options, Switch};
-use program::Slot;
-use queue::Queue;
-use shared::{LINK_HEADER, Shared};
+use option::{AutoSwitch, HEADROOM, MAX_CHUNKS, XdpOptions};
+use program::AttachMode;
+use queue::XdpQueue;
+use shared::{LINK_HEADER, XdpShared};
 
 /// An open AF_XDP port.
 #[derive(Debug)]
 pub struct XdpPort {
-    shared: Arc<Shared>,
+    shared: Arc<XdpShared>,
     hardware_address: Option<[u8; 6]>,
     driver: String,
-    slot: Slot,
+    slot: AttachMode,
     several: bool,
     are_receivers_out: bool,
     next_sender: usize,
@@ -137,7 +137,7 @@ pub struct XdpStatistics {
 impl XdpPort {
     /// Checks the options of a port string.
     pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
-        Options::read(spec).map(drop)
+        XdpOptions::read(spec).map(drop)
     }
 
     /// Opens the port named by a port string of kind `xdp`.
@@ -146,8 +146,8 @@ impl XdpPort {
     /// [`PortError`] for invalid options, a missing interface or queue, another attached program, a
     /// mode that the driver lacks, a missing permission, or another failed system call.
     pub fn open(spec: &PortSpec) -> Result<Self, PortError> {
-        let options = Options::read(spec)?;
-        let mut interface = Interface::open(spec.name(), spec.device())?;
+        let options = XdpOptions::read(spec)?;
+        let mut interface = NetworkInterface::open(spec.name(), spec.device())?;
         let system = |action: &'static str| {
             move |error: io::Error| PortError::system(spec.name(), action, error)
         };
@@ -157,7 +157,7 @@ impl XdpPort {
         let opening = Opening { spec, options, link, driver: &driver };
         let numbers = opening.queues(&interface)?;
         let needed = link.mtu + LINK_HEADER > options.room();
-        if needed && options.multi_buffer == Switch::Off {
+        if needed && options.multi_buffer == AutoSwitch::Off {
             let room = options.room() - LINK_HEADER;
             return Err(opening.unsupported(format!(
                 "with multi_buffer=off and frame={} the MTU is {room} at most, and it is {}",
@@ -182,8 +182,8 @@ impl XdpPort {
         let promiscuous = promiscuous
             .map_err(system("asking for frames to all addresses (PACKET_MR_PROMISC)"))?;
         let zero_copy = queues.iter().all(|queue| queue.is_zero_copy());
-        let detect =
-            options.partial == Switch::On || (options.partial == Switch::Auto && driver == "veth");
+        let detect = options.partial == AutoSwitch::On
+            || (options.partial == AutoSwitch::Auto && driver == "veth");
         if driver != "veth" && has_feature(&interface, "rx-vlan-hw-parse").unwrap_or(false) {
             tracing::warn!(
                 port = spec.name(),
@@ -193,10 +193,10 @@ impl XdpPort {
         }
         tracing::info!(port = spec.name(), driver, mode = %slot, zero_copy, queues = queues.len(), multi_buffer = several, "AF_XDP port opened");
         let statistics = vec![XdpStatistics::default(); queues.len()];
-        let shared = Shared {
+        let shared = XdpShared {
             _link: attached,
             _promiscuous: promiscuous,
-            facts: Facts {
+            facts: PortFacts {
                 name: spec.name().into(),
                 detect,
                 hash: options.hash,
@@ -222,7 +222,7 @@ impl XdpPort {
 
     /// Returns whether the program runs in the driver (`mode=native`).
     pub fn is_native(&self) -> bool {
-        self.slot == Slot::Native
+        self.slot == AttachMode::Native
     }
 
     /// Returns whether the device moves the frames itself (`copy=zero`).
@@ -304,8 +304,9 @@ impl Port for XdpPort {
         if std::mem::replace(&mut self.are_receivers_out, true) {
             return Vec::new();
         }
-        let end = |queue: &Arc<Queue>| {
-            Box::new(Receiver::new(Arc::clone(&self.shared), Arc::clone(queue))) as Box<dyn Receive>
+        let end = |queue: &Arc<XdpQueue>| {
+            Box::new(XdpReceiver::new(Arc::clone(&self.shared), Arc::clone(queue)))
+                as Box<dyn Receive>
         };
         self.shared.queues.iter().map(end).collect()
     }
@@ -313,7 +314,7 @@ impl Port for XdpPort {
     fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError> {
         let place = self.next_sender % self.shared.queues.len();
         self.next_sender += 1;
-        Ok(Box::new(Sender::new(
+        Ok(Box::new(XdpSender::new(
             Arc::clone(&self.shared),
             Arc::clone(&self.shared.queues[place]),
             place as u16,

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use rustix::net::xdp::SocketAddrXdpFlags;
 
 use super::btf::kernel_function;
-use super::option::{Attach, Copying, Options, Switch};
-use super::program::{Attachment, Hash, Redirect, Slot};
-use super::queue::Queue;
-use super::socket::{Failed, Socket, sharing_keeps_several};
+use super::option::{AttachOption, AutoSwitch, CopyMode, XdpOptions};
+use super::program::{AttachMode, Attachment, HashFunction, Redirect};
+use super::queue::XdpQueue;
+use super::socket::{CallError, Socket, sharing_keeps_several};
 use super::umem::{Lease, Umem};
-use crate::port::interface::{Interface, InterfaceInfo};
+use crate::port::interface::{InterfaceInfo, NetworkInterface};
 use crate::port::{PortError, PortSpec};
 
 /// Description of the failed action for errors of allocating frame memory.
@@ -21,7 +21,7 @@ const MAPPING: &str = "mapping memory for frames (mmap)";
 /// The inputs for opening a port.
 pub(super) struct Opening<'a> {
     pub(super) spec: &'a PortSpec,
-    pub(super) options: Options,
+    pub(super) options: XdpOptions,
     pub(super) link: InterfaceInfo,
     pub(super) driver: &'a str,
 }
@@ -36,7 +36,7 @@ impl Opening<'_> {
     }
 
     /// Returns the numbers of the queues to use.
-    pub(super) fn queues(&self, interface: &Interface) -> Result<Vec<u32>, PortError> {
+    pub(super) fn queues(&self, interface: &NetworkInterface) -> Result<Vec<u32>, PortError> {
         // A driver that does not report its queues in use (TUN, bridges) has at least one; `queue`
         // can name another.
         let used = interface.ethtool().channels().map(|channels| channels.rx);
@@ -60,7 +60,7 @@ impl Opening<'_> {
             Redirect::map(size)
                 .map_err(|error| self.system("making a map of sockets (BPF_MAP_CREATE)", error))
         };
-        let fragments = self.options.multi_buffer != Switch::Off;
+        let fragments = self.options.multi_buffer != AutoSwitch::Off;
         let hash = self.options.hash.then(|| self.hash()).transpose()?;
         let refused = match Redirect::load(map()?, fragments, hash.as_ref()) {
             Ok(redirect) => return Ok((redirect, fragments)),
@@ -92,24 +92,24 @@ impl Opening<'_> {
     }
 
     /// Finds the function with which the program reads flow hashes.
-    fn hash(&self) -> Result<Hash, PortError> {
+    fn hash(&self) -> Result<HashFunction, PortError> {
         let function = kernel_function("bpf_xdp_metadata_rx_hash");
         let function = function.map_err(|error| {
             self.unsupported(format!("hash=on needs Linux 6.3, and its types described: {error}"))
         })?;
-        Ok(Hash { function, interface: self.link.index })
+        Ok(HashFunction { function, interface: self.link.index })
     }
 
     /// Attaches the program in the mode that the options select.
     pub(super) fn attach(
         &self,
         redirect: &Redirect,
-        interface: &mut Interface,
-    ) -> Result<(Attachment, Slot), PortError> {
-        let slots: &[Slot] = match self.options.attach {
-            Attach::Auto if !self.options.hash => &[Slot::Native, Slot::Generic],
-            Attach::Auto | Attach::Native => &[Slot::Native],
-            Attach::Generic => &[Slot::Generic],
+        interface: &mut NetworkInterface,
+    ) -> Result<(Attachment, AttachMode), PortError> {
+        let slots: &[AttachMode] = match self.options.attach {
+            AttachOption::Auto if !self.options.hash => &[AttachMode::Native, AttachMode::Generic],
+            AttachOption::Auto | AttachOption::Native => &[AttachMode::Native],
+            AttachOption::Generic => &[AttachMode::Generic],
         };
         let mut refusal = None;
         for &slot in slots {
@@ -125,7 +125,7 @@ impl Opening<'_> {
                 Some(libc::EPERM | libc::EACCES) => {
                     return Err(self.system("attaching an XDP program (BPF_LINK_CREATE)", error));
                 }
-                _ if slots.len() > 1 && slot == Slot::Native => {
+                _ if slots.len() > 1 && slot == AttachMode::Native => {
                     tracing::info!(port = self.spec.name(), driver = self.driver, %error, "no XDP program in the driver: it goes behind it");
                 }
                 _ => {}
@@ -139,7 +139,7 @@ impl Opening<'_> {
     }
 
     /// Returns the error for an interface with another program.
-    fn taken(&self, interface: &mut Interface) -> PortError {
+    fn taken(&self, interface: &mut NetworkInterface) -> PortError {
         let program = interface.link().ok().flatten().and_then(|link| link.xdp_program);
         let which = program.map_or_else(String::new, |number| format!(" (number {number})"));
         let name = self.spec.device();
@@ -148,7 +148,7 @@ impl Opening<'_> {
         ))
     }
 
-    fn no_slot(&self, slot: Slot, error: &io::Error) -> PortError {
+    fn no_slot(&self, slot: AttachMode, error: &io::Error) -> PortError {
         let why = match error.raw_os_error() {
             Some(libc::EOPNOTSUPP) => {
                 format!(": the driver {:?} has no XDP: mode=generic needs none", self.driver)
@@ -169,16 +169,16 @@ impl Opening<'_> {
     pub(super) fn bind(
         &self,
         numbers: &[u32],
-        slot: Slot,
+        slot: AttachMode,
         needed: bool,
-    ) -> Result<(Vec<Arc<Queue>>, bool), PortError> {
-        let several = self.options.multi_buffer == Switch::On || needed;
+    ) -> Result<(Vec<Arc<XdpQueue>>, bool), PortError> {
+        let several = self.options.multi_buffer == AutoSwitch::On || needed;
         let mut attempts = Vec::new();
-        if self.options.copying != Copying::Copy && slot == Slot::Native {
+        if self.options.copying != CopyMode::Copy && slot == AttachMode::Native {
             attempts.push((SocketAddrXdpFlags::XDP_ZEROCOPY, several));
         }
-        if self.options.copying != Copying::Zero {
-            if self.options.multi_buffer != Switch::Off {
+        if self.options.copying != CopyMode::Zero {
+            if self.options.multi_buffer != AutoSwitch::Off {
                 attempts.push((SocketAddrXdpFlags::XDP_COPY, true));
             }
             if !several {
@@ -186,7 +186,7 @@ impl Opening<'_> {
             }
         }
         // Keeps the memory between attempts, since pinning it takes a while.
-        let Options { frames, frame_size, .. } = self.options;
+        let XdpOptions { frames, frame_size, .. } = self.options;
         let mapping = |error: io::Error| self.system(MAPPING, error);
         let _umem = Lease::take(frame_size, frames, numbers.len())
             .map_err(mapping)?
@@ -197,7 +197,7 @@ impl Opening<'_> {
         for (flags, several) in attempts {
             match self.sockets(numbers, flags, several) {
                 Ok(queues) => return Ok((queues, several)),
-                Err(Failed { action, error }) => {
+                Err(CallError { action, error }) => {
                     let number = error.raw_os_error();
                     refusal = match number {
                         Some(libc::ENODEV | libc::ENXIO) => PortError::Gone { port: self.spec.name().into() },
@@ -234,8 +234,8 @@ impl Opening<'_> {
         numbers: &[u32],
         copying: SocketAddrXdpFlags,
         several: bool,
-    ) -> Result<Vec<Arc<Queue>>, Failed> {
-        let Options { frames, frame_size, .. } = self.options;
+    ) -> Result<Vec<Arc<XdpQueue>>, CallError> {
+        let XdpOptions { frames, frame_size, .. } = self.options;
         let leases = Lease::take(frame_size, frames, numbers.len()).map_err(unmapped)?;
         let flags = if several { copying | SocketAddrXdpFlags::XDP_USE_SG } else { copying };
         let mut queues = Vec::with_capacity(numbers.len());
@@ -255,14 +255,14 @@ impl Opening<'_> {
         number: u32,
         lease: Lease,
         flags: SocketAddrXdpFlags,
-        opened: &[Arc<Queue>],
-    ) -> Result<Arc<Queue>, Failed> {
+        opened: &[Arc<XdpQueue>],
+    ) -> Result<Arc<XdpQueue>, CallError> {
         let umem = Arc::clone(lease.umem());
         let mut lease = Some(lease);
         for shared in sharing(&umem, flags, opened) {
             match self.attempt(number, lease.take(), &umem, flags, Some(&shared)) {
                 // The other interface no longer exists, or the kernel is older than Linux 5.10.
-                Err(Failed { error, .. }) if !is_about_queue(&error) => {
+                Err(CallError { error, .. }) if !is_about_queue(&error) => {
                     tracing::debug!(port = self.spec.name(), queue = number, %error, "the memory of another socket cannot be shared");
                 }
                 result => return result,
@@ -277,25 +277,29 @@ impl Opening<'_> {
         lease: Option<Lease>,
         umem: &Arc<Umem>,
         flags: SocketAddrXdpFlags,
-        shared: Option<&Queue>,
-    ) -> Result<Arc<Queue>, Failed> {
+        shared: Option<&XdpQueue>,
+    ) -> Result<Arc<XdpQueue>, CallError> {
         let lease = lease.map_or_else(|| Lease::again(umem), Ok).map_err(unmapped)?;
         let own = shared.is_none().then(|| &**lease.umem());
         let socket = Socket::open(own, self.options.ring_size())?;
         socket.tune(self.options.busy_poll);
         let action =
             "binding a socket to a queue (bind; EBUSY: another AF_XDP socket has the queue)";
-        Queue::bind(self.link.index, number, lease, socket, flags, shared)
-            .map_err(|error| Failed { action, error })
+        XdpQueue::bind(self.link.index, number, lease, socket, flags, shared)
+            .map_err(|error| CallError { action, error })
     }
 }
 
-fn unmapped(error: io::Error) -> Failed {
-    Failed { action: MAPPING, error }
+fn unmapped(error: io::Error) -> CallError {
+    CallError { action: MAPPING, error }
 }
 
 /// Returns the queues whose registration of `umem` can be shared by a socket with `flags`.
-fn sharing(umem: &Arc<Umem>, flags: SocketAddrXdpFlags, opened: &[Arc<Queue>]) -> Vec<Arc<Queue>> {
+fn sharing(
+    umem: &Arc<Umem>,
+    flags: SocketAddrXdpFlags,
+    opened: &[Arc<XdpQueue>],
+) -> Vec<Arc<XdpQueue>> {
     let several = flags.contains(SocketAddrXdpFlags::XDP_USE_SG);
     if several && !sharing_keeps_several() {
         return Vec::new();
@@ -305,7 +309,7 @@ fn sharing(umem: &Arc<Umem>, flags: SocketAddrXdpFlags, opened: &[Arc<Queue>]) -
     let mut queues = if several && flags.contains(SocketAddrXdpFlags::XDP_ZEROCOPY) {
         opened.to_vec()
     } else {
-        Queue::of(umem)
+        XdpQueue::of(umem)
     };
     queues.retain(|queue| queue.flags() == flags);
     queues

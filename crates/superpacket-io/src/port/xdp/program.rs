@@ -24,25 +24,25 @@ const NAME: Name = *b"superpacket\0\0\0\0\0";
 
 /// The place at which a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slot {
+pub(super) enum AttachMode {
     /// In the driver.
     Native,
     /// In the kernel's network stack, after the driver.
     Generic,
 }
 
-impl fmt::Display for Slot {
+impl fmt::Display for AttachMode {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Slot::Native => "native",
-            Slot::Generic => "generic",
+            AttachMode::Native => "native",
+            AttachMode::Generic => "generic",
         })
     }
 }
 
 /// The kernel refused a program.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct LoadError {
     pub(super) error: io::Error,
     /// The verifier's messages; empty if none were requested.
     pub(super) log: String,
@@ -51,7 +51,7 @@ pub(super) struct Refused {
 /// The data with which a program reads the driver's flow hash. Such a program is bound to one
 /// interface.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hash {
+pub(super) struct HashFunction {
     /// The number of `bpf_xdp_metadata_rx_hash` in this kernel.
     pub(super) function: i32,
     /// Index of the interface.
@@ -98,8 +98,8 @@ impl Redirect {
     pub(super) fn load(
         map: SocketMap,
         fragments: bool,
-        hash: Option<&Hash>,
-    ) -> Result<Self, Refused> {
+        hash: Option<&HashFunction>,
+    ) -> Result<Self, LoadError> {
         let bound = if hash.is_some() { BPF_F_XDP_DEV_BOUND_ONLY } else { 0 };
         let several = if fragments { BPF_F_XDP_HAS_FRAGS } else { 0 };
         let program = XdpProgram {
@@ -121,7 +121,7 @@ impl Redirect {
                 }
                 Err(error) => {
                     let words = log.split(|&byte| byte == 0).next().unwrap_or_default();
-                    return Err(Refused {
+                    return Err(LoadError {
                         error,
                         log: String::from_utf8_lossy(words).trim().to_owned(),
                     });
@@ -143,10 +143,10 @@ impl Redirect {
     /// # Errors
     /// `EBUSY` or `EEXIST` if the interface has another program, `EOPNOTSUPP` if the driver has no
     /// XDP, `ERANGE` if the MTU is too large for XDP in the driver, `EINVAL` before Linux 5.9.
-    pub(super) fn attach(&self, interface: u32, slot: Slot) -> io::Result<Attachment> {
+    pub(super) fn attach(&self, interface: u32, slot: AttachMode) -> io::Result<Attachment> {
         let flags = match slot {
-            Slot::Native => XDP_FLAGS_DRV_MODE,
-            Slot::Generic => XDP_FLAGS_SKB_MODE,
+            AttachMode::Native => XDP_FLAGS_DRV_MODE,
+            AttachMode::Generic => XDP_FLAGS_SKB_MODE,
         };
         Ok(Attachment { link: bpf::attach(&self.program, interface, flags)? })
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use rustix::net::sockopt;
 use rustix::net::xdp::{SocketAddrXdpFlags, XdpOptionsFlags, XdpStatistics};
 
-use super::counts::Counts;
+use super::counts::XdpCounts;
 use super::receive::ReceiveHalf;
 use super::send::SendHalf;
 use super::socket::{self, Socket};
@@ -15,13 +15,13 @@ use super::umem::{self, Lease, QueuePlace, Umem, list};
 use crate::system::namespace_cookie;
 
 /// All queues of this process.
-static ALL: Mutex<Vec<Weak<Queue>>> = Mutex::new(Vec::new());
+static ALL: Mutex<Vec<Weak<XdpQueue>>> = Mutex::new(Vec::new());
 
 /// A socket bound to a queue.
 ///
 /// Its fields are dropped in order: rings and socket must be closed before the memory is reused.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct XdpQueue {
     receive: Mutex<ReceiveHalf>,
     send: Mutex<SendHalf>,
     descriptor: OwnedFd,
@@ -30,10 +30,10 @@ pub(super) struct Queue {
     /// The queue to which the socket is bound; `None` if the kernel does not identify namespaces.
     place: Option<QueuePlace>,
     flags: SocketAddrXdpFlags,
-    pub(super) counts: Counts,
+    pub(super) counts: XdpCounts,
 }
 
-impl Queue {
+impl XdpQueue {
     /// Binds `socket` to the queue `number` of an interface, after filling its fill ring with
     /// memory of `lease`. It uses `flags`, or shares the UMEM of `shared`, which was bound with the
     /// same flags.
@@ -46,7 +46,7 @@ impl Queue {
         mut lease: Lease,
         socket: Socket,
         flags: SocketAddrXdpFlags,
-        shared: Option<&Queue>,
+        shared: Option<&XdpQueue>,
     ) -> io::Result<Arc<Self>> {
         // Done before taking the part, which stays with the lease if memory is short.
         let posted = list(lease.umem().chunks())?;
@@ -64,10 +64,10 @@ impl Queue {
             interface,
             queue: number,
         });
-        let (receive, send, counts) = (Mutex::new(receive), Mutex::new(send), Counts::default());
+        let (receive, send, counts) = (Mutex::new(receive), Mutex::new(send), XdpCounts::default());
         let queue =
-            Arc::new(Queue { receive, send, descriptor, lease, number, place, flags, counts });
-        socket::bind(queue.socket(), interface, number, flags, shared.map(Queue::socket))?;
+            Arc::new(XdpQueue { receive, send, descriptor, lease, number, place, flags, counts });
+        socket::bind(queue.socket(), interface, number, flags, shared.map(XdpQueue::socket))?;
         if let Some(place) = place {
             umem::release(place);
         }
@@ -124,7 +124,7 @@ impl Queue {
     /// Processes the completions of all queues of this UMEM whose sending half is not in use. Idle
     /// queues may hold chunks of other queues.
     pub(super) fn reap_all(&self) {
-        for queue in Queue::of(self.umem()) {
+        for queue in XdpQueue::of(self.umem()) {
             if let Some(mut half) = queue.try_send() {
                 half.reap();
             }
@@ -148,11 +148,11 @@ impl Queue {
     }
 }
 
-fn all() -> MutexGuard<'static, Vec<Weak<Queue>>> {
+fn all() -> MutexGuard<'static, Vec<Weak<XdpQueue>>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Queue {
+impl Drop for XdpQueue {
     fn drop(&mut self) {
         let is_zero_copy = self.is_zero_copy();
         let receive = self.receive.get_mut().unwrap_or_else(PoisonError::into_inner).region.take();

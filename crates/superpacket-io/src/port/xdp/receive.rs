@@ -7,8 +7,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use superpacket::packet::{FlowHash, MAX_BUFFERS, RxPacket};
 
-use super::counts::Counts;
-use super::facts::Facts;
+use super::counts::XdpCounts;
+use super::facts::PortFacts;
 use super::instructions::{MARK, METADATA};
 use super::partial;
 use super::ring::{Consumer, Producer};
@@ -72,8 +72,8 @@ impl ReceiveHalf {
         packets: &mut Vec<RxPacket<Buffer>>,
         limit: usize,
         number: u32,
-        counts: &Counts,
-        facts: &Facts,
+        counts: &XdpCounts,
+        facts: &PortFacts,
     ) -> usize {
         let available = self.rx.available();
         if available == 0 {
@@ -106,7 +106,7 @@ impl ReceiveHalf {
                     packets.push(packet);
                     count += 1;
                 }
-                None => Counts::add(&counts.malformed, 1),
+                None => XdpCounts::add(&counts.malformed, 1),
             }
             used = last + 1;
         }

@@ -18,17 +18,17 @@ use rustix::net::xdp::XdpRingOffset;
 const NEED_WAKEUP: u32 = 1;
 
 /// An entry of a ring: a kernel type without pointers, valid for all bit patterns.
-pub(super) trait Entry: Copy {}
+pub(super) trait RingEntry: Copy {}
 
 /// Addresses, in the fill and completion rings.
-impl Entry for u64 {}
+impl RingEntry for u64 {}
 
 /// Descriptors, in the RX and TX rings.
-impl Entry for rustix::net::xdp::XdpDesc {}
+impl RingEntry for rustix::net::xdp::XdpDesc {}
 
 /// A mapped ring.
 #[derive(Debug)]
-struct Ring<T> {
+struct XdpRing<T> {
     map: NonNull<u8>,
     length: usize,
     producer: NonNull<AtomicU32>,
@@ -41,9 +41,9 @@ struct Ring<T> {
 
 // SAFETY: the ring owns the mapping. Its counters are atomic, and its entries are accessed only
 // through `&mut` of its one producer or consumer.
-unsafe impl<T: Send> Send for Ring<T> {}
+unsafe impl<T: Send> Send for XdpRing<T> {}
 
-impl<T: Entry> Ring<T> {
+impl<T: RingEntry> XdpRing<T> {
     /// Maps a ring of `size` entries, a power of two, at the offset `place` of the socket.
     fn map(
         socket: BorrowedFd<'_>,
@@ -83,7 +83,7 @@ impl<T: Entry> Ring<T> {
         // SAFETY: as checked above, all four lie within the mapping. They are aligned, since the
         // mapping begins at a page.
         let at = |offset: u64| unsafe { map.add(offset as usize) };
-        Ok(Ring {
+        Ok(XdpRing {
             map,
             length,
             producer: at(offsets.producer).cast(),
@@ -95,7 +95,7 @@ impl<T: Entry> Ring<T> {
     }
 }
 
-impl<T> Ring<T> {
+impl<T> XdpRing<T> {
     fn producer(&self) -> &AtomicU32 {
         // SAFETY: it lies in the mapping, is aligned, and both sides write it atomically.
         unsafe { self.producer.as_ref() }
@@ -121,7 +121,7 @@ impl<T> Ring<T> {
     }
 }
 
-impl<T> Drop for Ring<T> {
+impl<T> Drop for XdpRing<T> {
     fn drop(&mut self) {
         // SAFETY: mapped with this length in `map`; no pointer into it outlives the ring. After an
         // error the memory stays mapped, which is harmless.
@@ -132,14 +132,14 @@ impl<T> Drop for Ring<T> {
 /// The writing end of a fill or TX ring.
 #[derive(Debug)]
 pub(super) struct Producer<T> {
-    ring: Ring<T>,
+    ring: XdpRing<T>,
     /// Counter of the next entry to write.
     head: u32,
     /// Counter up to which entries are published to the kernel.
     published: u32,
 }
 
-impl<T: Entry> Producer<T> {
+impl<T: RingEntry> Producer<T> {
     /// Maps the ring of `size` entries at the offset `place` of the socket.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl<T: Entry> Producer<T> {
         offsets: &XdpRingOffset,
         size: u32,
     ) -> io::Result<Self> {
-        let ring = Ring::map(socket, place, offsets, size)?;
+        let ring = XdpRing::map(socket, place, offsets, size)?;
         let head = ring.producer().load(Ordering::Relaxed);
         Ok(Producer { ring, head, published: head })
     }
@@ -196,11 +196,11 @@ impl<T: Entry> Producer<T> {
 /// The reading end of an RX or completion ring.
 #[derive(Debug)]
 pub(super) struct Consumer<T> {
-    ring: Ring<T>,
+    ring: XdpRing<T>,
     tail: u32,
 }
 
-impl<T: Entry> Consumer<T> {
+impl<T: RingEntry> Consumer<T> {
     /// Maps the ring of `size` entries at the offset `place` of the socket.
     ///
     /// # Errors
@@ -211,7 +211,7 @@ impl<T: Entry> Consumer<T> {
         offsets: &XdpRingOffset,
         size: u32,
     ) -> io::Result<Self> {
-        let ring = Ring::map(socket, place, offsets, size)?;
+        let ring = XdpRing::map(socket, place, offsets, size)?;
         let tail = ring.consumer().load(Ordering::Relaxed);
         Ok(Consumer { ring, tail })
     }

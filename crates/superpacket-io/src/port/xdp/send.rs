@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
-use super::counts::Counts;
-use super::facts::Facts;
+use super::counts::XdpCounts;
+use super::facts::PortFacts;
 use super::option::MAX_CHUNKS;
 use super::ring::{Consumer, Producer};
 use super::umem::Umem;
@@ -47,7 +47,7 @@ pub(super) struct SendHalf {
 }
 
 /// How a frame to be sent is stored.
-enum Place {
+enum FramePlacement {
     /// In the chunk in which it was received, at this address.
     Chunk(u64),
     /// In one receive chunk per slice.
@@ -161,21 +161,23 @@ impl SendHalf {
         outgoing: &Outgoing,
         batch: &TxBatch,
         frame: &TxFrame,
-        counts: &Counts,
+        counts: &XdpCounts,
     ) -> bool {
         let slices = batch.slices(frame);
         let place = self.place(outgoing, slices, frame.length as usize);
         let descriptors = match place {
-            Place::Chunk(_) => 1,
-            Place::Chunks | Place::Gathered { .. } => slices.len(),
-            Place::Copy(chunks) => chunks,
+            FramePlacement::Chunk(_) => 1,
+            FramePlacement::Chunks | FramePlacement::Gathered { .. } => slices.len(),
+            FramePlacement::Copy(chunks) => chunks,
         } as u32;
         if self.tx.room() < descriptors || self.pending + descriptors > self.size {
             return false;
         }
         match place {
-            Place::Chunk(address) => self.post(address, frame.length, XdpDescOptions::empty()),
-            Place::Chunks => {
+            FramePlacement::Chunk(address) => {
+                self.post(address, frame.length, XdpDescOptions::empty())
+            }
+            FramePlacement::Chunks => {
                 for (index, slice) in slices.iter().enumerate() {
                     let options = continued(index + 1 < slices.len());
                     // `place` has just located this slice.
@@ -184,34 +186,35 @@ impl SendHalf {
                     }
                 }
             }
-            Place::Copy(chunks) => {
+            FramePlacement::Copy(chunks) => {
                 if self.free.len() < chunks || !self.copy(outgoing, slices, chunks) {
                     return false;
                 }
                 self.pending += descriptors;
-                Counts::add(&counts.sent_by_copy, 1);
-                Counts::add(&counts.bytes_copied, frame.length.into());
+                XdpCounts::add(&counts.sent_by_copy, 1);
+                XdpCounts::add(&counts.bytes_copied, frame.length.into());
                 return true;
             }
-            Place::Gathered { copied } => {
+            FramePlacement::Gathered { copied } => {
                 if self.free.len() < copied || !self.gather(outgoing, slices, counts) {
                     return false;
                 }
                 self.pending += descriptors;
-                Counts::add(&counts.sent_gathered, 1);
+                XdpCounts::add(&counts.sent_gathered, 1);
                 return true;
             }
         }
         self.pending += descriptors;
-        Counts::add(&counts.sent_in_place, 1);
+        XdpCounts::add(&counts.sent_in_place, 1);
         true
     }
 
-    fn place(&self, outgoing: &Outgoing, slices: &[Slice], length: usize) -> Place {
+    fn place(&self, outgoing: &Outgoing, slices: &[Slice], length: usize) -> FramePlacement {
         let chunk = self.umem.frame_size() as usize;
         let locate = |slice: &Slice| self.umem.locate(outgoing.slice(*slice));
         match slices {
-            [slice] => locate(slice).map_or(Place::Copy(length.div_ceil(chunk)), Place::Chunk),
+            [slice] => locate(slice)
+                .map_or(FramePlacement::Copy(length.div_ceil(chunk)), FramePlacement::Chunk),
             _ if self.gather && slices.len() <= MAX_CHUNKS => {
                 // Bytes outside receive chunks that exceed one chunk would need several.
                 let (mut copied, mut fits) = (0, true);
@@ -220,9 +223,9 @@ impl SendHalf {
                     fits &= slice.length() <= chunk;
                 }
                 match copied {
-                    0 => Place::Chunks,
-                    _ if fits && copied < slices.len() => Place::Gathered { copied },
-                    _ => Place::Copy(length.div_ceil(chunk)),
+                    0 => FramePlacement::Chunks,
+                    _ if fits && copied < slices.len() => FramePlacement::Gathered { copied },
+                    _ => FramePlacement::Copy(length.div_ceil(chunk)),
                 }
             }
             // The kernel allocates a page for each further descriptor, so copying is cheaper for a
@@ -231,9 +234,9 @@ impl SendHalf {
                 && slices.len() <= MAX_CHUNKS
                 && slices.iter().all(|slice| locate(slice).is_some()) =>
             {
-                Place::Chunks
+                FramePlacement::Chunks
             }
-            _ => Place::Copy(length.div_ceil(chunk)),
+            _ => FramePlacement::Copy(length.div_ceil(chunk)),
         }
     }
 
@@ -247,7 +250,7 @@ impl SendHalf {
 
     /// Writes a descriptor per slice: received bytes stay in place, and each other slice is copied
     /// to a chunk. The caller has checked that enough chunks are free.
-    fn gather(&mut self, outgoing: &Outgoing, slices: &[Slice], counts: &Counts) -> bool {
+    fn gather(&mut self, outgoing: &Outgoing, slices: &[Slice], counts: &XdpCounts) -> bool {
         let size = u64::from(self.umem.frame_size());
         for (index, slice) in slices.iter().enumerate() {
             let (bytes, options) = (outgoing.slice(*slice), continued(index + 1 < slices.len()));
@@ -262,7 +265,7 @@ impl SendHalf {
                 .and_then(|region| region.slot_mut(slot as usize)?.get_mut(..bytes.len()));
             let Some(chunk) = chunk else { return false };
             chunk.copy_from_slice(bytes);
-            Counts::add(&counts.bytes_copied, bytes.len() as u64);
+            XdpCounts::add(&counts.bytes_copied, bytes.len() as u64);
             self.tx.push(XdpDesc {
                 addr: u64::from(self.first + slot) * size,
                 len: bytes.len() as u32,
@@ -307,14 +310,14 @@ impl SendHalf {
     pub(super) fn kick(
         &mut self,
         socket: BorrowedFd<'_>,
-        counts: &Counts,
-        facts: &Facts,
+        counts: &XdpCounts,
+        facts: &PortFacts,
     ) -> Option<Stop> {
         self.tx.publish();
         let mut left = self.tx.untaken();
         let mut patience = 1;
         while left != 0 && self.tx.needs_wakeup() {
-            Counts::add(&counts.tx_wakeups, 1);
+            XdpCounts::add(&counts.tx_wakeups, 1);
             match rustix::net::send(socket, &[], SendFlags::DONTWAIT) {
                 // The device was notified, and takes the descriptors itself.
                 Ok(_) if facts.zero_copy => break,
@@ -323,7 +326,7 @@ impl SendHalf {
                     return Some(Stop::Gone(PortError::Gone { port: facts.name.clone() }));
                 }
                 // The device's queue was full: it dropped a frame, and the others follow.
-                Err(Errno::BUSY) => Counts::add(&counts.tx_full, 1),
+                Err(Errno::BUSY) => XdpCounts::add(&counts.tx_full, 1),
                 // `EAGAIN`: the kernel took 32 or as many as it could; the ring tells the number.
                 // It skips and counts invalid descriptors.
                 _ => {}

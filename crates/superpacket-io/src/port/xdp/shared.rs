@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use superpacket::wire::ethernet;
 
-use super::facts::Facts;
+use super::facts::PortFacts;
 use super::program::Attachment;
-use super::queue::Queue;
+use super::queue::XdpQueue;
 use crate::port::PortState;
-use crate::port::interface::Interface;
+use crate::port::interface::NetworkInterface;
 use crate::system::PacketSocket;
 
 /// Maximum bytes of a frame outside the IP packet: the Ethernet header and a VLAN tag, which the
@@ -22,17 +22,17 @@ const MTU_AGE: Duration = Duration::from_millis(10);
 
 /// State shared by a port's ends. Fields are dropped in order: the program first.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct XdpShared {
     pub(super) _link: Attachment,
     pub(super) _promiscuous: Option<PacketSocket>,
-    pub(super) facts: Facts,
-    pub(super) queues: Vec<Arc<Queue>>,
-    pub(super) interface: Mutex<(Interface, Instant)>,
+    pub(super) facts: PortFacts,
+    pub(super) queues: Vec<Arc<XdpQueue>>,
+    pub(super) interface: Mutex<(NetworkInterface, Instant)>,
     /// Maximum length of an IP packet in bytes.
     pub(super) mtu: AtomicU32,
 }
 
-impl Shared {
+impl XdpShared {
     /// Returns the interface's present state.
     pub(super) fn state(&self) -> PortState {
         let mut interface = self.interface.lock().unwrap_or_else(PoisonError::into_inner);

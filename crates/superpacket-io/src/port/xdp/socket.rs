@@ -35,15 +35,15 @@ const BUSY_POLL_BUDGET: libc::c_int = 64;
 
 /// A failed system call.
 #[derive(Debug)]
-pub(super) struct Failed {
+pub(super) struct CallError {
     /// The attempted action.
     pub(super) action: &'static str,
     pub(super) error: io::Error,
 }
 
-impl Failed {
-    fn at(action: &'static str) -> impl Fn(Errno) -> Failed {
-        move |error| Failed { action, error: error.into() }
+impl CallError {
+    fn at(action: &'static str) -> impl Fn(Errno) -> CallError {
+        move |error| CallError { action, error: error.into() }
     }
 }
 
@@ -63,8 +63,8 @@ impl Socket {
     ///
     /// # Errors
     /// The failed action and the system's error.
-    pub(super) fn open(umem: Option<&Umem>, ring_size: u32) -> Result<Self, Failed> {
-        let failed = Failed::at;
+    pub(super) fn open(umem: Option<&Umem>, ring_size: u32) -> Result<Self, CallError> {
+        let failed = CallError::at;
         let descriptor = rustix::net::socket_with(
             AddressFamily::XDP,
             SocketType::RAW,
@@ -87,7 +87,7 @@ impl Socket {
             .map_err(failed("making a ring (XDP_TX_RING)"))?;
         let offsets = sockopt::xdp_mmap_offsets(&descriptor)
             .map_err(failed("asking for the rings' layout (XDP_MMAP_OFFSETS)"))?;
-        let mapping = |error| Failed { action: "mapping a ring (mmap)", error };
+        let mapping = |error| CallError { action: "mapping a ring (mmap)", error };
         let socket = descriptor.as_fd();
         Ok(Socket {
             rx: Consumer::map(socket, XDP_PGOFF_RX_RING, &offsets.rx, ring_size)

@@ -51,9 +51,9 @@ pub(super) struct Umem {
     /// Number of descriptors in TX rings that refer to each chunk.
     in_flight: Box<[AtomicU32]>,
     /// The parts without a queue. The part returned first is used next.
-    free: Mutex<VecDeque<Part>>,
+    free: Mutex<VecDeque<UmemPart>>,
     /// Memory of closed sockets that the kernel may still use.
-    withheld: Mutex<Vec<Withheld>>,
+    withheld: Mutex<Vec<WithheldPart>>,
 }
 
 /// Identifies a queue of an interface.
@@ -69,11 +69,11 @@ pub(super) struct QueuePlace {
 
 /// Memory of a closed socket that the kernel may still use.
 #[derive(Debug)]
-struct Withheld {
+struct WithheldPart {
     /// The queue to which the socket was bound; `None` if unknown, in which case the memory is
     /// withheld forever.
     place: Option<QueuePlace>,
-    part: Part,
+    part: UmemPart,
     /// Number of incomplete descriptors per chunk of the UMEM.
     posted: Vec<u16>,
 }
@@ -136,7 +136,7 @@ impl Drop for Mapping {
 
 /// The chunks of one queue.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct UmemPart {
     number: u32,
     /// Chunks for received frames.
     pub(super) receive: Region,
@@ -149,11 +149,11 @@ pub(super) struct Part {
 pub(super) struct Lease {
     umem: Arc<Umem>,
     number: u32,
-    part: Option<Part>,
+    part: Option<UmemPart>,
     /// Number of descriptors per chunk of the UMEM that the closed socket left incomplete.
     left: Vec<u16>,
     /// Set if the kernel may still use the part and the chunks in `left`: the queue to which the
-    /// socket was bound, as in [`Withheld::place`].
+    /// socket was bound, as in [`WithheldPart::place`].
     in_use: Option<Option<QueuePlace>>,
 }
 
@@ -179,7 +179,7 @@ impl Lease {
                 umem
             }
         };
-        let parts: Vec<Part> = umem.free().drain(..count).collect();
+        let parts: Vec<UmemPart> = umem.free().drain(..count).collect();
         Ok(parts
             .into_iter()
             .map(|part| Lease {
@@ -223,14 +223,14 @@ impl Lease {
     }
 
     /// Takes the part out, once; [`retire`](Self::retire) returns it.
-    pub(super) fn part(&mut self) -> Option<Part> {
+    pub(super) fn part(&mut self) -> Option<UmemPart> {
         self.part.take()
     }
 
     /// Puts the part back, to be freed when this lease is dropped. `left` is the number of
     /// incomplete descriptors per chunk. The socket must be closed before the lease is dropped.
     pub(super) fn retire(&mut self, receive: Region, send: Region, left: Vec<u16>) {
-        self.part = Some(Part { number: self.number, receive, send });
+        self.part = Some(UmemPart { number: self.number, receive, send });
         self.left = left;
     }
 
@@ -246,7 +246,7 @@ impl Drop for Lease {
         let (part, posted) = (self.part.take(), std::mem::take(&mut self.left));
         match (part, self.in_use) {
             (Some(part), Some(place)) => {
-                self.umem.withheld().push(Withheld { place, part, posted })
+                self.umem.withheld().push(WithheldPart { place, part, posted })
             }
             (Some(part), None) => self.umem.free_part(part, &posted),
             (None, _) => {}
@@ -263,7 +263,7 @@ pub(super) fn release(place: QueuePlace) {
         .filter_map(Weak::upgrade)
         .collect();
     for umem in umems {
-        let released: Vec<Withheld> =
+        let released: Vec<WithheldPart> =
             umem.withheld().extract_if(.., |withheld| withheld.place == Some(place)).collect();
         released.into_iter().for_each(|withheld| umem.free_part(withheld.part, &withheld.posted));
     }
@@ -311,7 +311,11 @@ impl Umem {
         };
         let part = |number| {
             let first = number * frames as usize;
-            Ok(Part { number: number as u32, receive: region(first)?, send: region(first + half)? })
+            Ok(UmemPart {
+                number: number as u32,
+                receive: region(first)?,
+                send: region(first + half)?,
+            })
         };
         let free = (0..parts).map(part).collect::<io::Result<_>>()?;
         Ok(Umem {
@@ -324,17 +328,17 @@ impl Umem {
         })
     }
 
-    fn free(&self) -> MutexGuard<'_, VecDeque<Part>> {
+    fn free(&self) -> MutexGuard<'_, VecDeque<UmemPart>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn withheld(&self) -> MutexGuard<'_, Vec<Withheld>> {
+    fn withheld(&self) -> MutexGuard<'_, Vec<WithheldPart>> {
         self.withheld.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Frees a part, and subtracts its descriptors from the count of each chunk: the kernel has
     /// finished with both.
-    fn free_part(&self, part: Part, posted: &[u16]) {
+    fn free_part(&self, part: UmemPart, posted: &[u16]) {
         for (chunk, &count) in posted.iter().enumerate().filter(|(_, count)| **count != 0) {
             self.in_flight[chunk].fetch_sub(u32::from(count), Ordering::Release);
         }
