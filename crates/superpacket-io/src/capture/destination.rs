@@ -115,9 +115,9 @@ impl Write for OutputDestination {
 /// Resolves a chain of symbolic links; the final file need not exist.
 fn behind_links(path: &Path) -> io::Result<PathBuf> {
     /// Maximum number of links followed, as in Linux (`MAXSYMLINKS`).
-    const MOST_LINKS: usize = 40;
+    const MAX_LINKS: usize = 40;
     let mut path = path.to_owned();
-    for _ in 0..=MOST_LINKS {
+    for _ in 0..=MAX_LINKS {
         match link_target(&path)? {
             // A relative target starts at the link's directory.
             Some(target) => path = path.parent().unwrap_or(Path::new("")).join(target),

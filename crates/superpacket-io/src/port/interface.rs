@@ -122,10 +122,10 @@ impl NetworkInterface {
         self.change(|message| message.attributes.push(LinkAttribute::Mtu(mtu)))
     }
 
-    fn change(&mut self, what: impl FnOnce(&mut LinkMessage)) -> io::Result<()> {
+    fn change(&mut self, edit: impl FnOnce(&mut LinkMessage)) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = self.index;
-        what(&mut message);
+        edit(&mut message);
         self.socket.request(RouteNetlinkMessage::SetLink(message), 0).map(drop)
     }
 }

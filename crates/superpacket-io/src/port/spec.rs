@@ -19,7 +19,7 @@ pub const NIC_SETTINGS: [&str; 17] = [
 
 /// Maximum number of nested model NICs in a port string. Parsing, opening and dropping use stack
 /// space per level.
-pub(crate) const MOST_NESTED: usize = 8;
+pub(crate) const MAX_NESTED_NICS: usize = 8;
 
 /// The kind of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -231,7 +231,7 @@ impl FromStr for PortSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        PortSpec::parse(text, MOST_NESTED).map_err(|error| match error {
+        PortSpec::parse(text, MAX_NESTED_NICS).map_err(|error| match error {
             // The error names the whole string, not the nested part.
             SpecError::Nested { .. } => SpecError::Nested { port: text.to_owned() },
             error => error,
@@ -466,7 +466,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_named() {
-        let deepest = format!("{}tap:t", "nic:@".repeat(MOST_NESTED));
+        let deepest = format!("{}tap:t", "nic:@".repeat(MAX_NESTED_NICS));
         assert_eq!(deepest.parse::<PortSpec>().map(|spec| spec.to_string()), Ok(deepest));
         for (text, says) in [
             ("eth0", "starts with no kind"),
@@ -475,7 +475,10 @@ mod tests {
             ("tap:t?queues", "has no value"),
             ("tap:t?queues=1&queues=2", "is there twice"),
             ("nic:page=4k@eth0", "starts with no kind"),
-            (&format!("{}tap:t", "nic:@".repeat(MOST_NESTED + 1)), "nests more than 8 model NICs"),
+            (
+                &format!("{}tap:t", "nic:@".repeat(MAX_NESTED_NICS + 1)),
+                "nests more than 8 model NICs",
+            ),
             (&"nic:@".repeat(100_000), "nests more than 8 model NICs"),
             (&"nic:@left=".repeat(100_000), "nests more than 8 model NICs"),
         ] {

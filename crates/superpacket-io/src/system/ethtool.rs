@@ -181,7 +181,7 @@ impl<'a> Ethtool<'a> {
         bytes_of_mask(1 << ETH_SS_FEATURES, &mut info[2..4]);
         self.call(ETHTOOL_GSSET_INFO, &mut info)?;
         let count = info[4] as usize;
-        if count == 0 || count > MOST_FEATURES {
+        if count == 0 || count > MAX_FEATURES {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
         // struct ethtool_gstrings: cmd, set, count, then names of 32 bytes.
@@ -241,7 +241,7 @@ const NAME: usize = 32;
 
 /// Maximum number of features accepted, far above any kernel's. Checked before memory is allocated
 /// for the names.
-const MOST_FEATURES: usize = 4096;
+const MAX_FEATURES: usize = 4096;
 
 /// Bytes of `struct ifreq` after the name and a pointer.
 const REST: usize = size_of::<libc::ifreq>() - libc::IFNAMSIZ - size_of::<*mut c_void>();

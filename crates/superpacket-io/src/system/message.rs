@@ -13,7 +13,7 @@ const CONTROL: usize = 64;
 
 /// The result of [`receive_message`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedMessage {
     /// Bytes written to the buffer.
     pub length: usize,
     /// Whether the message was longer than the buffer.
@@ -36,7 +36,7 @@ pub fn receive_message(
     buffer: &mut [u8],
     level: libc::c_int,
     kind: libc::c_int,
-) -> io::Result<Received> {
+) -> io::Result<ReceivedMessage> {
     let mut control = Control([0; CONTROL]);
     let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: all-zero is a valid msghdr: null pointers with zero lengths.
@@ -74,7 +74,7 @@ pub fn receive_message(
         // SAFETY: `message` is of this header's control area.
         message = unsafe { libc::CMSG_NXTHDR(&header, message) };
     }
-    Ok(Received {
+    Ok(ReceivedMessage {
         length: length as usize,
         truncated: header.msg_flags & libc::MSG_TRUNC != 0,
         control: found,

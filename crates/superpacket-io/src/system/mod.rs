@@ -19,7 +19,7 @@ mod tun;
 pub use cpu::{allowed_cpus, pin_thread};
 pub use ethtool::{Channels, Ethtool, Feature, Switch};
 pub use memory::{give_back_freed_memory, give_back_large_blocks};
-pub use message::{Burst, Received, receive_message};
+pub use message::{Burst, ReceivedMessage, receive_message};
 pub(crate) use message::{MessageMemory, Messages};
 pub use namespace::{
     NamespaceError, enter_new_network_namespace, enter_new_user_namespace,

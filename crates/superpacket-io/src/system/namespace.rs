@@ -109,7 +109,7 @@ pub fn try_new_user_namespace() -> Result<(), NamespaceError> {
                 .map_err(|error| (STEPS.len() - 1, error))
         });
         if let Err((step, error)) = tried {
-            let mut answer = [0; ANSWER];
+            let mut answer = [0; REPORT_LENGTH];
             answer[0] = step as u8;
             answer[1..].copy_from_slice(&error.raw_os_error().to_ne_bytes());
             // If the write fails, the parent reports the first step.
@@ -135,7 +135,7 @@ pub fn try_new_user_namespace() -> Result<(), NamespaceError> {
 }
 
 /// Length of the child's report in bytes: the refused step and the error.
-const ANSWER: usize = 1 + size_of::<i32>();
+const REPORT_LENGTH: usize = 1 + size_of::<i32>();
 
 /// ID maps that make this process's user and group 0 in a new user namespace.
 struct Maps {

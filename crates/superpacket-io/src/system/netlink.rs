@@ -78,7 +78,9 @@ impl RouteSocket {
         message.attributes = vec![LinkAttribute::IfName(name.to_owned())];
         match self.exchange(RouteNetlinkMessage::GetLink(message), 0) {
             Ok(answers) => answers.first().map(|answer| parse_link(answer)).transpose(),
-            Err(Refusal { error, .. }) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            Err(RequestError { error, .. }) if error.raw_os_error() == Some(libc::ENODEV) => {
+                Ok(None)
+            }
             Err(refusal) => Err(refusal.into()),
         }
     }
@@ -101,7 +103,7 @@ impl RouteSocket {
         &mut self,
         message: RouteNetlinkMessage,
         flags: u16,
-    ) -> Result<Vec<Vec<u8>>, Refusal> {
+    ) -> Result<Vec<Vec<u8>>, RequestError> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = flags | NLM_F_REQUEST | NLM_F_ACK;
@@ -110,10 +112,10 @@ impl RouteSocket {
         packet.finalize();
         let mut bytes = vec![0; packet.buffer_len()];
         packet.serialize(&mut bytes);
-        again(|| self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0))?;
+        retry_on_interrupt(|| self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0))?;
         let mut answers = Vec::new();
         loop {
-            let (datagram, _) = again(|| self.socket.recv_from_full())?;
+            let (datagram, _) = retry_on_interrupt(|| self.socket.recv_from_full())?;
             let mut rest = datagram.as_slice();
             while !rest.is_empty() {
                 let message = NetlinkBuffer::new_checked(rest).map_err(unreadable)?;
@@ -122,7 +124,9 @@ impl RouteSocket {
                 if message.sequence_number() == self.sequence {
                     match message.message_type() {
                         NLMSG_DONE => return Ok(answers),
-                        NLMSG_ERROR => return refusal(&rest[..length]).map_or(Ok(answers), Err),
+                        NLMSG_ERROR => {
+                            return request_error(&rest[..length]).map_or(Ok(answers), Err);
+                        }
                         _ => answers.push(rest[..length].to_vec()),
                     }
                 }
@@ -141,7 +145,7 @@ impl RouteSocket {
 #[derive(Debug)]
 pub struct LinkEvents {
     socket: Socket,
-    hears_others: bool,
+    sees_other_namespaces: bool,
 }
 
 impl LinkEvents {
@@ -152,16 +156,16 @@ impl LinkEvents {
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
-        let hears_others = socket.set_listen_all_namespaces(true).is_ok();
+        let sees_other_namespaces = socket.set_listen_all_namespaces(true).is_ok();
         socket.add_membership(libc::RTNLGRP_LINK)?;
-        Ok(LinkEvents { socket, hears_others })
+        Ok(LinkEvents { socket, sees_other_namespaces })
     }
 
     /// Returns whether the socket also reports interfaces that were moved from here to another
     /// network namespace. This needs `CAP_NET_BROADCAST` in that namespace's user namespace
     /// (`NETLINK_LISTEN_ALL_NSID`, Linux 4.2).
     pub const fn hears_other_namespaces(&self) -> bool {
-        self.hears_others
+        self.sees_other_namespaces
     }
 
     /// Discards the pending notifications without blocking. Returns whether there were any, or so
@@ -173,7 +177,7 @@ impl LinkEvents {
         // The content is not read: the caller asks for the interface's present state.
         let mut found = false;
         loop {
-            match again(|| {
+            match retry_on_interrupt(|| {
                 Ok(rustix::net::recv(&self.socket, &mut [0_u8; 64][..], RecvFlags::DONTWAIT)?)
             }) {
                 Ok(_) => found = true,
@@ -198,20 +202,20 @@ impl AsFd for RouteSocket {
 }
 
 /// The kernel's refusal of a request, or an error of the socket.
-struct Refusal {
+struct RequestError {
     error: io::Error,
     /// The kernel's explanation.
     text: Option<String>,
 }
 
-impl From<io::Error> for Refusal {
+impl From<io::Error> for RequestError {
     fn from(error: io::Error) -> Self {
-        Refusal { error, text: None }
+        RequestError { error, text: None }
     }
 }
 
-impl From<Refusal> for io::Error {
-    fn from(Refusal { error, text }: Refusal) -> Self {
+impl From<RequestError> for io::Error {
+    fn from(RequestError { error, text }: RequestError) -> Self {
         match text {
             Some(text) => io::Error::new(error.kind(), format!("{text} ({error})")),
             None => error,
@@ -261,7 +265,7 @@ fn address(message: &RouteNetlinkMessage, interface: u32) -> Option<IpAddr> {
 }
 
 /// Parses an `NLMSG_ERROR` message; returns `None` for an acknowledgement.
-fn refusal(message: &[u8]) -> Option<Refusal> {
+fn request_error(message: &[u8]) -> Option<RequestError> {
     let NetlinkPayload::Error(error) =
         NetlinkMessage::<RouteNetlinkMessage>::deserialize(message).ok()?.payload
     else {
@@ -274,7 +278,7 @@ fn refusal(message: &[u8]) -> Option<Refusal> {
     let text = attributes.find(|attribute| attribute.kind() == ERROR_ATTRIBUTE_TEXT);
     let text =
         text.map(|text| String::from_utf8_lossy(text.value()).trim_end_matches('\0').to_owned());
-    Some(Refusal { error: error.to_io(), text })
+    Some(RequestError { error: error.to_io(), text })
 }
 
 fn unreadable(error: impl std::fmt::Display) -> io::Error {
@@ -282,7 +286,7 @@ fn unreadable(error: impl std::fmt::Display) -> io::Error {
 }
 
 /// Calls a function again while a signal interrupts it.
-fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+fn retry_on_interrupt<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

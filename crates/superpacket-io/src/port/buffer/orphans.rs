@@ -11,10 +11,10 @@ use std::time::Duration;
 use super::memory::FlaggedMemory;
 
 /// Wait before the first check. Buffers in queues are usually returned sooner.
-const FIRST_LOOK: Duration = Duration::from_millis(1);
+const FIRST_WAIT: Duration = Duration::from_millis(1);
 
 /// Maximum wait between two checks.
-const LAST_LOOK: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 static ORPHANS: Mutex<Orphans> = Mutex::new(Orphans { regions: Vec::new(), is_watched: false });
 
@@ -60,7 +60,7 @@ pub(super) fn free_returned() {
 }
 
 fn watch() {
-    let mut wait = FIRST_LOOK;
+    let mut wait = FIRST_WAIT;
     loop {
         std::thread::sleep(wait);
         free_returned();
@@ -70,6 +70,6 @@ fn watch() {
             return;
         }
         drop(orphans);
-        wait = (wait * 2).min(LAST_LOOK);
+        wait = (wait * 2).min(MAX_WAIT);
     }
 }

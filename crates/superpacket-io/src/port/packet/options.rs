@@ -42,10 +42,10 @@ pub(super) enum RingOptions {
 }
 
 /// Maximum memory per queue in bytes; the kernel calculates with `int`.
-const MOST: usize = 1 << 30;
+const MAX_RING_BYTES: usize = 1 << 30;
 
 /// Maximum memory for all queues of a port in bytes; this is kernel memory.
-const MOST_TOGETHER: u64 = 4 << 30;
+const MAX_TOTAL_BYTES: u64 = 4 << 30;
 
 const KNOWN: [&str; 11] = [
     "version",
@@ -97,7 +97,7 @@ impl PacketOptions {
         if !(1..=256).contains(&queues) {
             return Err(options.wrong("queues", "takes a number from 1 to 256"));
         }
-        if ring.bytes() as u64 * u64::from(queues) > MOST_TOGETHER {
+        if ring.bytes() as u64 * u64::from(queues) > MAX_TOTAL_BYTES {
             return Err(options.wrong(
                 "queues",
                 "takes fewer, or smaller rings: 4,096m of memory at most together",
@@ -135,7 +135,7 @@ fn slots(spec: &PortSpec) -> Result<RingOptions, SpecError> {
         return Err(options.wrong("slot", "takes a power of two from 256 to 1m"));
     }
     let ring = options.bytes("ring", 4 << 20)?;
-    if !ring.is_power_of_two() || !(4 * slot_size.max(4096)..=MOST).contains(&ring) {
+    if !ring.is_power_of_two() || !(4 * slot_size.max(4096)..=MAX_RING_BYTES).contains(&ring) {
         return Err(options.wrong(
             "ring",
             "takes a power of two, of 4 pages and 4 slots at least and 1,024m at most",
@@ -154,7 +154,7 @@ fn blocks(spec: &PortSpec) -> Result<RingOptions, SpecError> {
         return Err(options.wrong("block", "takes a power of two from 4k to 16m"));
     }
     let blocks = options.value("blocks", "takes a number from 2 on", 16usize)?;
-    if blocks < 2 || blocks.checked_mul(block_size).is_none_or(|bytes| bytes > MOST) {
+    if blocks < 2 || blocks.checked_mul(block_size).is_none_or(|bytes| bytes > MAX_RING_BYTES) {
         return Err(
             options.wrong("blocks", "takes a number from 2 on, for 1,024m of memory at most")
         );

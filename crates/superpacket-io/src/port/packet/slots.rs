@@ -183,28 +183,31 @@ const _: () = assert!(size_of::<libc::tpacket2_hdr>().is_multiple_of(16));
 #[derive(Debug, Default)]
 struct LongFrames {
     /// Slots for super-packets up to 64 KB.
-    usual: Option<Pool>,
+    super_packets: Option<Pool>,
     /// Slots for BIG TCP super-packets.
-    big: Option<Pool>,
+    big_tcp: Option<Pool>,
 }
 
 /// Number and size of slots for super-packets: 64 KB, headers and a reserve. They are few, to stay
 /// in the cache.
-const USUAL: (usize, usize) = (32, 68 << 10);
+const SUPER_PACKET_SLOTS: (usize, usize) = (32, 68 << 10);
 
 /// Number and size of slots for BIG TCP super-packets.
-const BIG: (usize, usize) = (16, 260 << 10);
+const BIG_TCP_SLOTS: (usize, usize) = (16, 260 << 10);
 
 /// Maximum length of a frame in bytes; longer frames are dropped. The kernel's BIG TCP
 /// super-packets have at most half of it (`GSO_MAX_SIZE`).
-const LONGEST: usize = 1 << 20;
+const MAX_FRAME_LENGTH: usize = 1 << 20;
 
 impl LongFrames {
     /// Reads the next frame, of `length` bytes including its virtio header. Returns `None` if there
     /// is none, or if it is dropped for lack of memory.
     fn read(&mut self, socket: impl AsFd, length: usize) -> Option<Buffer> {
-        let (pool, (slots, slot_size)) =
-            if length <= USUAL.1 { (&mut self.usual, USUAL) } else { (&mut self.big, BIG) };
+        let (pool, (slots, slot_size)) = if length <= SUPER_PACKET_SLOTS.1 {
+            (&mut self.super_packets, SUPER_PACKET_SLOTS)
+        } else {
+            (&mut self.big_tcp, BIG_TCP_SLOTS)
+        };
         if pool.is_none() {
             *pool = Pool::try_new(slots, slot_size);
         }
@@ -216,7 +219,7 @@ impl LongFrames {
             return pool.lend(slot, 0..read);
         }
         let mut bytes = Vec::new();
-        if length > LONGEST || bytes.try_reserve_exact(length).is_err() {
+        if length > MAX_FRAME_LENGTH || bytes.try_reserve_exact(length).is_err() {
             // The frame must be removed from the queue, since its slot is taken.
             return receive(socket, &mut [0; VIRTIO]).and(None);
         }
@@ -279,7 +282,7 @@ mod tests {
         for frame in [[1; 90], [2; 90]] {
             send(&from, &frame, SendFlags::empty()).expect("there is room");
         }
-        assert!(frames.read(&to, LONGEST + 1).is_none());
+        assert!(frames.read(&to, MAX_FRAME_LENGTH + 1).is_none());
         assert_eq!(frames.read(&to, 90).expect("the next frame").bytes(), [2; 90]);
     }
 }

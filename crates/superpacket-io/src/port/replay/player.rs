@@ -19,15 +19,15 @@ use crate::port::{Buffer, PortError, Receive};
 const FIRST_FRAME: Duration = Duration::from_millis(500);
 
 /// Maximum number of frames of a pipe skipped in one poll.
-const SKIPPED: usize = 64;
+const MAX_SKIPPED_OF_PIPE: usize = 64;
 
 /// Maximum number of frames of a file skipped in one step, which takes less than 1 ms. A sparse
 /// file can contain enough empty frames to take hours.
-const SKIPPED_OF_FILE: usize = 4096;
+const MAX_SKIPPED_OF_FILE: usize = 4096;
 
 /// Maximum number of frames of a file examined for the first replayable one when its port is
 /// opened. This takes a fraction of a second.
-const LOOKED_THROUGH: usize = 1 << 20;
+const MAX_EXAMINED_FRAMES: usize = 1 << 20;
 
 /// A capture that is being replayed.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) struct Player {
     path: String,
     speed: Speed,
     /// Number of further repetitions; `None` for endless.
-    left: Option<u64>,
+    repetitions_left: Option<u64>,
     layer: Layer,
     format: Option<Format>,
     errors: Arc<SkippedFrames>,
@@ -101,7 +101,7 @@ impl Player {
             text: text.into(),
             path: path.into(),
             speed,
-            left: times.map(|times| times.saturating_sub(1)),
+            repetitions_left: times.map(|times| times.saturating_sub(1)),
             layer,
             format,
             errors,
@@ -132,11 +132,11 @@ impl Player {
     /// Reads the next frame. If a pipe has not delivered it yet, the timer becomes readable when it
     /// arrives. If many frames of a file must be skipped first, the timer becomes readable at once.
     fn advance(&mut self) -> Result<(), PortError> {
-        for _ in 0..SKIPPED {
+        for _ in 0..MAX_SKIPPED_OF_PIPE {
             let read = match &mut self.input {
                 None => return self.go_on_at_end(),
                 Some(PlayerInput::File(reader)) => {
-                    match read_among(reader, SKIPPED_OF_FILE, Some(self.layer), &self.errors) {
+                    match read_among(reader, MAX_SKIPPED_OF_FILE, Some(self.layer), &self.errors) {
                         Ok(ReadResult::Frame(frame, layer)) => Event::Frame(frame, layer),
                         Ok(ReadResult::LeftOut) => break,
                         Ok(ReadResult::End) => Event::End(reader.truncated().cloned()),
@@ -203,14 +203,14 @@ impl Player {
         // A capture without a replayable frame would be restarted endlessly.
         if self.next.is_some()
             || self.input.is_some()
-            || self.left == Some(0)
+            || self.repetitions_left == Some(0)
             || !self.clock.has_begun()
             || self.is_empty
         {
             return Ok(());
         }
         self.is_empty = true;
-        self.left = self.left.map(|left| left - 1);
+        self.repetitions_left = self.repetitions_left.map(|left| left - 1);
         self.clock.begin_again();
         let capture = |source: CaptureError| PortError::Capture { port: self.text.clone(), source };
         if let Some(pipe) = Pipe::open(&self.path).map_err(capture)? {
@@ -247,11 +247,12 @@ impl Opening {
     /// the layer, as for a pipe without a frame.
     fn of_file(mut reader: Box<Reader>, errors: &SkippedFrames) -> Result<Self, CaptureError> {
         let format = Some(reader.format());
-        let (next, layer, is_end) = match read_among(&mut reader, LOOKED_THROUGH, None, errors)? {
-            ReadResult::Frame(frame, layer) => (Some(frame), layer, false),
-            ReadResult::LeftOut => (None, by_header(&reader).unwrap_or(Layer::Ethernet), false),
-            ReadResult::End => (None, Layer::Ethernet, true),
-        };
+        let (next, layer, is_end) =
+            match read_among(&mut reader, MAX_EXAMINED_FRAMES, None, errors)? {
+                ReadResult::Frame(frame, layer) => (Some(frame), layer, false),
+                ReadResult::LeftOut => (None, by_header(&reader).unwrap_or(Layer::Ethernet), false),
+                ReadResult::End => (None, Layer::Ethernet, true),
+            };
         let end = reader.truncated().cloned().filter(|_| is_end);
         Ok(Opening {
             layer,

@@ -27,7 +27,7 @@ use crate::capture::{CaptureError, Format, LinkType, Reader, Source, Truncated};
 const CAPACITY: usize = 64;
 
 /// Maximum number of bytes of a pipe examined for the first frame.
-const LOOKED_AT: usize = 1 << 20;
+const MAX_EXAMINED_BYTES: usize = 1 << 20;
 
 /// An event of a stream.
 #[derive(Debug)]
@@ -96,7 +96,8 @@ impl Pipe {
         let until = Instant::now() + patience;
         let mut has_ended = false;
         loop {
-            let is_last = has_ended || self.head.len() >= LOOKED_AT || Instant::now() >= until;
+            let is_last =
+                has_ended || self.head.len() >= MAX_EXAMINED_BYTES || Instant::now() >= until;
             match self.examine() {
                 Ok((start, has_frame)) if has_frame || is_last => return Ok(start),
                 Err(error) if has_ended => return Err(error),
@@ -186,7 +187,7 @@ impl CaptureStream {
         let input = io::Cursor::new(head).chain(StoppableInput { file, stop: stop.try_clone()? });
         let (sender, events) = sync_channel(CAPACITY);
         let is_waiting = Arc::new(AtomicBool::new(false));
-        let tell = EventSender {
+        let event_sender = EventSender {
             events: sender,
             is_waiting: Arc::clone(&is_waiting),
             timer,
@@ -194,7 +195,7 @@ impl CaptureStream {
         };
         let thread = std::thread::Builder::new()
             .name("capture".into())
-            .spawn(move || read_all(&name, Box::new(input), &tell, &errors))?;
+            .spawn(move || read_all(&name, Box::new(input), &event_sender, &errors))?;
         Ok(CaptureStream { events: Some(events), stop, is_waiting, thread: Some(thread) })
     }
 
@@ -246,7 +247,7 @@ struct EventSender {
 
 impl EventSender {
     /// Sends an event; returns whether the receiver still exists.
-    fn tell(&self, event: Event) -> bool {
+    fn send(&self, event: Event) -> bool {
         if self.events.send(event).is_err() {
             return false;
         }
@@ -260,13 +261,13 @@ impl EventSender {
 }
 
 /// Reads the capture to its end, or until the receiver no longer exists.
-fn read_all(name: &str, input: Box<dyn Read + Send>, tell: &EventSender, errors: &SkippedFrames) {
+fn read_all(name: &str, input: Box<dyn Read + Send>, events: &EventSender, errors: &SkippedFrames) {
     let last = match Reader::from_stream(name, input) {
         Err(error) => Event::Failure(error),
         Ok(mut reader) => loop {
             match read(&mut reader, None, errors) {
                 Ok(Some((frame, layer))) => {
-                    if !tell.tell(Event::Frame(frame, layer)) {
+                    if !events.send(Event::Frame(frame, layer)) {
                         return;
                     }
                 }
@@ -275,7 +276,7 @@ fn read_all(name: &str, input: Box<dyn Read + Send>, tell: &EventSender, errors:
             }
         },
     };
-    tell.tell(last);
+    events.send(last);
 }
 
 /// A file that is read when data is available, until it is stopped.

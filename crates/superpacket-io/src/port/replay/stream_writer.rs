@@ -31,10 +31,10 @@ const CAPACITY: usize = 4 << 20;
 const KEPT_PER_FRAME: usize = 64;
 
 /// Time for which a reader can take the rest after the port was closed.
-const PATIENCE: Duration = Duration::from_millis(500);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Time for the thread to end after that; a blocking device may prevent it.
-const GRACE: Duration = Duration::from_millis(100);
+const STOP_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Bytes written at once to an inherited pipe, which stays in blocking mode since other processes
 /// share it. A pipe that is ready accepts this many (`PIPE_BUF`).
@@ -271,10 +271,10 @@ impl Drop for StreamWriter {
         self.start(&mut state);
         if let WriterState::Writing(WriterThread { frames, stop, end, handle }) = state {
             drop(frames);
-            let mut ended = end.recv_timeout(PATIENCE);
+            let mut ended = end.recv_timeout(CLOSE_TIMEOUT);
             if ended == Err(RecvTimeoutError::Timeout) {
                 let _ = rustix::io::write(&stop, &1u64.to_ne_bytes());
-                ended = end.recv_timeout(GRACE);
+                ended = end.recv_timeout(STOP_TIMEOUT);
             }
             if ended == Err(RecvTimeoutError::Timeout) {
                 tracing::error!(port = %self.port, "the thread that writes the recorded capture is held up, and left behind");

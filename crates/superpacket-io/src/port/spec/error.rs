@@ -25,7 +25,7 @@ pub enum SpecError {
         port: String,
     },
     /// Too many model NICs are nested.
-    #[error("port {port:?} nests more than {most} model NICs (nic:...@nic:...)", most = super::MOST_NESTED)]
+    #[error("port {port:?} nests more than {most} model NICs (nic:...@nic:...)", most = super::MAX_NESTED_NICS)]
     Nested {
         /// The port string.
         port: String,
@@ -76,7 +76,10 @@ impl SpecError {
                 "it is in memory or a model NIC: superpacket-model opens it".to_owned()
             }
             SpecError::Nested { .. } => {
-                format!("it nests more than {} model NICs (nic:...@nic:...)", super::MOST_NESTED)
+                format!(
+                    "it nests more than {} model NICs (nic:...@nic:...)",
+                    super::MAX_NESTED_NICS
+                )
             }
             SpecError::Name { name, problem, .. } => format!("name {name:?} {problem}"),
             SpecError::Option { option, problem, .. } => format!("option {option:?} {problem}"),

@@ -3,7 +3,7 @@
 use super::PortKind;
 
 /// Maximum length of a name in characters.
-const LONGEST: usize = 32;
+const MAX_NAME_LENGTH: usize = 32;
 
 /// Words that have a meaning in commands where a port's name may also stand.
 const RESERVED: [&str; 9] = ["all", "any", "auto", "default", "dev", "help", "none", "off", "on"];
@@ -22,9 +22,9 @@ pub(super) fn split(text: &str) -> (Option<&str>, &str) {
 pub(super) fn check(name: &str) -> Result<(), String> {
     let is_allowed =
         |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
-    if name.is_empty() || name.chars().count() > LONGEST || !name.chars().all(is_allowed) {
+    if name.is_empty() || name.chars().count() > MAX_NAME_LENGTH || !name.chars().all(is_allowed) {
         return Err(format!(
-            "is not 1 to {LONGEST} letters (a to z, A to Z), digits, \"-\", \"_\" and \".\""
+            "is not 1 to {MAX_NAME_LENGTH} letters (a to z, A to Z), digits, \"-\", \"_\" and \".\""
         ));
     }
     if !name.starts_with(|first: char| first.is_ascii_alphabetic()) {

@@ -210,8 +210,8 @@ impl TapDevice {
 }
 
 /// Number of attempts to attach to a busy device.
-const ATTEMPTS: u32 = 20;
-const BETWEEN: Duration = Duration::from_millis(10);
+const MAX_ATTEMPTS: u32 = 20;
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Attaches the first queue, and creates the device if necessary. Also returns the interface, if it
 /// existed before.
@@ -229,8 +229,8 @@ fn attach_first(
         let found = NetworkInterface::open(text, name).ok();
         match attach(text, kind, name, several)? {
             Ok(queue) => return Ok((found, queue)),
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempt < ATTEMPTS => {
-                std::thread::sleep(BETWEEN)
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempt < MAX_ATTEMPTS => {
+                std::thread::sleep(RETRY_INTERVAL)
             }
             Err(error) => return Err(refused(text, kind, several, found.as_ref(), error)),
         }

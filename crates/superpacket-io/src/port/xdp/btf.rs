@@ -4,7 +4,7 @@
 use std::{fs, io};
 
 /// File with the kernel's type information (`CONFIG_DEBUG_INFO_BTF`).
-const KERNEL: &str = "/sys/kernel/btf/vmlinux";
+const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// The first two bytes of BTF data.
 const MAGIC: u16 = 0xeb9f;
@@ -17,8 +17,8 @@ const KIND_FUNC: u32 = 12;
 /// # Errors
 /// If the BTF data is missing or unreadable, or lacks the function. The message names the file.
 pub(super) fn kernel_function(name: &str) -> io::Result<i32> {
-    let said = |kind, what: &str| io::Error::new(kind, format!("{KERNEL}: {what}"));
-    let bytes = fs::read(KERNEL).map_err(|error| said(error.kind(), &error.to_string()))?;
+    let said = |kind, what: &str| io::Error::new(kind, format!("{KERNEL_BTF}: {what}"));
+    let bytes = fs::read(KERNEL_BTF).map_err(|error| said(error.kind(), &error.to_string()))?;
     let number = function(&bytes, name).ok_or_else(|| {
         said(io::ErrorKind::InvalidData, "not a description of types that is known")
     })?;

@@ -18,7 +18,7 @@ use crate::port::{
 };
 
 /// Interval at which polls of an empty ring check that the interface is up, in nanoseconds.
-const INTERVAL: i64 = 10_000_000;
+const STATE_CHECK_INTERVAL: i64 = 10_000_000;
 
 /// The receiving end of a queue.
 #[derive(Debug)]
@@ -26,14 +26,14 @@ pub(super) struct XdpReceiver {
     queue: Arc<XdpQueue>,
     shared: Arc<XdpShared>,
     /// Time of the last check of the interface's state, in nanoseconds.
-    asked: i64,
+    last_check: i64,
     /// Whether the interface was down at that check.
     is_down: bool,
 }
 
 impl XdpReceiver {
     pub(super) const fn new(shared: Arc<XdpShared>, queue: Arc<XdpQueue>) -> Self {
-        XdpReceiver { queue, shared, asked: 0, is_down: false }
+        XdpReceiver { queue, shared, last_check: 0, is_down: false }
     }
 
     /// Does the work that is due when no frame is available: refills the fill ring, and checks the
@@ -49,11 +49,11 @@ impl XdpReceiver {
         if !(needs_wakeup
             || self.is_down
             || self.shared.facts.busy_poll
-            || now.wrapping_sub(self.asked) >= INTERVAL)
+            || now.wrapping_sub(self.last_check) >= STATE_CHECK_INTERVAL)
         {
             return Ok(());
         }
-        self.asked = now;
+        self.last_check = now;
         let port = || self.shared.facts.name.clone();
         self.is_down = false;
         match wake(&self.queue) {

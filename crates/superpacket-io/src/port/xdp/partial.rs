@@ -13,10 +13,10 @@ use superpacket::wire::{IpVersion, ipv4, ipv6, parse};
 /// Returns the checksum state of a frame of `length` bytes that begins with `head`.
 #[inline]
 pub(super) fn detect(head: &[u8], length: usize) -> RxChecksum {
-    seeded(head, length).unwrap_or_default()
+    detect_partial(head, length).unwrap_or_default()
 }
 
-fn seeded(head: &[u8], length: usize) -> Option<RxChecksum> {
+fn detect_partial(head: &[u8], length: usize) -> Option<RxChecksum> {
     let layout = parse(head, length, Layer::Ethernet).ok()?;
     let be16 = |at: usize| Some(u16::from_be_bytes(*head.get(at..)?.first_chunk()?));
     let network = usize::from(layout.network);

@@ -17,7 +17,7 @@ const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
 /// Size of the buffer for the verifier's messages, in bytes.
-const LOG: usize = 64 << 10;
+const LOG_SIZE: usize = 64 << 10;
 
 /// The name of map and program as shown by `bpftool`.
 const NAME: Name = *b"superpacket\0\0\0\0\0";
@@ -117,7 +117,7 @@ impl Redirect {
                 Ok(program) => return Ok(Redirect { map, program }),
                 // Without permission, the verifier gives no messages.
                 Err(error) if log.is_empty() && error.raw_os_error() != Some(libc::EPERM) => {
-                    log = vec![0u8; LOG]
+                    log = vec![0u8; LOG_SIZE]
                 }
                 Err(error) => {
                     let words = log.split(|&byte| byte == 0).next().unwrap_or_default();

@@ -11,7 +11,7 @@ use super::counts::XdpCounts;
 use super::receive::ReceiveHalf;
 use super::send::SendHalf;
 use super::socket::{self, Socket};
-use super::umem::{self, Lease, QueuePlace, Umem, list};
+use super::umem::{self, Lease, QueuePlace, Umem, zeroed_list};
 use crate::system::namespace_cookie;
 
 /// All queues of this process.
@@ -49,7 +49,7 @@ impl XdpQueue {
         shared: Option<&XdpQueue>,
     ) -> io::Result<Arc<Self>> {
         // Done before taking the part, which stays with the lease if memory is short.
-        let posted = list(lease.umem().chunks())?;
+        let posted = zeroed_list(lease.umem().chunks())?;
         let part = lease.part().ok_or(io::ErrorKind::OutOfMemory)?;
         let umem = Arc::clone(lease.umem());
         let first = lease.first();

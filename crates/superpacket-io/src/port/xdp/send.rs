@@ -19,7 +19,7 @@ use crate::port::{Outgoing, PortError, Region, Slice, Stop, TxBatch, TxFrame};
 
 /// Number of checks for completions before a socket is closed, and the wait between them. A device
 /// usually sends its queue within a few milliseconds.
-const SETTLE_LOOKS: u32 = 20;
+const SETTLE_CHECKS: u32 = 20;
 const SETTLE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The sending half of a socket.
@@ -102,7 +102,7 @@ impl SendHalf {
             half.reap();
             half.pending <= half.tx.untaken()
         };
-        for _ in 0..SETTLE_LOOKS {
+        for _ in 0..SETTLE_CHECKS {
             if is_settled(self) {
                 return true;
             }

@@ -51,8 +51,8 @@ impl XdpShared {
         if is_within() {
             return true;
         }
-        let asked = self.interface.lock().unwrap_or_else(PoisonError::into_inner).1;
-        if asked.elapsed() >= MTU_AGE {
+        let last_read = self.interface.lock().unwrap_or_else(PoisonError::into_inner).1;
+        if last_read.elapsed() >= MTU_AGE {
             self.state();
         }
         is_within()

@@ -20,11 +20,11 @@ use crate::system::{
 
 /// Time for which a queue may stay busy after its socket was closed: the kernel releases it in
 /// deferred work.
-const PATIENCE: Duration = Duration::from_secs(2);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time for which registration waits for a closed socket's memory: the kernel releases it in
 /// deferred work, and charges it until then.
-const RELEASE: Duration = Duration::from_millis(500);
+const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Bytes of sent frames that a device may hold. The default of about 200 KB would be only a hundred
 /// frames.
@@ -143,7 +143,7 @@ fn register(socket: BorrowedFd<'_>, umem: &Umem) -> Result<(), Errno> {
             tx_metadata_len: 0,
         };
         match sockopt::set_xdp_umem_reg(socket, registration) {
-            Err(Errno::NOBUFS) if start.elapsed() < RELEASE => {
+            Err(Errno::NOBUFS) if start.elapsed() < RELEASE_TIMEOUT => {
                 std::thread::sleep(Duration::from_millis(5))
             }
             result => return result,
@@ -176,7 +176,7 @@ pub(super) fn bind(
     let start = Instant::now();
     loop {
         match attempt() {
-            Err(Errno::BUSY) if start.elapsed() < PATIENCE => {
+            Err(Errno::BUSY) if start.elapsed() < BUSY_TIMEOUT => {
                 std::thread::sleep(Duration::from_millis(5))
             }
             result => return Ok(result?),

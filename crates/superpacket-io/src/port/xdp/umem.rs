@@ -34,10 +34,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::port::Region;
 
 /// Minimum number of parts of a UMEM: two ports of two queues.
-const LEAST_PARTS: usize = 4;
+const MIN_PARTS: usize = 4;
 
 /// Maximum size of a UMEM in bytes; all of it is pinned.
-const MOST: u64 = 16 << 30;
+const MAX_UMEM_BYTES: u64 = 16 << 30;
 
 /// All UMEMs of this process.
 static ALL: Mutex<Vec<Weak<Umem>>> = Mutex::new(Vec::new());
@@ -174,7 +174,7 @@ impl Lease {
             Some(umem) => umem,
             None => {
                 // Leaves room for a second port with as many queues.
-                let umem = Arc::new(Umem::new(frame_size, frames, (count * 2).max(LEAST_PARTS))?);
+                let umem = Arc::new(Umem::new(frame_size, frames, (count * 2).max(MIN_PARTS))?);
                 all.push(Arc::downgrade(&umem));
                 umem
             }
@@ -273,7 +273,7 @@ pub(super) fn release(place: QueuePlace) {
 ///
 /// # Errors
 /// [`io::ErrorKind::OutOfMemory`] if there is not enough memory.
-pub(super) fn list<T: Default>(length: usize) -> io::Result<Vec<T>> {
+pub(super) fn zeroed_list<T: Default>(length: usize) -> io::Result<Vec<T>> {
     let mut list = Vec::new();
     list.try_reserve_exact(length)?;
     list.resize_with(length, T::default);
@@ -285,14 +285,14 @@ impl Umem {
         let chunks = parts.checked_mul(frames as usize);
         let length = chunks
             .and_then(|chunks| chunks.checked_mul(frame_size as usize))
-            .filter(|&length| length as u64 <= MOST);
+            .filter(|&length| length as u64 <= MAX_UMEM_BYTES);
         let length = length.ok_or_else(|| {
             let says =
                 format!("{parts} times {frames} frames of {frame_size} bytes are more than 16 GiB: fewer queues, or less by frames=N");
             io::Error::new(io::ErrorKind::OutOfMemory, says)
         })?;
         let mapping = Arc::new(Mapping::new(length)?);
-        let in_flight = list(parts * frames as usize)?;
+        let in_flight = zeroed_list(parts * frames as usize)?;
         let half = frames as usize / 2;
         let region = |chunk: usize| {
             let owner = Arc::clone(&mapping) as Arc<dyn Any + Send + Sync>;
@@ -433,10 +433,10 @@ mod tests {
     fn a_list_for_which_there_is_no_memory_is_refused() {
         // More than there are addresses, and more than a length can say.
         for length in [isize::MAX as usize / size_of::<AtomicU32>(), usize::MAX] {
-            let error = list::<AtomicU32>(length).map(drop).expect_err("no machine has it");
+            let error = zeroed_list::<AtomicU32>(length).map(drop).expect_err("no machine has it");
             assert_eq!(error.kind(), io::ErrorKind::OutOfMemory, "{length}");
         }
-        assert_eq!(list::<u16>(3).expect("6 bytes"), [0; 3]);
+        assert_eq!(zeroed_list::<u16>(3).expect("6 bytes"), [0; 3]);
     }
 
     #[test]
@@ -472,9 +472,9 @@ mod tests {
         drop(lease);
         assert!(!umem.is_in_flight(9), "the socket is closed");
         // The part that came back last is given out last.
-        let mut again = Lease::take(2048, 256, LEAST_PARTS).expect("memory");
+        let mut again = Lease::take(2048, 256, MIN_PARTS).expect("memory");
         assert!(Arc::ptr_eq(again[0].umem(), &umem));
-        let part = again[LEAST_PARTS - 1].part().expect("once");
+        let part = again[MIN_PARTS - 1].part().expect("once");
         assert!(part.receive.is_lent(5) && !part.receive.is_lent(4));
         drop(buffer);
         assert!(!part.receive.is_lent(5));
@@ -485,7 +485,7 @@ mod tests {
         let place = QueuePlace { namespace: 1, interface: 2, queue: 3 };
         let mut leases = Lease::take(2048, 512, 2).expect("memory");
         let umem = Arc::clone(leases[0].umem());
-        leases.extend(Lease::take(2048, 512, LEAST_PARTS - 2).expect("memory"));
+        leases.extend(Lease::take(2048, 512, MIN_PARTS - 2).expect("memory"));
         assert!(umem.free().is_empty(), "all of it is taken");
         // Another port keeps the UMEM alive, and its chunk 7 was sent through the closed socket.
         let mut closed = leases.remove(0);
