@@ -68,7 +68,7 @@ impl<R: Read> GzipMembers<R> {
         if head[..compared] != GZIP_MAGIC[..compared] {
             let head = &head[..head.len().min(8)];
             let message = format!(
-                "the gzip stream ends at byte {place} of the compressed file, and what follows is none: {head:02x?}..."
+                "the gzip stream ends at byte {place} of the compressed file, but other data follows: {head:02x?}..."
             );
             return Err(io::Error::new(ErrorKind::InvalidData, message));
         }

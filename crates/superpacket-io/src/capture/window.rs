@@ -109,7 +109,7 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// Gives one byte less at each call, as a pipe may.
+    /// A reader that returns one byte less in each call, as a pipe may.
     struct Dribble(Vec<u8>, usize);
 
     impl Read for Dribble {

@@ -539,7 +539,8 @@ mod tests {
                 "{payload}"
             );
         }
-        // Where a device says nothing of its headers, they count as payload; no bytes, no panic.
+        // If the device does not tell the length of the headers, they count as payload. Must not
+        // panic on an empty head.
         assert_eq!(wire_segments(&head, 66 + 1448, tcp, RxChecksum::None), 2);
         assert_eq!(wire_segments(&[], 10, tcp, partial), 1);
         let udp = Gso::new(GsoKind::Udp, size(1200));
@@ -547,7 +548,7 @@ mod tests {
             wire_segments(&[], 42 + 3 * 1200, udp, RxChecksum::Partial { start: 34, offset: 6 }),
             3
         );
-        // What the kernel hands over with its headers apart from the rest.
+        // A packet that the kernel delivers with its headers in a separate buffer.
         assert_eq!(
             wire_segments(
                 &[],
@@ -559,7 +560,7 @@ mod tests {
         );
     }
 
-    /// Sends 40 segments of a flow through an aggregator, and pushes what comes out whole and cut.
+    /// Aggregates 40 segments of a flow, and pushes the super-packet whole and segmented.
     fn merged(
         vlan: Option<VlanTag>,
         max_slices: usize,

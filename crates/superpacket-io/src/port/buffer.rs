@@ -491,7 +491,7 @@ mod tests {
         assert!(buffer.bytes().is_empty());
     }
 
-    /// Waits until something holds, which takes a second at most.
+    /// Waits at most a second until a condition holds.
     fn comes_true(mut holds: impl FnMut() -> bool) -> bool {
         let start = Instant::now();
         while !holds() {
@@ -509,8 +509,8 @@ mod tests {
         let data = NonNull::new(owner.as_ptr().cast_mut()).expect("not empty");
         let kept = Arc::downgrade(&owner);
         let part = |offset, slots| {
-            // SAFETY: the parts lie side by side in the vector, which nobody changes, and which
-            // lives as long as `owner`.
+            // SAFETY: the parts are adjacent in the vector, which is never changed and lives as
+            // long as `owner`.
             unsafe {
                 Region::try_shared(
                     Arc::clone(&owner) as Arc<dyn Any + Send + Sync>,
@@ -550,8 +550,8 @@ mod tests {
                     for _ in 0..rounds {
                         let start = NonNull::new(owner.as_ptr().cast_mut()).expect("not empty");
                         assert_eq!(start.addr(), data);
-                        // SAFETY: four bytes of the vector, which nobody changes, and which lives
-                        // as long as `owner`.
+                        // SAFETY: four bytes of the vector, which is never changed and lives as
+                        // long as `owner`.
                         let region = unsafe {
                             Region::try_shared(
                                 Arc::clone(&owner) as Arc<dyn Any + Send + Sync>,
@@ -599,7 +599,7 @@ mod tests {
             )
         };
         let data = NonNull::new(data.expect("there is room").cast::<u8>()).expect("not at 0");
-        // SAFETY: mapped for this, and used by nobody.
+        // SAFETY: mapped for this test only.
         let mut region = unsafe { Region::try_mapped(data, 4096, 2048) }.expect("two bytes");
         let is_mapped = || {
             std::fs::read_to_string("/proc/self/maps").expect("maps").contains("a-ring-of-a-test")
@@ -631,7 +631,7 @@ mod tests {
         };
         limit_memory(160 << 20);
         for _ in 0..3 {
-            // SAFETY: mapped for this, and used by nobody.
+            // SAFETY: mapped for this test only.
             assert!(unsafe { Region::try_mapped(map(), LENGTH, 1) }.is_none(), "128 MiB of flags");
         }
         // SAFETY: as above.

@@ -167,7 +167,7 @@ impl PortSpec {
                 (Some(place), Some(value)) => pairs[place].1 = value.to_owned(),
                 (Some(place), None) => drop(pairs.remove(place)),
                 (None, Some(value)) => pairs.push((key.to_owned(), value.to_owned())),
-                (None, None) => return Err(wrong("is not there to be taken away")),
+                (None, None) => return Err(wrong("is not set, so it cannot be removed")),
             }
         }
         let (begin, separator) = if self.kind == PortKind::Nic { ("", ",") } else { ("?", "&") };
@@ -379,7 +379,7 @@ mod tests {
             error.contains("name \"left\" stands before a port in another: write it before nic:"),
             "{error}"
         );
-        // What is wrong behind a name is told with the whole string.
+        // An error after the name shows the whole string.
         for (text, says) in [
             ("left=eth0", "starts with no kind"),
             ("left=tap:", "names no interface"),
@@ -424,7 +424,7 @@ mod tests {
                 (string, spec.name(), spec.is_named()),
                 "{text}"
             );
-            // What it says is what is read of it.
+            // A parsed port string is printed unchanged.
             let read: PortSpec = string.parse().expect(string);
             assert_eq!(
                 (read.kind(), read.device(), read.inner()),
@@ -441,7 +441,7 @@ mod tests {
                 "left=packet:eth0",
                 "ring",
                 None,
-                "port \"left=packet:eth0\": option \"ring\" is not there to be taken away",
+                "port \"left=packet:eth0\": option \"ring\" is not set, so it cannot be removed",
             ),
             (
                 "packet:eth0",

@@ -231,11 +231,11 @@ mod tests {
     fn each_message_is_its_header_and_its_slices() {
         let (from, to) = UnixDatagram::pair().expect("a pair");
         let mut memory = MessageMemory::<2>::default();
-        // The second round has the memory of the first.
+        // The second round reuses the memory of the first.
         for round in 0..2u8 {
             let mut messages = memory.begin();
             assert!(messages.is_empty() && messages.pieces() == 0);
-            // So many that each vector moves while it grows.
+            // Enough messages that each vector is reallocated as it grows.
             for number in 0..5u8 {
                 messages.push(
                     [round, number],

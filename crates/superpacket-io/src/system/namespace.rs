@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(here(), before);
     }
 
-    /// Also in a process of many threads, such as this one: the child has one.
+    /// Works in a process with many threads, such as this one, since the child has one.
     #[test]
     fn what_is_tried_in_a_child_changes_nothing_here() {
         let state = || {
@@ -243,7 +243,7 @@ mod tests {
             ),
         }
         assert_eq!(state(), before);
-        // With other threads this process itself may not.
+        // This process cannot enter one itself, since it has other threads.
         let refused = enter_new_user_namespace().expect_err("it has threads");
         assert_eq!((refused.step, refused.error.raw_os_error()), (STEPS[0], Some(libc::EINVAL)));
         assert_eq!(state(), before);

@@ -355,7 +355,7 @@ mod tests {
             RouteSocket::open()
                 .and_then(|mut socket| socket.request(RouteNetlinkMessage::SetLink(message), 0))
                 .expect("ours");
-            // The kernel tells it before it answers.
+            // The kernel sends the notification before it answers.
             assert!(events.take().expect("open"));
             assert!(!events.take().expect("open"), "it has been taken");
         });
@@ -403,7 +403,7 @@ mod tests {
         packet.serialize(&mut bytes);
         assert_eq!(parse_link(&bytes).expect("whole"), link);
         for length in 0..bytes.len() {
-            // A length field that says more than there is, and one that is right.
+            // An attribute whose length exceeds the message, and a correct one.
             let _ = parse_link(&bytes[..length]);
             let mut cut = bytes[..length].to_vec();
             if length >= 4 {
@@ -413,7 +413,7 @@ mod tests {
                 assert!(link.attributes.starts_with(&read.attributes), "{length}: {read:?}");
             }
         }
-        // An MTU of three bytes is left out, what follows is not.
+        // An MTU attribute of three bytes is skipped; the attributes after it are read.
         let mtu =
             bytes.windows(4).position(|window| window == 9000_u32.to_ne_bytes()).expect("written");
         bytes[mtu - 4..mtu - 2].copy_from_slice(&7_u16.to_ne_bytes());

@@ -1,5 +1,5 @@
-//! The real captures of `../shared/captures` (beside the workspace), where they are there: each is
-//! read whole, or gives a clear error, and what was read survives being written.
+//! The real captures in `../shared/captures` (beside the workspace), if present. Each is read
+//! completely or gives a clear error, and is equal after being written and read again.
 
 use std::path::{Path, PathBuf};
 

@@ -125,7 +125,7 @@ impl PacketPort {
             let no_memory = |error| {
                 PortError::system(
                     name,
-                    "taking memory to note what is lent of the ring",
+                    "allocating the list of the ring's lent frames",
                     io::Error::from(error),
                 )
             };

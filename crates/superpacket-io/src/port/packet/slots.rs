@@ -249,7 +249,7 @@ mod tests {
     use super::*;
     use crate::port::without_memory::{is_run_in_a_child, limit_memory, take_all_memory};
 
-    /// Two ends of something that keeps the frames apart, as a packet socket does.
+    /// A pair of connected sockets that keep frame boundaries, like a packet socket.
     fn pair() -> [std::os::fd::OwnedFd; 2] {
         socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::empty(), None)
             .expect("descriptors")

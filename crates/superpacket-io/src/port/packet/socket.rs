@@ -196,9 +196,7 @@ impl Socket {
         // status has changed, and return a slot or block only when none of its bytes is lent.
         let region = unsafe { Region::try_mapped(data, length, granularity) };
         let region = region.ok_or_else(|| {
-            refused("taking memory to note which slots of the ring are lent")(
-                io::ErrorKind::OutOfMemory.into(),
-            )
+            refused("allocating the flags of the ring's slots")(io::ErrorKind::OutOfMemory.into())
         })?;
         Ok(MappedRing { socket: receiver, region, ignores_outgoing })
     }

@@ -17,13 +17,14 @@ const KIND_FUNC: u32 = 12;
 /// # Errors
 /// If the BTF data is missing or unreadable, or lacks the function. The message names the file.
 pub(super) fn kernel_function(name: &str) -> io::Result<i32> {
-    let said = |kind, what: &str| io::Error::new(kind, format!("{KERNEL_BTF}: {what}"));
-    let bytes = fs::read(KERNEL_BTF).map_err(|error| said(error.kind(), &error.to_string()))?;
+    let failure = |kind, what: &str| io::Error::new(kind, format!("{KERNEL_BTF}: {what}"));
+    let bytes = fs::read(KERNEL_BTF).map_err(|error| failure(error.kind(), &error.to_string()))?;
     let number = function(&bytes, name).ok_or_else(|| {
-        said(io::ErrorKind::InvalidData, "not a description of types that is known")
+        failure(io::ErrorKind::InvalidData, "not valid BTF, or of an unknown version")
     })?;
-    number
-        .ok_or_else(|| said(io::ErrorKind::NotFound, &format!("the kernel has no function {name}")))
+    number.ok_or_else(|| {
+        failure(io::ErrorKind::NotFound, &format!("the kernel has no function {name}"))
+    })
 }
 
 /// Returns the number of the function `name`, or `Some(None)` if it does not exist. `None` means
@@ -79,8 +80,8 @@ fn function(bytes: &[u8], name: &str) -> Option<Option<i32>> {
 mod tests {
     use super::*;
 
-    /// A description of an integer, a structure with a member, and two functions whose names begin
-    /// alike.
+    /// BTF data with an integer, a structure with one member, and two functions whose names have a
+    /// common prefix.
     fn description() -> Vec<u8> {
         let strings = b"\0int\0pair\0first\0hash_all\0hash\0";
         let at = |name: &str| {

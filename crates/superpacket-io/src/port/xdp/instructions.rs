@@ -107,8 +107,7 @@ mod tests {
         assert_eq!(hex(program(7, None)), plain);
         let hashing = program(7, Some(99));
         assert_eq!(size_of::<Instruction>(), 8);
-        // Both ways past the part that fills the metadata lead to what it has in common with the
-        // plain one.
+        // Both jumps that skip the metadata lead to the start of the plain program.
         let lands = |code: u8| {
             let at = hashing
                 .iter()

@@ -95,7 +95,7 @@ impl Opening<'_> {
     fn hash(&self) -> Result<HashFunction, PortError> {
         let function = kernel_function("bpf_xdp_metadata_rx_hash");
         let function = function.map_err(|error| {
-            self.unsupported(format!("hash=on needs Linux 6.3, and its types described: {error}"))
+            self.unsupported(format!("hash=on needs Linux 6.3 with BTF type information: {error}"))
         })?;
         Ok(HashFunction { function, interface: self.link.index })
     }
@@ -126,7 +126,7 @@ impl Opening<'_> {
                     return Err(self.system("attaching an XDP program (BPF_LINK_CREATE)", error));
                 }
                 _ if slots.len() > 1 && slot == AttachMode::Native => {
-                    tracing::info!(port = self.spec.name(), driver = self.driver, %error, "no XDP program in the driver: it goes behind it");
+                    tracing::info!(port = self.spec.name(), driver = self.driver, %error, "the driver accepts no XDP program: attaching in generic mode");
                 }
                 _ => {}
             }

@@ -49,7 +49,7 @@ mod tests {
     use superpacket::checksum::{Sum, sum_ranges, transport_field};
     use superpacket::wire::Protocol;
 
-    /// A frame with right checksums, and where its IP and TCP headers lie.
+    /// Returns a frame with correct checksums, and the offsets of its IP and TCP headers.
     fn frame() -> (Vec<u8>, usize, usize) {
         (superpacket_traffic::workload::w1(1).remove(0), 14, 34)
     }
@@ -91,7 +91,7 @@ mod tests {
         let (mut bytes, network, transport) = frame();
         seed(&mut bytes, network, transport);
         let pseudo = u16::from_be_bytes([bytes[transport + 16], bytes[transport + 17]]);
-        // The urgent pointer takes up what is missing, so that the seed is the right checksum.
+        // The urgent pointer is chosen so that the pseudo-header's sum is the correct checksum.
         bytes[transport + 18..transport + 20].fill(0);
         let sum = Sum::new(pseudo).add(sum_ranges(Simd::scalar(), [&bytes[transport..]]));
         bytes[transport + 18..transport + 20].copy_from_slice(&sum.checksum().to_be_bytes());

@@ -245,7 +245,7 @@ mod tests {
     const OFFSETS: XdpRingOffset =
         XdpRingOffset { producer: 0, consumer: 64, desc: 128, flags: Some(32) };
 
-    /// Both ends of a ring in a file in memory, which starts at the counters' `first` value.
+    /// Both ends of a ring in a memory file. The counters start at `first`.
     fn ring(size: u32, first: u32) -> (Producer<u64>, Consumer<u64>) {
         let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC)
             .expect("a file in memory");
@@ -328,7 +328,7 @@ mod tests {
             (XdpRingOffset { desc: 129, ..OFFSETS }, 8),
             (XdpRingOffset { flags: None, ..OFFSETS }, 8),
             (OFFSETS, 7),
-            // The sums would wrap.
+            // Sums that would overflow.
             (XdpRingOffset { producer: u64::MAX - 3, ..OFFSETS }, 8),
             (XdpRingOffset { flags: Some(u64::MAX - 3), ..OFFSETS }, 8),
             (XdpRingOffset { desc: u64::MAX - 7, ..OFFSETS }, 8),

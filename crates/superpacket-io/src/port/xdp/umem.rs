@@ -288,7 +288,7 @@ impl Umem {
             .filter(|&length| length as u64 <= MAX_UMEM_BYTES);
         let length = length.ok_or_else(|| {
             let says =
-                format!("{parts} times {frames} frames of {frame_size} bytes are more than 16 GiB: fewer queues, or less by frames=N");
+                format!("{parts} times {frames} frames of {frame_size} bytes exceed 16 GiB: use fewer queues or a smaller frames=N");
             io::Error::new(io::ErrorKind::OutOfMemory, says)
         })?;
         let mapping = Arc::new(Mapping::new(length)?);
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn parts_come_from_the_same_umem_while_there_is_room() {
-        // Sizes that no other test takes.
+        // Sizes that no other test uses.
         let mut first = Lease::take(2048, 64, 2).expect("memory");
         let second = Lease::take(2048, 64, 2).expect("memory");
         let third = Lease::take(2048, 64, 1).expect("memory");
@@ -426,12 +426,12 @@ mod tests {
     fn more_than_may_be_pinned_is_refused() {
         let error = Lease::take(4096, 65536, 64).expect_err("32 GiB");
         assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
-        assert!(error.to_string().contains("more than 16 GiB: fewer queues"), "{error}");
+        assert!(error.to_string().contains("exceed 16 GiB: use fewer queues"), "{error}");
     }
 
     #[test]
     fn a_list_for_which_there_is_no_memory_is_refused() {
-        // More than there are addresses, and more than a length can say.
+        // More than the address space, and more than a length can express.
         for length in [isize::MAX as usize / size_of::<AtomicU32>(), usize::MAX] {
             let error = zeroed_list::<AtomicU32>(length).map(drop).expect_err("no machine has it");
             assert_eq!(error.kind(), io::ErrorKind::OutOfMemory, "{length}");
@@ -471,7 +471,7 @@ mod tests {
         lease.retire(part.receive, part.send, left);
         drop(lease);
         assert!(!umem.is_in_flight(9), "the socket is closed");
-        // The part that came back last is given out last.
+        // The part returned last is used last.
         let mut again = Lease::take(2048, 256, MIN_PARTS).expect("memory");
         assert!(Arc::ptr_eq(again[0].umem(), &umem));
         let part = again[MIN_PARTS - 1].part().expect("once");
