@@ -33,7 +33,7 @@ pub struct TxFrame {
 }
 
 impl TxFrame {
-    /// Returns whether the port can send the frame as it is, without segmentation or checksum.
+    /// Returns whether the frame needs neither segmentation nor a checksum from the port.
     #[inline]
     pub const fn is_plain(&self) -> bool {
         self.gso.is_none() && !matches!(self.checksum, RxChecksum::Partial { .. })

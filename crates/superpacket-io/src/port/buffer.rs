@@ -167,8 +167,8 @@ impl Region {
     /// # Safety
     /// `data` must point to `length` bytes mapped by `mmap`, which nothing else uses except a
     /// kernel. The kernel writes only to slots that it owns under the caller's protocol. The caller
-    /// calls [`lend`](Self::lend) only for bytes that the kernel has handed over.
-    /// It hands slots back to the kernel only when they [are not lent](Self::is_lent).
+    /// calls [`lend`](Self::lend) only for bytes that the kernel has handed over. It hands slots
+    /// back to the kernel only when they [are not lent](Self::is_lent).
     pub unsafe fn try_mapped(data: NonNull<u8>, length: usize, slot_size: usize) -> Option<Self> {
         orphans::free_returned();
         // Unmapped when dropped, if there is no memory for the flags.

@@ -1,6 +1,6 @@
 //! Ports, which receive and send live packets.
 //!
-//! A port string ([`PortSpec`]) names a port, and [`open`] opens it. A [`Port`] reports its
+//! A port string ([`PortSpec`]) names a port, and [`open()`] opens it. A [`Port`] reports its
 //! [`Capabilities`], which are probed. It has one [`Receive`] end per receive queue, and any number
 //! of [`Transmit`] ends, one per sending thread.
 //!

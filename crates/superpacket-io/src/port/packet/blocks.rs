@@ -16,7 +16,7 @@ use crate::port::{Buffer, Region};
 /// A ring of blocks.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    /// Its slots are flags for lent frames. The frames of a block use the flags from the block's
+    /// The flags of lent frames, as slots. The frames of a block use the flags from the block's
     /// first slot on, in order.
     region: Region,
     block_size: usize,

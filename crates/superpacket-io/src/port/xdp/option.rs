@@ -15,7 +15,7 @@ pub(super) enum AttachOption {
     Generic,
 }
 
-/// Who moves frames into the port's memory.
+/// The copy mode: whether the kernel or the device moves frames into the port's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CopyMode {
     /// The device if it can, otherwise the kernel.
