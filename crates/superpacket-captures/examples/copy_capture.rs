@@ -1,4 +1,4 @@
-//! Copies a capture frame by frame and says how fast that was: the limit for any program on top of
+//! Copies a capture frame by frame and prints the speed, which is the limit for programs based on
 //! this crate.
 //!
 //! ```text

@@ -1,21 +1,20 @@
-//! AF_XDP sockets on two interfaces over one UMEM: packets are received, joined where they lie,
-//! decided on once for many, cut, and sent by the other interface. The program copies no payload.
+//! Forwards between two interfaces by AF_XDP sockets over one UMEM. Packets are received, merged in
+//! place, segmented, and sent by the other interface. The program copies no payload.
 //!
 //! ```text
 //! sudo xdp_forward IFACE IFACE
 //! ```
 //!
-//! A packet that did not merge leaves in the chunk that it came in: one descriptor. A segment of a
-//! super-packet leaves as several (`XDP_PKT_CONTD`): its new headers, written to a free chunk, and
-//! its payload in the chunks in which it was received, wherever the super-packet is cut. What is
-//! copied: the headers of segments, and the whole of a frame of more pieces than a packet may have
-//! (`MAX_BUFFERS`), to which only cuts at other places than the packets' lead. What the kernel does
-//! is another matter: without zero copy in the driver (`xdp:IFACE?copy=zero`), as on veth, it
-//! copies each frame once when it is received and once when it is sent.
+//! A packet that did not merge is sent from the chunk in which it was received, by one descriptor.
+//! A segment of a super-packet is sent as several (`XDP_PKT_CONTD`): new headers in a free chunk,
+//! and payload in the chunks in which it was received. A frame with more pieces than a packet may
+//! have (`MAX_BUFFERS`) is copied completely. Without zero copy in the driver
+//! (`xdp:IFACE?copy=zero`), as on veth, the kernel copies each frame once on receipt and once when
+//! it is sent.
 //!
-//! All ports of a process have the same UMEM. They need Linux 6.6, `CAP_NET_ADMIN`, `CAP_NET_RAW`
-//! and `CAP_BPF`. AF_XDP carries no super-packets: the port makes the other end of a veth send
-//! none, and finds the checksums which it left to its device; they are computed here.
+//! All ports of a process share the UMEM. They need Linux 6.6, `CAP_NET_ADMIN`, `CAP_NET_RAW` and
+//! `CAP_BPF`. AF_XDP carries no super-packets: the port makes the other end of a veth send none.
+//! Checksums that the other end left to its device are detected, and completed here.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
@@ -27,17 +26,17 @@ use superpacket_port::{
     Buffer, MAX_SLICES, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch,
 };
 
-/// Opens an interface whose frames are sent as headers and payload.
+/// Opens an interface whose frames are sent as headers and payload in separate chunks.
 ///
 /// # Errors
-/// What the system refused.
+/// The port's error.
 pub fn open(interface: &str) -> Result<XdpPort, PortError> {
     XdpPort::open(&format!("xdp:{interface}?gather=on").parse()?)
 }
 
-/// One direction: what one port receives is sent by another.
+/// One direction: packets received by one port are sent by another.
 pub struct Way {
-    /// Whose readiness is to be waited for.
+    /// The receiving ends, whose readiness the caller waits for.
     pub receivers: Vec<Box<dyn Receive>>,
     transmitter: Box<dyn Transmit>,
     aggregator: Aggregator<Buffer>,
@@ -47,17 +46,17 @@ pub struct Way {
     batch: TxBatch,
     /// Packets received.
     pub received: u64,
-    /// Packets decided on: single ones, and what merged.
+    /// Packets forwarded: single packets and super-packets.
     pub decisions: u64,
-    /// Frames that could not be cut or sent.
+    /// Frames that could not be segmented or sent.
     pub dropped: u64,
 }
 
 impl Way {
-    /// From one port to another.
+    /// Creates the direction from one port to another.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The port's error.
     pub fn new(from: &mut XdpPort, to: &mut XdpPort) -> Result<Self, PortError> {
         Ok(Way {
             receivers: from.receivers(),
@@ -76,7 +75,7 @@ impl Way {
         })
     }
 
-    /// Forwards what is there now.
+    /// Forwards the packets that are available.
     ///
     /// # Errors
     /// A port is down or gone.
@@ -112,8 +111,8 @@ impl Way {
         self.send()?;
         self.batch.clear();
         self.outgoing.clear();
-        // The chunks of what is sent are the kernel's until it has sent them; then they are
-        // received into again.
+        // The kernel owns the chunks of sent frames until it has sent them; then they are reused
+        // for receiving.
         self.receivers.iter_mut().for_each(|receiver| receiver.give_back());
         Ok(())
     }
@@ -143,7 +142,7 @@ fn run(one: &str, other: &str) -> Result<(), PortError> {
         let ends = ways.iter().flat_map(|way| &way.receivers);
         let mut ready: Vec<_> =
             ends.map(|end| PollFd::from_borrowed_fd(end.readiness(), PollFlags::IN)).collect();
-        // An error is for the ports to tell.
+        // The ports report errors.
         let _ = poll(&mut ready, None);
         ways.iter_mut().try_for_each(Way::forward)?;
     }

@@ -1,4 +1,4 @@
-//! Frames that are about to be sent by a port, as lists of slices of an [`Outgoing`].
+//! Frames to be sent by a port, as lists of slices of an [`Outgoing`].
 
 use superpacket::checksum::{pseudo_header, update};
 use superpacket::packet::{Layer, RxChecksum, VlanTag};
@@ -9,10 +9,10 @@ use superpacket::wire::{IpVersion, Layout, MAX_HEADER, checksum_addresses, ipv4}
 use super::Buffer;
 use super::outgoing::{Outgoing, Slice, Staged};
 
-/// Bytes of the two hardware addresses, behind which a VLAN tag goes.
+/// Length in bytes of the two hardware addresses, after which a VLAN tag is inserted.
 const ADDRESSES: usize = 12;
 
-/// Bytes of a VLAN tag.
+/// Length of a VLAN tag in bytes.
 const TAG: usize = 4;
 
 /// A frame to be sent.
@@ -20,27 +20,27 @@ const TAG: usize = 4;
 pub struct TxFrame {
     first: u32,
     slices: u32,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub length: u32,
-    /// How many frames it will be on the wire: 1 but for super-packets.
+    /// Number of frames on the wire: 1, or more for a super-packet.
     pub segments: u32,
     /// Whether the port must fill in a checksum.
     pub checksum: RxChecksum,
-    /// How the port is to cut it; `None`: not at all.
+    /// How the port must segment the frame; `None` if it must not.
     pub gso: Option<Gso>,
-    /// Where it starts.
+    /// The frame's first header.
     pub layer: Layer,
 }
 
 impl TxFrame {
-    /// Does the port have to do anything to it?
+    /// Returns whether the frame needs neither segmentation nor a checksum from the port.
     #[inline]
     pub const fn is_plain(&self) -> bool {
         self.gso.is_none() && !matches!(self.checksum, RxChecksum::Partial { .. })
     }
 }
 
-/// Frames for one port, in order.
+/// Frames to be sent by one port, in order.
 #[derive(Debug, Default)]
 pub struct TxBatch {
     frames: Vec<TxFrame>,
@@ -48,31 +48,31 @@ pub struct TxBatch {
 }
 
 impl TxBatch {
-    /// No frame.
+    /// Creates an empty batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The frames.
+    /// Returns the frames.
     #[inline]
     pub fn frames(&self) -> &[TxFrame] {
         &self.frames
     }
 
-    /// The slices of a frame of this batch, in order; none is empty.
+    /// Returns the slices of a frame of this batch, in order. No slice is empty.
     #[inline]
     pub fn slices(&self, frame: &TxFrame) -> &[Slice] {
         &self.slices[frame.first as usize..][..frame.slices as usize]
     }
 
-    /// Forgets all frames.
+    /// Removes all frames.
     pub fn clear(&mut self) {
         self.frames.clear();
         self.slices.clear();
     }
 
-    /// The first [`MAX_HEADER`] bytes of a frame, or all if there are fewer: where they lie, or
-    /// gathered in `scratch`.
+    /// Returns the first [`MAX_HEADER`] bytes of a frame, or all if it is shorter. If they lie in
+    /// several slices, they are copied into `scratch`.
     pub fn head<'a>(
         &self,
         outgoing: &'a Outgoing,
@@ -94,13 +94,13 @@ impl TxBatch {
         &scratch[..filled]
     }
 
-    /// Copies a frame behind what `out` holds.
+    /// Appends a frame's bytes to `out`.
     pub fn copy_to(&self, outgoing: &Outgoing, frame: &TxFrame, out: &mut Vec<u8>) {
         self.slices(frame).iter().for_each(|slice| out.extend_from_slice(outgoing.slice(*slice)));
     }
 
-    /// Appends the staged packet whole, with the tag that a device stripped put back, in at most
-    /// `max_slices` pieces: with more it is copied into one.
+    /// Appends the whole staged packet, with a VLAN tag that a device stripped inserted again. A
+    /// frame of more than `max_slices` slices is copied into one.
     pub fn push_packet(
         &mut self,
         outgoing: &mut Outgoing,
@@ -109,7 +109,7 @@ impl TxBatch {
         max_slices: usize,
     ) {
         let metadata = &packet.metadata;
-        let from = Source {
+        let from = FrameProperties {
             vlan: metadata.vlan,
             layer: metadata.layer,
             checksum: metadata.checksum,
@@ -124,12 +124,13 @@ impl TxBatch {
         self.finish(outgoing, first, packet.slices(), max_slices, segments, from);
     }
 
-    /// Appends the staged packet, whose headers are in [`SuperPacket::header`], whole, as one that
-    /// the port is to cut as `gso` says: in its checksum field stands the pseudo-header's sum,
-    /// whatever stood there. A partial checksum over addresses that cannot be told from the headers
-    /// stays as it came. As [`push_packet`](Self::push_packet).
+    /// Appends the whole staged packet as a super-packet, which the port segments as described by
+    /// `gso`. Its headers are in [`SuperPacket::header`], and `layout` describes them: TCP or UDP,
+    /// without a tunnel.
     ///
-    /// `layout` is that of its headers: TCP or UDP, not in a tunnel.
+    /// The checksum field is set to the pseudo-header's sum, whatever it contained. It stays
+    /// unchanged if the checksum is partial and its addresses cannot be derived from the headers.
+    /// Tag and slices are treated as in [`push_packet`](Self::push_packet).
     pub fn push_super_packet(
         &mut self,
         outgoing: &mut Outgoing,
@@ -163,12 +164,17 @@ impl TxBatch {
         let payload = packet.length() - usize::from(layout.payload).min(packet.length());
         let segments = payload.div_ceil(gso.size.get()).max(1) as u32;
         let parts = std::iter::once(&*header).chain(packet.payload());
-        let from = Source { vlan: metadata.vlan, layer: metadata.layer, checksum, gso: Some(gso) };
+        let from = FrameProperties {
+            vlan: metadata.vlan,
+            layer: metadata.layer,
+            checksum,
+            gso: Some(gso),
+        };
         self.finish(outgoing, first, parts, max_slices, segments, from);
     }
 
-    /// Appends a segment of the staged packet, with the packet's `vlan` tag put back. As
-    /// [`push_packet`](Self::push_packet).
+    /// Appends a segment of the staged packet, with the `vlan` tag inserted. Slices are treated as
+    /// in [`push_packet`](Self::push_packet).
     pub fn push_segment(
         &mut self,
         outgoing: &mut Outgoing,
@@ -178,7 +184,7 @@ impl TxBatch {
         layer: Layer,
         max_slices: usize,
     ) {
-        let from = Source { vlan, layer, checksum: segment.checksum, gso: None };
+        let from = FrameProperties { vlan, layer, checksum: segment.checksum, gso: None };
         let first = self.slices.len();
         if !segment.header().is_empty() {
             self.slices.push(outgoing.own(segment.header()));
@@ -190,8 +196,8 @@ impl TxBatch {
         self.finish(outgoing, first, parts, max_slices, 1, from);
     }
 
-    /// Appends a part of the staged packet that is a super-packet itself, as `part` says. As
-    /// [`push_segment`](Self::push_segment).
+    /// Appends a part of the staged packet that is itself a super-packet, described by `part`.
+    /// Otherwise like [`push_segment`](Self::push_segment).
     #[expect(clippy::too_many_arguments, reason = "a segment's, and what the part is")]
     pub fn push_part(
         &mut self,
@@ -209,7 +215,7 @@ impl TxBatch {
         part.skip_identifications(header);
         let payload = segment.length().saturating_sub(usize::from(part.layout.payload));
         let segments = payload.div_ceil(part.gso.size.get()).max(1) as u32;
-        let from = Source {
+        let from = FrameProperties {
             vlan,
             layer,
             checksum: segment.checksum,
@@ -224,8 +230,8 @@ impl TxBatch {
         self.finish(outgoing, first, parts, max_slices, segments, from);
     }
 
-    /// Appends a frame that is copied, with the `vlan` tag that a device stripped put back, and
-    /// nothing left to do.
+    /// Appends a copy of a complete frame, with the `vlan` tag inserted. The port sends it
+    /// unchanged.
     pub fn push_owned(
         &mut self,
         outgoing: &mut Outgoing,
@@ -241,11 +247,11 @@ impl TxBatch {
             std::iter::once(frame),
             usize::MAX,
             1,
-            Source { vlan, layer, checksum: RxChecksum::None, gso: None },
+            FrameProperties { vlan, layer, checksum: RxChecksum::None, gso: None },
         );
     }
 
-    /// Appends a frame that is copied.
+    /// Appends a copy of a frame, which the port completes as described by `checksum` and `gso`.
     pub fn push_bytes(
         &mut self,
         outgoing: &mut Outgoing,
@@ -263,24 +269,24 @@ impl TxBatch {
             std::iter::once(frame),
             usize::MAX,
             segments,
-            Source { vlan: None, layer, checksum, gso },
+            FrameProperties { vlan: None, layer, checksum, gso },
         );
     }
 
-    /// Takes segments that are [written](superpacket::segment::Segmenter::segment_linear), as
-    /// frames that start at `layer`.
+    /// Returns a writer that receives [written](superpacket::segment::Segmenter::segment_linear)
+    /// segments as frames starting at `layer`.
     pub fn writer<'a>(&'a mut self, outgoing: &'a mut Outgoing, layer: Layer) -> FrameWriter<'a> {
         FrameWriter { batch: self, outgoing, layer, start: 0 }
     }
 
-    /// Forgets all frames but the first `frames`.
+    /// Removes all frames except the first `frames`.
     pub fn truncate(&mut self, frames: usize) {
         self.frames.truncate(frames);
         self.slices
             .truncate(self.frames.last().map_or(0, |last| (last.first + last.slices) as usize));
     }
 
-    /// Makes a frame of the slices from `first` on.
+    /// Combines the slices from `first` on into a frame.
     fn finish<'p>(
         &mut self,
         outgoing: &mut Outgoing,
@@ -288,7 +294,7 @@ impl TxBatch {
         parts: impl Iterator<Item = &'p [u8]>,
         max_slices: usize,
         segments: u32,
-        from: Source,
+        from: FrameProperties,
     ) {
         let mut checksum = from.checksum;
         let tag = from.vlan.filter(|_| from.layer == Layer::Ethernet);
@@ -309,8 +315,7 @@ impl TxBatch {
             self.insert(outgoing, first, tag, parts);
         }
         if let (Some(_), RxChecksum::Partial { start, offset }) = (tag, checksum) {
-            // A start that no header can say any more is refused by the port, or found wrong in
-            // software.
+            // A saturated start is refused by the port, or detected in software.
             checksum = RxChecksum::Partial { start: start.saturating_add(TAG as u16), offset };
         }
         let slices = &self.slices[first..];
@@ -326,8 +331,8 @@ impl TxBatch {
         });
     }
 
-    /// Puts a tag behind the addresses: they and the tag become a slice of their own, and what
-    /// follows loses them.
+    /// Inserts a tag after the addresses. Addresses and tag become a separate slice, and the
+    /// following slices lose the addresses.
     fn insert<'p>(
         &mut self,
         outgoing: &mut Outgoing,
@@ -363,20 +368,20 @@ impl TxBatch {
     }
 }
 
-/// What a part of a super-packet is that was cut into smaller super-packets.
+/// A super-packet that is a part of a larger super-packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// How the port is to cut it.
+    /// How the port must segment the part.
     pub gso: Gso,
-    /// Where the headers are: TCP, not in a tunnel.
+    /// The layout of the part's headers: TCP, without a tunnel.
     pub layout: &'a Layout,
-    /// How many segments come in the parts before it, beyond one for each: the identifications that
-    /// they take.
+    /// Number of segments in earlier parts, minus the number of these parts: the IP identifications
+    /// that they use additionally.
     pub skipped: u16,
 }
 
 impl Part<'_> {
-    /// Gives the part the identification of its first segment, where they count up over IPv4.
+    /// Sets the identification of the part's first segment, if IPv4 identifications increment.
     fn skip_identifications(&self, header: &mut [u8]) {
         if self.layout.version != IpVersion::V4 || self.gso.id != IpId::Increment {
             return;
@@ -398,13 +403,13 @@ fn word(bytes: &[u8], place: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(place..)?.first_chunk()?))
 }
 
-/// Writes segments into an [`Outgoing`], each a frame of a [`TxBatch`].
+/// A sink that writes segments into an [`Outgoing`], each as one frame of a [`TxBatch`].
 #[derive(Debug)]
 pub struct FrameWriter<'a> {
     batch: &'a mut TxBatch,
     outgoing: &'a mut Outgoing,
     layer: Layer,
-    /// Where the segment being written starts.
+    /// Position of the present segment in the bytes of the `Outgoing`.
     start: usize,
 }
 
@@ -432,27 +437,27 @@ impl SegmentBuffers for FrameWriter<'_> {
     }
 }
 
-/// What a frame takes from the packet it is made of.
-struct Source {
+/// The properties that a frame takes from its packet.
+struct FrameProperties {
     vlan: Option<VlanTag>,
     layer: Layer,
     checksum: RxChecksum,
     gso: Option<Gso>,
 }
 
-/// The tag as it stands in a frame.
+/// Returns the tag in wire format.
 fn tag_bytes(tag: VlanTag) -> [u8; TAG] {
     let ([a, b], [c, d]) = (tag.protocol.to_be_bytes(), tag.control.to_be_bytes());
     [a, b, c, d]
 }
 
-/// How many frames a super-packet is on the wire.
+/// Returns the number of frames that a super-packet becomes on the wire.
 fn segments(packet: &SuperPacket<'_, Buffer>) -> u32 {
     wire_size(packet).0
 }
 
-/// Returns how many frames a packet is on the wire, and their bytes; what LRO merged, and says no
-/// more how, is one.
+/// Returns the number of frames that a packet becomes on the wire, and their total bytes. A packet
+/// merged by LRO, without segment size, counts as one frame.
 pub fn wire_size(packet: &SuperPacket<'_, Buffer>) -> (u32, u64) {
     let (metadata, length) = (&packet.metadata, packet.length());
     let Some(gso) = metadata.gso else { return (1, length as u64) };
@@ -464,33 +469,35 @@ pub fn wire_size(packet: &SuperPacket<'_, Buffer>) -> (u32, u64) {
     (segments, all_bytes(length, headers, segments))
 }
 
-/// Returns how many frames a super-packet of this length, which starts with `head`, is on the wire.
+/// Returns the number of frames that a super-packet of `length` bytes, beginning with `head`,
+/// becomes on the wire.
 ///
-/// Where its headers end is found by its partial checksum, which every super-packet of a device or
-/// kernel has; without one, they are counted as payload.
+/// The end of the headers is derived from the partial checksum, which every super-packet of a
+/// device or kernel has. Without it, the headers are counted as payload.
 pub fn wire_segments(head: &[u8], length: usize, gso: Gso, checksum: RxChecksum) -> u32 {
     cut_in(length, headers(head, gso, checksum), gso)
 }
 
-/// Returns the bytes of the frames that such a super-packet is on the wire, headers included.
+/// Returns the total bytes of the frames that such a super-packet becomes on the wire, headers
+/// included.
 pub fn wire_bytes(head: &[u8], length: usize, gso: Gso, checksum: RxChecksum) -> u64 {
     let headers = headers(head, gso, checksum);
     all_bytes(length, headers, cut_in(length, headers, gso))
 }
 
-/// Returns the length of the headers that each frame of a super-packet has; 0 where nobody says it.
+/// Returns the length of the headers in each frame of a super-packet; 0 if unknown.
 fn headers(head: &[u8], gso: Gso, checksum: RxChecksum) -> usize {
     match checksum {
         RxChecksum::Partial { start, .. } => {
             let transport = usize::from(start);
             match gso.kind {
                 GsoKind::Tcp4 | GsoKind::Tcp6 => {
-                    // Its data offset: the length of the TCP header in words (RFC 9293, section
-                    // 3.1).
+                    // The data offset: the length of the TCP header in 32-bit words (RFC 9293,
+                    // section 3.1).
                     head.get(transport + 12)
                         .map_or(0, |offset| transport + usize::from(offset >> 4) * 4)
                 }
-                // Fragments carry the UDP header as payload of the first.
+                // The UDP header is part of the first fragment's payload.
                 GsoKind::UdpFragments => transport,
                 _ => transport + 8,
             }
@@ -499,12 +506,12 @@ fn headers(head: &[u8], gso: Gso, checksum: RxChecksum) -> usize {
     }
 }
 
-/// Returns the bytes of a packet in so many segments, each with the headers.
+/// Returns the total bytes of a packet in `segments` frames, which all repeat the headers.
 fn all_bytes(length: usize, headers: usize, segments: u32) -> u64 {
     length as u64 + u64::from(segments - 1) * headers as u64
 }
 
-/// Returns how many segments a packet is cut into, whose headers are so long.
+/// Returns the number of segments of a packet with headers of this length.
 fn cut_in(length: usize, headers: usize, gso: Gso) -> u32 {
     length.saturating_sub(headers).div_ceil(gso.size.get()).max(1) as u32
 }
@@ -532,7 +539,8 @@ mod tests {
                 "{payload}"
             );
         }
-        // Where a device says nothing of its headers, they count as payload; no bytes, no panic.
+        // If the device does not tell the length of the headers, they count as payload. Must not
+        // panic on an empty head.
         assert_eq!(wire_segments(&head, 66 + 1448, tcp, RxChecksum::None), 2);
         assert_eq!(wire_segments(&[], 10, tcp, partial), 1);
         let udp = Gso::new(GsoKind::Udp, size(1200));
@@ -540,7 +548,7 @@ mod tests {
             wire_segments(&[], 42 + 3 * 1200, udp, RxChecksum::Partial { start: 34, offset: 6 }),
             3
         );
-        // What the kernel hands over with its headers apart from the rest.
+        // A packet that the kernel delivers with its headers in a separate buffer.
         assert_eq!(
             wire_segments(
                 &[],
@@ -552,7 +560,7 @@ mod tests {
         );
     }
 
-    /// Sends 40 segments of a flow through an aggregator, and pushes what comes out whole and cut.
+    /// Aggregates 40 segments of a flow, and pushes the super-packet whole and segmented.
     fn merged(
         vlan: Option<VlanTag>,
         max_slices: usize,

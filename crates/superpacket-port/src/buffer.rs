@@ -1,5 +1,5 @@
-//! Buffers that ports lend: a view of a ring slot, of a chunk, or of bytes of their own, given back
-//! by being dropped.
+//! Buffers lent by ports: views of a ring slot or a chunk, or owned bytes. Dropping a buffer
+//! returns it.
 
 #![expect(unsafe_code, reason = "memory that is lent and comes back, and that a kernel may map")]
 
@@ -15,46 +15,45 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use memory::{Flags, Memory, Slots, heap_layout};
+use memory::{FlaggedMemory, Flags, Memory, heap_layout};
 
-/// Bytes of a received packet, in memory of a port or of their own.
+/// Bytes of a received packet, in a port's memory or owned.
 ///
-/// A buffer of a port is given back by being dropped, on any thread and in any order, at the price
-/// of one store: its port sees that when it looks next
-/// ([`Receive::give_back`](super::Receive::give_back)).
+/// Dropping a buffer returns it to its port, on any thread and in any order, for the cost of one
+/// store. The port notices when it next checks ([`Receive::give_back`](super::Receive::give_back)).
 pub struct Buffer {
     data: NonNull<u8>,
     length: usize,
-    /// The flag of the first slot in its region, which says how many slots are lent together;
-    /// `None`: the bytes are a `Box<[u8]>` of this buffer.
+    /// The flag of the first slot in its region, which contains the number of slots lent together.
+    /// `None` if this buffer owns the bytes as a `Box<[u8]>`.
     lent: Option<NonNull<AtomicU8>>,
 }
 
-// SAFETY: the bytes are read only, nothing else writes them while the buffer lives (see
+// SAFETY: the bytes are only read, no one else writes them while the buffer lives (see
 // `Region::lend`), and the flag is atomic.
 unsafe impl Send for Buffer {}
-// SAFETY: as above; a shared buffer gives out shared slices only.
+// SAFETY: as above; a shared buffer yields only shared slices.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// The bytes.
+    /// Returns the bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `data` points at `length` initialised bytes, which stay so while the slot is
+        // SAFETY: `data` points to `length` initialised bytes. They stay valid while the slot is
         // lent, or belong to this buffer.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.length) }
     }
 
-    /// Leaves out the first `count` bytes, or all if there are fewer.
+    /// Removes the first `count` bytes, or all if there are fewer.
     pub fn skip(&mut self, count: usize) {
-        // A box must be freed with the length it was made with: what is left goes into a new one.
+        // A box must be freed with its original length, so the rest moves to a new one.
         if self.lent.is_none() {
             *self = Buffer::from(self.bytes().get(count..).unwrap_or_default().to_vec());
             return;
         }
         let count = count.min(self.length);
-        // SAFETY: `count` is at most `length`, so the pointer stays within the slot or one past its
-        // end.
+        // SAFETY: `count` is at most `length`, so the pointer stays within the slot or one byte
+        // past its end.
         self.data = unsafe { self.data.add(count) };
         self.length -= count;
     }
@@ -81,18 +80,18 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         match self.lent {
             Some(flag) => {
-                // SAFETY: the flags live while they are set (see `Region`'s drop), and nobody else
-                // changes them until they are cleared.
+                // SAFETY: the flags live while they are set (see `Region`'s drop), and only this
+                // buffer changes them until they are cleared.
                 let slots = usize::from(unsafe { flag.as_ref() }.load(Ordering::Relaxed));
                 for slot in (0..slots).rev() {
-                    // SAFETY: `lend_run` made the pointer from the flags of all these slots, and
-                    // this slot's flag is still set. Release: all reads of the bytes come before
-                    // the slot is used again.
+                    // SAFETY: `lend_run` derived the pointer from the flags of all these slots, and
+                    // this slot's flag is still set. Release: all reads of the bytes happen before
+                    // the slot is reused.
                     unsafe { flag.add(slot).as_ref() }.store(0, Ordering::Release);
                 }
             }
-            // SAFETY: pointer and length come from `Box::into_raw` in `from`, and `skip` does not
-            // change those of such a buffer.
+            // SAFETY: pointer and length come from `Box::into_raw` in `from`; `skip` does not
+            // change them in an owned buffer.
             None => drop(unsafe {
                 Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.data.as_ptr(), self.length))
             }),
@@ -110,29 +109,30 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Memory in slots of equal size, of which ports lend parts as [`Buffer`]s.
+/// Memory divided into slots of equal size, which ports lend as [`Buffer`]s.
 ///
-/// A region may be dropped while buffers of it are in use. Its memory is then freed soon after the
-/// last of them has come back: by a thread of its own that looks for this, within a second.
+/// A region may be dropped while its buffers are in use. A background thread frees its memory
+/// within about a second after the last of them is returned.
 #[derive(Debug)]
 pub struct Region {
-    /// The memory, and for each slot whether it is lent. The flag of the first of the slots that
-    /// are lent together holds their number.
-    held: ManuallyDrop<Slots>,
-    /// The start of the first slot.
+    /// The memory, and a flag per slot: 0 if it is not lent. The flag of the first of several slots
+    /// lent together contains their number.
+    held: ManuallyDrop<FlaggedMemory>,
+    /// Address of the first slot.
     start: NonNull<u8>,
     slots: usize,
     slot_size: usize,
 }
 
-// SAFETY: the memory belongs to the region, and is written through `&mut self` only.
+// SAFETY: the region owns the memory, which is written only through `&mut self`.
 unsafe impl Send for Region {}
-// SAFETY: through `&self` only the flags are looked at, which are atomic.
+// SAFETY: through `&self` only the flags are read, which are atomic.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Zeroed memory of the heap: `slots` of `slot_size` bytes, page-aligned. Most allocators take
-    /// the system's pages for large regions: slots then need no memory before they are written to.
+    /// Allocates zeroed, page-aligned memory for `slots` slots of `slot_size` bytes. For large
+    /// regions most allocators use fresh pages of the system, so slots occupy no memory before they
+    /// are first written.
     ///
     /// # Panics
     /// If either is 0 or their product overflows.
@@ -141,7 +141,8 @@ impl Region {
         Region::allocate(layout, slots, slot_size).unwrap_or_else(|| handle_alloc_error(layout))
     }
 
-    /// As [`heap`](Self::heap), for sizes that somebody asks for: `None` if there is no memory.
+    /// Like [`heap`](Self::heap), but returns `None` if there is not enough memory: for sizes that
+    /// users choose.
     ///
     /// # Panics
     /// If either is 0 or their product overflows.
@@ -157,35 +158,34 @@ impl Region {
 
     const fn new(memory: Memory, lent: Flags, slot_size: usize) -> Self {
         let (start, slots) = (memory.start(), lent.count());
-        Region { held: ManuallyDrop::new(Slots { memory, lent }), start, slots, slot_size }
+        Region { held: ManuallyDrop::new(FlaggedMemory { memory, lent }), start, slots, slot_size }
     }
 
-    /// Mapped memory, unmapped at the end: as many slots of `slot_size` bytes as fit `length`.
-    /// `None` if there is no memory to note which of them are lent, a byte each: it is unmapped
-    /// then.
+    /// Takes over mapped memory, which is unmapped at the end, as slots of `slot_size` bytes.
+    /// Returns `None`, after unmapping it, if there is no memory for the flags, one byte per slot.
     ///
     /// # Safety
-    /// `data` must point at `length` bytes mapped by `mmap` and used by nobody else but a kernel
-    /// that writes to slots that are its own by the protocol that the caller keeps: it calls
-    /// [`lend`](Self::lend) only for bytes that the kernel has handed over, and hands slots back
-    /// only when they [are not lent](Self::is_lent).
+    /// `data` must point to `length` bytes mapped by `mmap`, which nothing else uses except a
+    /// kernel. The kernel writes only to slots that it owns under the caller's protocol. The caller
+    /// calls [`lend`](Self::lend) only for bytes that the kernel has handed over. It hands slots
+    /// back to the kernel only when they [are not lent](Self::is_lent).
     pub unsafe fn try_mapped(data: NonNull<u8>, length: usize, slot_size: usize) -> Option<Self> {
         orphans::free_returned();
-        // Unmapped if there is no memory for the flags.
+        // Unmapped when dropped, if there is no memory for the flags.
         let memory = Memory::Mapped { data, length };
         Some(Region::new(memory, Flags::try_new(length / slot_size)?, slot_size))
     }
 
-    /// Part of memory that other regions have parts of too, and that stays as long as `owner`
-    /// lives: `slots` of `slot_size` bytes. `None` if there is no memory to note which of them are
-    /// lent, a byte each.
+    /// Makes a region of a part of memory that other regions also share, and that `owner` keeps
+    /// alive: `slots` slots of `slot_size` bytes. Returns `None` if there is no memory for the
+    /// flags, one byte per slot.
     ///
     /// # Safety
-    /// `data` must point at `slots * slot_size` initialised bytes that stay where they are while
-    /// `owner` lives, and that nobody else uses but a kernel, as for
-    /// [`try_mapped`](Self::try_mapped); nor may [`slot_mut`](Self::slot_mut) and
-    /// [`run_mut`](Self::run_mut) be called for a slot that the kernel may write to or read. So the
-    /// region must not be handed to whoever does not keep this promise.
+    /// `data` must point to `slots * slot_size` initialised bytes that do not move while `owner`
+    /// lives. Nothing else may use them except a kernel, as for [`try_mapped`](Self::try_mapped).
+    /// [`slot_mut`](Self::slot_mut) and [`run_mut`](Self::run_mut) must not be called for a slot
+    /// that the kernel may read or write. So the region must not be given to code that does not
+    /// keep this promise.
     pub unsafe fn try_shared(
         owner: Arc<dyn Any + Send + Sync>,
         data: NonNull<u8>,
@@ -195,51 +195,51 @@ impl Region {
         Some(Region::new(Memory::Shared { data, _owner: owner }, Flags::try_new(slots)?, slot_size))
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     #[inline]
     pub const fn slots(&self) -> usize {
         self.slots
     }
 
-    /// Bytes of a slot.
+    /// Returns the size of a slot in bytes.
     #[inline]
     pub const fn slot_size(&self) -> usize {
         self.slot_size
     }
 
-    /// Where the memory starts: for system calls that take addresses.
+    /// Returns the address of the memory, for system calls.
     #[inline]
     pub const fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Is a buffer of this slot abroad? A slot beyond the last is never lent.
+    /// Returns whether a slot is lent; `false` for a slot that does not exist.
     #[inline]
     pub fn is_lent(&self, slot: usize) -> bool {
-        // Acquire: what is done with the slot after this comes after all that its borrower did.
+        // Acquire: later use of the slot happens after everything that its borrower did.
         self.held.lent.get(slot).is_some_and(|flag| flag.load(Ordering::Acquire) != 0)
     }
 
-    /// How many slots are lent.
+    /// Returns the number of lent slots.
     pub fn lent(&self) -> usize {
         (0..self.slots()).filter(|&slot| self.is_lent(slot)).count()
     }
 
-    /// The bytes of a slot, to be written, if it is there and not lent; `None` too of
-    /// [`try_mapped`](Self::try_mapped) memory, to which the kernel alone writes.
+    /// Returns a slot's bytes for writing, if it exists and is not lent. Returns `None` for
+    /// [`try_mapped`](Self::try_mapped) memory, which only the kernel writes.
     #[inline]
     pub fn slot_mut(&mut self, slot: usize) -> Option<&mut [u8]> {
         self.run_mut(slot, 1)
     }
 
-    /// The bytes of `slots` slots from `first` on, as [`slot_mut`](Self::slot_mut).
+    /// Like [`slot_mut`](Self::slot_mut), for `slots` slots starting with `first`.
     #[inline]
     pub fn run_mut(&mut self, first: usize, slots: usize) -> Option<&mut [u8]> {
         if !self.is_free(first, slots) || matches!(self.held.memory, Memory::Mapped { .. }) {
             return None;
         }
-        // SAFETY: the slots lie within the memory; no buffer of them is abroad, and `&mut self`
-        // keeps it so; the kernel has none of them (the caller's promise in `try_shared`).
+        // SAFETY: the slots lie within the memory. None of them is lent, and `&mut self` prevents
+        // lending. The kernel uses none of them (the caller's promise in `try_shared`).
         Some(unsafe {
             std::slice::from_raw_parts_mut(
                 self.start().as_ptr().add(first * self.slot_size),
@@ -248,7 +248,7 @@ impl Region {
         })
     }
 
-    /// Are all of `slots` slots from `first` on there, and none of them lent?
+    /// Returns whether `slots` slots starting with `first` exist and none of them is lent.
     #[inline]
     pub fn is_free(&self, first: usize, slots: usize) -> bool {
         let flags = first.checked_add(slots).and_then(|end| self.held.lent.get(first..end));
@@ -256,16 +256,16 @@ impl Region {
         flags.is_some_and(|flags| flags.iter().all(|flag| flag.load(Ordering::Acquire) == 0))
     }
 
-    /// Lends bytes of a slot, `range` from its start; `None` if the slot is lent, or the range does
-    /// not lie within it.
+    /// Lends a range of a slot's bytes. Returns `None` if the slot is lent, or the range exceeds
+    /// it.
     #[inline]
     pub fn lend(&mut self, slot: usize, range: Range<usize>) -> Option<Buffer> {
         self.lend_run(slot, 1, range)
     }
 
-    /// Lends bytes of `slots` slots from `first` on as one buffer, `range` from the first one's
-    /// start: all of them come back together. `None` if one of them is lent or not there, if the
-    /// range does not lie within them, or if they are none or more than [`MAX_RUN`](Self::MAX_RUN).
+    /// Lends a range of the bytes of `slots` slots, starting with `first`, as one buffer; all are
+    /// returned together. Returns `None` if a slot is lent or does not exist, if the range exceeds
+    /// them, or if `slots` is 0 or above [`MAX_RUN`](Self::MAX_RUN).
     #[inline]
     pub fn lend_run(&mut self, first: usize, slots: usize, range: Range<usize>) -> Option<Buffer> {
         let count = u8::try_from(slots).ok().filter(|&count| count != 0)?;
@@ -286,13 +286,13 @@ impl Region {
         })
     }
 
-    /// Lends bytes wherever they lie, `range` from the start of the memory, under the flag of
-    /// `slot`: for memory in which a kernel packs packets of any length behind each other. `None`
-    /// if that slot is lent, or the range does not lie within the slots.
+    /// Lends any range of the memory under the flag of `slot`. This is for memory in which a kernel
+    /// stores packets of any length one after another. Returns `None` if that slot is lent, or the
+    /// range exceeds the slots.
     ///
     /// # Safety
-    /// Nobody may write to these bytes until `slot` [is not lent](Self::is_lent) any more: neither
-    /// the kernel, nor the caller through [`slot_mut`](Self::slot_mut) of any slot that the range
+    /// Until `slot` [is not lent](Self::is_lent) any more, no one may write to these bytes: neither
+    /// the kernel, nor the caller through [`slot_mut`](Self::slot_mut) of a slot that the range
     /// touches.
     #[inline]
     pub unsafe fn lend_packed(&mut self, slot: usize, range: Range<usize>) -> Option<Buffer> {
@@ -309,22 +309,22 @@ impl Region {
         Some(Buffer { data, length: range.end - range.start, lent: Some(NonNull::from(flag)) })
     }
 
-    /// The most slots that are lent as one buffer.
+    /// Maximum number of slots lent as one buffer.
     pub const MAX_RUN: usize = u8::MAX as usize;
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: taken once, here, and the region is not used after its drop.
+        // SAFETY: taken only here, and the region is not used after its drop.
         let held = unsafe { ManuallyDrop::take(&mut self.held) };
-        // Nobody can lend a slot any more: what is not lent now never will be.
+        // No slot can be lent any more, so slots that are free now stay free.
         if held.are_lent() {
             orphans::keep(held);
         }
     }
 }
 
-/// Slots of a heap region, taken in turn: what a port reads packets into.
+/// A pool of slots on the heap, used in rotation, into which a port reads packets.
 #[derive(Debug)]
 pub struct Pool {
     region: Region,
@@ -332,7 +332,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// As [`new`](Self::new), for sizes that somebody asks for: `None` if there is no memory.
+    /// Like [`new`](Self::new), but returns `None` if there is not enough memory.
     ///
     /// # Panics
     /// As [`Region::heap`].
@@ -340,7 +340,7 @@ impl Pool {
         Some(Pool { region: Region::try_heap(slots, slot_size)?, next: 0 })
     }
 
-    /// A pool of `slots` of `slot_size` bytes.
+    /// Creates a pool of `slots` slots of `slot_size` bytes.
     ///
     /// # Panics
     /// As [`Region::heap`].
@@ -348,18 +348,18 @@ impl Pool {
         Pool { region: Region::heap(slots, slot_size), next: 0 }
     }
 
-    /// Bytes of a slot.
+    /// Returns the size of a slot in bytes.
     pub const fn slot_size(&self) -> usize {
         self.region.slot_size()
     }
 
-    /// Looks for free slots from the first on again: what comes back soon is then still in the
-    /// cache when it is used next.
+    /// Restarts the search for free slots at the first slot. Slots returned quickly are then reused
+    /// while they are still in the cache.
     pub const fn rewind(&mut self) {
         self.next = 0;
     }
 
-    /// A free slot, found in turn; `None` if all are lent. It stays free until
+    /// Returns the next free slot, or `None` if all are lent. It stays free until
     /// [`lend`](Self::lend).
     #[inline]
     pub fn free(&mut self) -> Option<usize> {
@@ -374,7 +374,7 @@ impl Pool {
         None
     }
 
-    /// The bytes of a free slot.
+    /// Returns the bytes of a free slot.
     #[inline]
     pub fn slot_mut(&mut self, slot: usize) -> Option<&mut [u8]> {
         self.region.slot_mut(slot)
@@ -386,7 +386,7 @@ impl Pool {
         self.region.lend(slot, range)
     }
 
-    /// Are more than half of the slots lent?
+    /// Returns whether more than half of the slots are lent.
     pub fn is_crowded(&self) -> bool {
         self.region.lent() * 2 > self.region.slots()
     }
@@ -491,7 +491,7 @@ mod tests {
         assert!(buffer.bytes().is_empty());
     }
 
-    /// Waits until something holds, which takes a second at most.
+    /// Waits at most a second until a condition holds.
     fn comes_true(mut holds: impl FnMut() -> bool) -> bool {
         let start = Instant::now();
         while !holds() {
@@ -509,8 +509,8 @@ mod tests {
         let data = NonNull::new(owner.as_ptr().cast_mut()).expect("not empty");
         let kept = Arc::downgrade(&owner);
         let part = |offset, slots| {
-            // SAFETY: the parts lie side by side in the vector, which nobody changes, and which
-            // lives as long as `owner`.
+            // SAFETY: the parts are adjacent in the vector, which is never changed and lives as
+            // long as `owner`.
             unsafe {
                 Region::try_shared(
                     Arc::clone(&owner) as Arc<dyn Any + Send + Sync>,
@@ -550,8 +550,8 @@ mod tests {
                     for _ in 0..rounds {
                         let start = NonNull::new(owner.as_ptr().cast_mut()).expect("not empty");
                         assert_eq!(start.addr(), data);
-                        // SAFETY: four bytes of the vector, which nobody changes, and which lives
-                        // as long as `owner`.
+                        // SAFETY: four bytes of the vector, which is never changed and lives as
+                        // long as `owner`.
                         let region = unsafe {
                             Region::try_shared(
                                 Arc::clone(&owner) as Arc<dyn Any + Send + Sync>,
@@ -599,7 +599,7 @@ mod tests {
             )
         };
         let data = NonNull::new(data.expect("there is room").cast::<u8>()).expect("not at 0");
-        // SAFETY: mapped for this, and used by nobody.
+        // SAFETY: mapped for this test only.
         let mut region = unsafe { Region::try_mapped(data, 4096, 2048) }.expect("two bytes");
         let is_mapped = || {
             std::fs::read_to_string("/proc/self/maps").expect("maps").contains("a-ring-of-a-test")
@@ -631,7 +631,7 @@ mod tests {
         };
         limit_memory(160 << 20);
         for _ in 0..3 {
-            // SAFETY: mapped for this, and used by nobody.
+            // SAFETY: mapped for this test only.
             assert!(unsafe { Region::try_mapped(map(), LENGTH, 1) }.is_none(), "128 MiB of flags");
         }
         // SAFETY: as above.

@@ -1,17 +1,17 @@
-//! What goes wrong with a port, and where.
+//! Errors of ports.
 
 use std::io;
 
 use super::SpecError;
 
-/// A port could not be opened or used.
+/// An error of opening or using a port.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortError {
-    /// The port string makes no sense.
+    /// The port string is invalid.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// There is no interface of this name.
+    /// No interface has this name.
     #[error("{port}: {}", no_interface(port, interface))]
     NoInterface {
         /// The port's name.
@@ -25,28 +25,28 @@ pub enum PortError {
         /// The port's name.
         port: String,
     },
-    /// The interface is gone, or the port was closed by its other end.
+    /// The interface no longer exists, or the other end has closed the port.
     #[error("{port}: the interface is gone")]
     Gone {
         /// The port's name.
         port: String,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("{port}: {action}: {source}{}", hint(.source))]
     System {
         /// The port's name.
         port: String,
-        /// What was tried, with the system call's name.
+        /// The attempted action, with the system call's name.
         action: &'static str,
-        /// Why it failed.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system cannot do what the port string asks for.
+    /// The system does not support something that the port string requests.
     #[error("{port}: {reason}")]
     Unsupported {
         /// The port's name.
         port: String,
-        /// What is missing.
+        /// What is not supported.
         reason: String,
     },
     /// A capture file could not be read or written.
@@ -54,18 +54,24 @@ pub enum PortError {
     Capture {
         /// The port's name.
         port: String,
+<<<<<<< HEAD:crates/superpacket-port/src/error.rs
         /// What happened.
         source: superpacket_captures::file::CaptureError,
+=======
+        /// The capture's error.
+        source: superpacket_captures::file::CaptureError,
+>>>>>>> w/io:crates/superpacket-port/src/port/error.rs
     },
 }
 
 impl PortError {
-    /// The system refused `action`.
+    /// Creates an error of the system for `action`.
     pub fn system(port: &str, action: &'static str, source: impl Into<io::Error>) -> Self {
         PortError::System { port: port.into(), action, source: source.into() }
     }
 
-    /// Returns what is wrong without the port's name: for who has said which port it is about.
+    /// Returns the error's text without the port's name, for callers that have already given the
+    /// name.
     pub fn problem(&self) -> String {
         let text = self.to_string();
         match self {
@@ -84,7 +90,7 @@ impl PortError {
         }
     }
 
-    /// May the port come back by being opened again?
+    /// Returns whether opening the port again later may succeed.
     pub const fn is_transient(&self) -> bool {
         matches!(
             self,
@@ -96,7 +102,7 @@ impl PortError {
     }
 }
 
-/// Which interface is missing, if the port's name does not say it.
+/// Describes a missing interface; its name is added unless the port's name contains it.
 fn no_interface(port: &str, interface: &str) -> String {
     match port.contains(interface) {
         true => "there is no such interface".to_owned(),
@@ -104,8 +110,13 @@ fn no_interface(port: &str, interface: &str) -> String {
     }
 }
 
+<<<<<<< HEAD:crates/superpacket-port/src/error.rs
 /// What went wrong with a file, without its name if the port's name has it.
 fn without_file(port: &str, source: &superpacket_captures::file::CaptureError) -> String {
+=======
+/// Describes an error of a file, without the file's name if the port's name contains it.
+fn without_file(port: &str, source: &superpacket_captures::file::CaptureError) -> String {
+>>>>>>> w/io:crates/superpacket-port/src/port/error.rs
     let text = source.to_string();
     match text.split_once(": ") {
         Some((file, problem)) if port.contains(file) => problem.to_owned(),
@@ -113,7 +124,7 @@ fn without_file(port: &str, source: &superpacket_captures::file::CaptureError) -
     }
 }
 
-/// What the user can do where the errno alone does not say it.
+/// Returns advice for the user, if the errno alone is not sufficient.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {

@@ -1,40 +1,40 @@
-//! The offloads of an interface's device that matter to ports.
+//! The offloads of network devices that ports use.
 
 use std::io;
 
-use super::interface::Interface;
+use super::interface::NetworkInterface;
 use crate::system::{Ethtool, Switch};
 
-/// The offloads of a device that are in force now.
+/// The offloads of a device that are now in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeviceFeatures {
-    /// It verifies received checksums.
+    /// The device verifies received checksums.
     pub rx_checksumming: bool,
-    /// It fills in transport checksums, of IPv4 and IPv6.
+    /// The device fills in transport checksums over IPv4 and IPv6.
     pub tx_checksumming: bool,
-    /// It takes packets in pieces.
+    /// The device sends packets that are in several pieces (scatter-gather).
     pub scatter_gather: bool,
-    /// It cuts TCP super-packets, of IPv4 and IPv6.
+    /// The device segments TCP super-packets over IPv4 and IPv6.
     pub tcp_segmentation_offload: bool,
-    /// It cuts UDP super-packets.
+    /// The device segments UDP super-packets.
     pub tx_udp_segmentation: bool,
-    /// The kernel cuts super-packets before it, where it does not.
+    /// The kernel segments super-packets that the device cannot segment.
     pub generic_segmentation_offload: bool,
-    /// The kernel aggregates what it receives.
+    /// The kernel aggregates received packets.
     pub generic_receive_offload: bool,
-    /// It aggregates what it receives for local delivery.
+    /// The device aggregates received packets for local delivery.
     pub large_receive_offload: bool,
-    /// It reports flow hashes.
+    /// The device reports flow hashes.
     pub receive_hashing: bool,
 }
 
 impl DeviceFeatures {
-    /// Asks `interface` for its device's offloads: by the features' names, or, where the driver has
-    /// none of them, by a call for each.
+    /// Reads the offloads of an interface's device: by named features, or, if the driver has none,
+    /// by one call per offload.
     ///
     /// # Errors
-    /// What the system refused.
-    pub fn of(interface: &Interface) -> io::Result<Self> {
+    /// The system call's error.
+    pub fn of(interface: &NetworkInterface) -> io::Result<Self> {
         match active_features(interface) {
             Ok(names) => Ok(DeviceFeatures::named(&names)),
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
@@ -44,8 +44,8 @@ impl DeviceFeatures {
         }
     }
 
-    /// By the switches, which are older than the names; what a driver refuses to tell, it does not
-    /// have.
+    /// Reads the switches, which are older than named features. A switch that cannot be read counts
+    /// as off.
     fn switched(device: Ethtool<'_>) -> Self {
         let on = |switch| device.switch(switch).unwrap_or(false);
         let (large_receive_offload, receive_hashing) = device.legacy_flags().unwrap_or_default();
@@ -79,17 +79,17 @@ impl DeviceFeatures {
     }
 }
 
-/// Returns whether the feature of this name (`ethtool -k`'s long list: `tx-udp_tnl-segmentation`)
-/// is in force; `false` for names that the kernel does not know.
+/// Returns whether a named feature is in force (as in `ethtool -k`: `tx-udp_tnl-segmentation`);
+/// `false` if the kernel does not know the name.
 ///
 /// # Errors
-/// What the system refused.
-pub(crate) fn has_feature(interface: &Interface, name: &str) -> io::Result<bool> {
+/// The system call's error.
+pub(crate) fn has_feature(interface: &NetworkInterface, name: &str) -> io::Result<bool> {
     Ok(active_features(interface)?.iter().any(|active| active == name))
 }
 
-/// The names of all features that are in force.
-fn active_features(interface: &Interface) -> io::Result<Vec<String>> {
+/// Returns the names of all features in force.
+fn active_features(interface: &NetworkInterface) -> io::Result<Vec<String>> {
     Ok(interface
         .ethtool()
         .features()?
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_loopback_interface_leaves_nothing_to_do() {
-        let interface = Interface::open("packet:lo", "lo").expect("every namespace has one");
+        let interface = NetworkInterface::open("packet:lo", "lo").expect("every namespace has one");
         let features = DeviceFeatures::of(&interface).expect("every device has features");
         assert!(
             features.tx_checksumming

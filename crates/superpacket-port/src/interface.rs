@@ -1,4 +1,4 @@
-//! A network interface by its name: what state it is in, and its limits (`rtnetlink(7)`).
+//! Network interfaces found by name: their state and limits (`rtnetlink(7)`).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,49 +9,49 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMe
 use super::{LinkState, PortError, PortState};
 use crate::system::{Ethtool, RouteSocket};
 
-/// An interface that a port was opened on.
+/// The interface on which a port was opened.
 #[derive(Debug)]
-pub(crate) struct Interface {
+pub(crate) struct NetworkInterface {
     socket: RouteSocket,
     name: String,
     index: u32,
 }
 
-/// What the kernel says of an interface.
+/// The kernel's description of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InterfaceInfo {
-    /// Its number, 1 or more.
+    /// The interface's index, at least 1.
     pub index: u32,
-    /// It has been switched on (`IFF_UP`).
+    /// Whether the interface is administratively up (`IFF_UP`).
     pub is_up: bool,
-    /// Its carrier is there (`IFF_LOWER_UP`).
+    /// Whether the interface has a carrier (`IFF_LOWER_UP`).
     pub has_carrier: bool,
-    /// Its frames start with an Ethernet header (`ARPHRD_ETHER`, `ARPHRD_LOOPBACK`).
+    /// Whether frames begin with an Ethernet header (`ARPHRD_ETHER`, `ARPHRD_LOOPBACK`).
     pub is_ethernet: bool,
-    /// The longest IP packet in bytes.
+    /// Maximum length of an IP packet in bytes.
     pub mtu: u32,
-    /// Its Ethernet address; `None` for interfaces without one (TUN).
+    /// The Ethernet address; `None` for interfaces without one (TUN).
     pub hardware_address: Option<[u8; 6]>,
-    /// The number of bytes, Ethernet header included, from which on the kernel segments an IPv6
+    /// Length in bytes, Ethernet header included, from which on the kernel segments an IPv6
     /// super-packet in software.
     pub gso_max_size: u32,
-    /// The same of an IPv4 super-packet. Kernels before 6.3 have one limit for both.
+    /// Like `gso_max_size`, for IPv4. Kernels before 6.3 have one limit for both.
     pub gso_ipv4_max_size: u32,
-    /// The most segments that it cuts a super-packet into (`gso_max_segs`).
+    /// Maximum number of segments per super-packet (`gso_max_segs`).
     pub gso_max_segments: u32,
-    /// Receive queues.
+    /// Number of receive queues.
     pub rx_queues: u32,
-    /// Transmit queues.
+    /// Number of transmit queues.
     pub tx_queues: u32,
-    /// The number of an XDP program that is attached to it.
+    /// The number of an attached XDP program.
     pub xdp_program: Option<u32>,
 }
 
-impl Interface {
+impl NetworkInterface {
     /// Finds the interface `name` in this thread's network namespace, for the port `port`.
     ///
     /// # Errors
-    /// [`PortError::NoInterface`], or what the system refused.
+    /// [`PortError::NoInterface`], or the system call's error.
     pub fn open(port: &str, name: &str) -> Result<Self, PortError> {
         let system = |action| move |error: io::Error| PortError::system(port, action, error);
         let mut socket = RouteSocket::open().map_err(system("opening a route socket (socket)"))?;
@@ -60,29 +60,29 @@ impl Interface {
             port: port.to_owned(),
             interface: name.to_owned(),
         })?;
-        Ok(Interface { socket, name: name.to_owned(), index: link.header.index })
+        Ok(NetworkInterface { socket, name: name.to_owned(), index: link.header.index })
     }
 
-    /// Its name.
+    /// Returns the interface's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its number when it was opened.
+    /// Returns the interface's index when it was opened.
     pub const fn index(&self) -> u32 {
         self.index
     }
 
-    /// Its device.
+    /// Returns a handle to the interface's device.
     pub fn ethtool(&self) -> Ethtool<'_> {
         Ethtool::new(self.socket.as_fd(), &self.name)
     }
 
-    /// What the kernel says of it now; `None` if it is gone, even if another of the same name has
-    /// come.
+    /// Returns the present description, or `None` if the interface no longer exists. A new
+    /// interface with the same name is not accepted.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn link(&mut self) -> io::Result<Option<InterfaceInfo>> {
         Ok(self
             .socket
@@ -91,7 +91,7 @@ impl Interface {
             .map(|link| InterfaceInfo::read(&link)))
     }
 
-    /// Its state now, as ports report it: gone where nothing can be said of it.
+    /// Returns the present state of the interface; `Gone` if it cannot be read.
     pub fn state(&mut self) -> PortState {
         match self.link() {
             Ok(Some(link)) => {
@@ -103,10 +103,10 @@ impl Interface {
         }
     }
 
-    /// Switches it on or off.
+    /// Sets the interface up or down.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn set_up(&mut self, up: bool) -> io::Result<()> {
         self.change(|message| {
             message.header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
@@ -114,23 +114,23 @@ impl Interface {
         })
     }
 
-    /// Sets the longest IP packet in bytes.
+    /// Sets the maximum length of an IP packet in bytes.
     ///
     /// # Errors
-    /// What the system refused: `EINVAL` for what the device cannot.
+    /// The system call's error: `EINVAL` if the device does not support the MTU.
     pub fn set_mtu(&mut self, mtu: u32) -> io::Result<()> {
         self.change(|message| message.attributes.push(LinkAttribute::Mtu(mtu)))
     }
 
-    fn change(&mut self, what: impl FnOnce(&mut LinkMessage)) -> io::Result<()> {
+    fn change(&mut self, edit: impl FnOnce(&mut LinkMessage)) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = self.index;
-        what(&mut message);
+        edit(&mut message);
         self.socket.request(RouteNetlinkMessage::SetLink(message), 0).map(drop)
     }
 }
 
-/// The kernel's `GSO_LEGACY_MAX_SIZE`: the limit where it names none.
+/// The default limit if the kernel reports none (the kernel's `GSO_LEGACY_MAX_SIZE`).
 const GSO_LEGACY_MAX_SIZE: u32 = 65536;
 
 impl InterfaceInfo {
@@ -169,7 +169,7 @@ impl InterfaceInfo {
     }
 }
 
-/// The number of the program that is attached, or of one of several.
+/// Returns the number of an attached program, the first of several.
 fn xdp_program(programs: &[LinkXdp]) -> Option<u32> {
     programs.iter().find_map(|program| match *program {
         LinkXdp::ProgId(number) | LinkXdp::DrvProgId(number) | LinkXdp::SkbProgId(number)
@@ -188,7 +188,8 @@ mod tests {
 
     #[test]
     fn the_loopback_interface_is_the_first() {
-        let mut interface = Interface::open("packet:lo", "lo").expect("every namespace has one");
+        let mut interface =
+            NetworkInterface::open("packet:lo", "lo").expect("every namespace has one");
         assert_eq!((interface.name(), interface.index()), ("lo", 1));
         let link = interface.link().expect("asked").expect("there");
         assert_eq!((link.index, link.hardware_address, link.is_ethernet), (1, Some([0; 6]), true));
@@ -206,7 +207,7 @@ mod tests {
     fn an_interface_is_switched_on_and_given_another_mtu() {
         in_network_namespace(|| {
             let mut interface =
-                Interface::open("packet:lo", "lo").expect("every namespace has one");
+                NetworkInterface::open("packet:lo", "lo").expect("every namespace has one");
             assert_eq!(interface.state().link, LinkState::Down);
             interface.set_up(true).expect("ours");
             interface.set_mtu(9000).expect("ours");
@@ -219,7 +220,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_named() {
         for name in ["none0", "a-name-that-is-too-long-for-one", "", "a\0b"] {
-            let error = Interface::open("packet:none0", name).expect_err("there is none");
+            let error = NetworkInterface::open("packet:none0", name).expect_err("there is none");
             assert!(
                 matches!(&error, PortError::NoInterface { interface, .. } if interface == name),
                 "{error}"

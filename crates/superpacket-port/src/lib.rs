@@ -1,16 +1,16 @@
-//! Ports: where live packets come from and go to.
+//! Ports, which receive and send live packets.
 //!
-//! A port string ([`PortSpec`]) names one, [`open`] opens it. A [`Port`] says what it can do
-//! ([`Capabilities`], probed), and gives two kinds of ends: a [`Receive`] for each receive queue,
-//! and as many [`Transmit`]s as threads want to send through it.
+//! A port string ([`PortSpec`]) names a port, and [`open()`] opens it. A [`Port`] reports its
+//! [`Capabilities`], which are probed. It has one [`Receive`] end per receive queue, and any number
+//! of [`Transmit`] ends, one per sending thread.
 //!
 //! ```text
 //! Receive::poll -> RxPacket<Buffer> -> (aggregator, bridge, ...) -> Outgoing -> TxBatch -> Transmit::transmit
 //!       ^                                                              |
 //!       +------------- give_back: buffers that were dropped <----------+
 //! ```
-//! Received packets lie in memory of the port and are lent as [`Buffer`]s; what is sent is gathered
-//! straight from there.
+//! Received packets stay in the port's memory and are lent as [`Buffer`]s; sending gathers them
+//! from there.
 //!
 //! [`features`] has the offloads by ethtool's names, and [`system`] the requests to Linux that
 //! ports, bridge and lab make besides packets. `superpacket-model` has the ports that need no
@@ -54,94 +54,93 @@ use crate::features::FeatureSet;
 use superpacket::packet::{Layer, RxPacket};
 use superpacket::segment::GsoSupport;
 
-/// The most packets that one poll of a port takes.
+/// Maximum number of packets per poll of a port.
 pub const POLL_LIMIT: usize = 512;
 
-/// The most pieces that Linux takes in one message (`UIO_MAXIOV`).
+/// Maximum number of pieces per message in Linux (`UIO_MAXIOV`).
 pub const MAX_SLICES: usize = 1024;
 
-/// What a port can do, found by trying.
+/// The capabilities of a port, found by probing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The offloads that the port itself has or that need nothing of it. Aggregation is done by its
-    /// user: the three receive offloads are always among them.
+    /// The offloads that the port has, or that do not depend on it. The port's user aggregates
+    /// packets, so the three receive offloads are always included.
     pub features: FeatureSet,
-    /// The super-packets that whoever is behind the port can segment. Which protocols are left to
-    /// it is said by `features`, too.
+    /// The super-packets that the receiving side of the port can segment. `features` also decides
+    /// which protocols it may be given.
     pub gso: GsoSupport,
-    /// The most pieces of a frame, headers among them, that it takes.
+    /// Maximum number of pieces per frame, headers included.
     pub max_slices: usize,
 }
 
-/// Whether packets can pass.
+/// The state of a port's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// They can.
+    /// Packets can pass.
     Up,
-    /// The interface is there, and down.
+    /// The interface exists and is down.
     Down,
-    /// The interface is not there any more: the port must be opened again.
+    /// The interface no longer exists: the port must be opened again.
     Gone,
 }
 
-/// What may change while a port is open.
+/// The state of a port that may change while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortState {
-    /// Whether packets can pass.
+    /// The state of the link.
     pub link: LinkState,
-    /// The longest IP packet in bytes; 0 where nothing limits it.
+    /// Maximum length of an IP packet in bytes; 0 if it is unlimited.
     pub mtu: u32,
 }
 
-/// What a port's own side counts, since it was opened.
+/// The counters of a port since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Packets that came in and found no room: a full ring or queue.
+    /// Received packets that were dropped because a ring or queue was full.
     pub rx_dropped: u64,
-    /// Packets that came in malformed, or could not be read, and were left out.
+    /// Received packets that were malformed or could not be read, and were skipped.
     pub rx_errors: u64,
-    /// Times that the kernel or the device could not take more for now.
+    /// Number of times that the kernel or the device could not accept more frames.
     pub tx_full: u64,
-    /// Times that a super-packet or a partial checksum was refused.
+    /// Number of times that a super-packet or a partial checksum was refused.
     pub tx_refused: u64,
 }
 
 /// An open port.
 pub trait Port: Send + fmt::Debug {
-    /// The name of the port string that it was opened by ([`PortSpec::name`]).
+    /// Returns the port's name ([`PortSpec::name`]).
     fn name(&self) -> &str;
 
-    /// What it can do.
+    /// Returns the port's capabilities.
     fn capabilities(&self) -> Capabilities;
 
-    /// Where its packets start.
+    /// Returns the first header of the port's packets.
     fn layer(&self) -> Layer {
         Layer::Ethernet
     }
 
-    /// The interface's own hardware address, where it has one.
+    /// Returns the interface's hardware address, if it has one.
     fn hardware_address(&self) -> Option<[u8; 6]> {
         None
     }
 
-    /// The receive queues, one end each. They are handed out once: the next call gives none.
+    /// Returns the receiving ends, one per queue. Later calls return none.
     fn receivers(&mut self) -> Vec<Box<dyn Receive>>;
 
-    /// An end to send through; several may be open at a time, on different threads.
+    /// Opens a sending end. Several may be open at once, on different threads.
     ///
     /// # Errors
-    /// [`PortError`] if the system refuses another.
+    /// [`PortError`] if the system refuses another end.
     fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError>;
 
-    /// Its state now.
+    /// Returns the present state.
     fn state(&mut self) -> PortState;
 
-    /// What it counted so far, all queues together.
+    /// Returns the counters, summed over all queues.
     fn counters(&mut self) -> PortCounters;
 
-    /// How many packets each receive queue had no room for so far
-    /// ([`PortCounters::rx_dropped`]), in the order of the queues; empty where only all of them
-    /// together are known.
+    /// Returns the number of packets that each receive queue has dropped for lack of room
+    /// ([`PortCounters::rx_dropped`]), in queue order. Empty if only the sum is known.
     fn queue_drops(&mut self) -> Vec<u64> {
         Vec::new()
     }
@@ -149,28 +148,29 @@ pub trait Port: Send + fmt::Debug {
 
 /// The receiving end of one queue of a port.
 pub trait Receive: Send + fmt::Debug {
-    /// Appends the packets that are there, up to `limit`, and says how many. It never waits.
+    /// Appends the available packets, at most `limit`, and returns their number. Never blocks.
     ///
-    /// What arrives malformed is left out and counted.
+    /// Malformed packets are skipped and counted.
     ///
     /// # Errors
-    /// [`PortError`] if nothing more will come unless something changes: the interface is down or
-    /// gone.
+    /// [`PortError`] if no more packets can arrive until the state changes: the interface is down
+    /// or gone.
     fn poll(
         &mut self,
         packets: &mut Vec<RxPacket<Buffer>>,
         limit: usize,
     ) -> Result<usize, PortError>;
 
-    /// Gives the kernel the memory of all buffers back that have been dropped. Called after a
-    /// poll's packets are done, and before waiting: a ring with a full last slot counts as
-    /// readable.
+    /// Returns the memory of all dropped buffers to the kernel. Call it after a poll's packets are
+    /// processed, and before waiting: a ring whose last slot is full counts as readable.
     fn give_back(&mut self) {}
 
-    /// What becomes readable when packets arrive: for `poll` and `epoll`, level-triggered.
+    /// Returns the descriptor that becomes readable when packets arrive, for level-triggered `poll`
+    /// and `epoll`.
     fn readiness(&self) -> BorrowedFd<'_>;
 
-    /// Is more than half of its memory lent? Then whoever holds packets should let go of them.
+    /// Returns whether more than half of the memory is lent. Holders of packets should then release
+    /// them.
     fn is_crowded(&self) -> bool {
         false
     }
@@ -178,44 +178,44 @@ pub trait Receive: Send + fmt::Debug {
 
 /// The sending end of a port.
 pub trait Transmit: Send + fmt::Debug {
-    /// Sends the frames of `batch` from number `from` on, in order, until all are sent or one
-    /// cannot be. It never waits.
+    /// Sends the frames of `batch` in order, starting with number `from`, until one cannot be sent.
+    /// Never blocks.
     ///
-    /// Each frame has been made to fit [`Capabilities`]. When this returns, the port has no more
-    /// use for the bytes of what is sent.
+    /// The frames must respect [`Capabilities`]. After this returns, the port no longer needs the
+    /// bytes of the frames sent.
     fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress;
 
-    /// The number of the port's transmit queue that it sends by, from 0 on; 0 where the port has
-    /// one, or where somebody else chooses it, such as the kernel behind a packet socket.
+    /// Returns the number of the port's transmit queue in use, from 0. It is 0 if the port has one
+    /// queue, or if another component chooses, such as the kernel behind a packet socket.
     fn queue(&self) -> u16 {
         0
     }
 }
 
-/// How far sending came.
+/// The result of sending a batch.
 #[derive(Debug)]
 pub struct Progress {
-    /// How many frames were sent, from `from` on.
+    /// Number of frames sent, counted from `from`.
     pub sent: usize,
-    /// Why the next was not; `None` if all were.
+    /// Why the next frame was not sent; `None` if all were sent.
     pub stopped: Option<Stop>,
 }
 
-/// Why a frame was not sent.
+/// The reason why a frame was not sent.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Stop {
-    /// The queue is full: the same frame may be tried again later (`EAGAIN`, `ENOBUFS`).
+    /// The queue is full: the same frame may be sent later (`EAGAIN`, `ENOBUFS`).
     Full,
-    /// The frame was refused for what is asked to be done to it (`EINVAL`, `EIO` on a super-packet
-    /// or a partial checksum): in software it may pass.
+    /// The kernel refused a super-packet or partial checksum (`EINVAL`, `EIO`); completed in
+    /// software, the packet may pass.
     Offload(std::io::Error),
-    /// The frame is longer than the port takes (`EMSGSIZE`).
+    /// The frame is longer than the port accepts (`EMSGSIZE`).
     TooLong,
     /// The interface is down (`ENETDOWN`).
     Down,
-    /// The port is of no more use (`ENXIO`, `ENODEV`, `EBADFD`).
+    /// The port can no longer be used (`ENXIO`, `ENODEV`, `EBADFD`).
     Gone(PortError),
-    /// This frame was refused for another reason.
+    /// The frame was refused for another reason.
     Refused(std::io::Error),
 }

@@ -1,4 +1,4 @@
-//! From a port string to a port.
+//! Opening ports by their port strings.
 
 use super::packet::PacketPort;
 use super::replay::ReplayPort;
@@ -6,11 +6,11 @@ use super::tap::TapPort;
 use super::xdp::XdpPort;
 use super::{Port, PortError, PortKind, PortSpec, SpecError};
 
-/// Opens the port that a port string names, if the system has it: `memory:` and `nic:` are opened
-/// by the crate `superpacket-model`, which opens all others too.
+/// Opens the port that a port string names, if the system provides it. `memory:` and `nic:` ports
+/// are opened by the crate `superpacket-model`, which also opens all others.
 ///
 /// # Errors
-/// [`PortError`] says which port, what was tried, and why it failed.
+/// [`PortError`], with the port, the attempted action, and the cause.
 pub fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
     match spec.kind() {
         PortKind::Tap | PortKind::Tun => Ok(Box::new(TapPort::open(spec)?)),
@@ -21,10 +21,10 @@ pub fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
     }
 }
 
-/// Reads the options of a port string as [`open`] does, and opens nothing.
+/// Checks the options of a port string as [`open`] does, without opening the port.
 ///
 /// # Errors
-/// [`SpecError`] names the option that is not known or out of range.
+/// [`SpecError`], with the option that is unknown or out of range.
 pub fn check(spec: &PortSpec) -> Result<(), SpecError> {
     match spec.kind() {
         PortKind::Tap | PortKind::Tun => TapPort::check(spec),

@@ -1,8 +1,8 @@
-//! The bytes of what is about to be sent.
+//! The bytes of frames to be sent.
 //!
-//! One [`Outgoing`] serves all ports of a round: headers are copied into it, buffers move into it,
-//! and each port's [`TxBatch`](super::TxBatch) refers to both by number. So a packet flooded to
-//! three ports, whole to one and cut for two, lies in memory once.
+//! One [`Outgoing`] serves all ports of a round. Headers are copied into it, buffers move into it,
+//! and the [`TxBatch`](super::TxBatch) of each port refers to both by number. A packet flooded to
+//! three ports, whole to one and segmented for two, is therefore stored once.
 
 use std::ops::Range;
 
@@ -11,10 +11,10 @@ use superpacket::super_packet::SuperPacket;
 
 use super::Buffer;
 
-/// The bytes of everything that a round sends.
+/// The bytes of all frames sent in a round.
 #[derive(Debug, Default)]
 pub struct Outgoing {
-    /// Headers, tags, and what had to be copied.
+    /// Headers, tags, and all other copied bytes.
     pub(super) bytes: Vec<u8>,
     buffers: Vec<Buffer>,
     /// The pieces of the packet staged last.
@@ -22,13 +22,13 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Nothing.
+    /// Creates an empty `Outgoing`.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Prepares for frames made of `packet`: whole or in segments, for any number of batches. When
-    /// they are pushed, [`keep`](Self::keep) must follow.
+    /// Prepares for frames made of `packet`, whole or in segments, for any number of batches. After
+    /// they are pushed, call [`keep`](Self::keep).
     pub fn stage(&mut self, packet: &SuperPacket<'_, Buffer>) -> Staged {
         self.pieces.clear();
         let mut place = self.buffers.len() as u32;
@@ -48,24 +48,24 @@ impl Outgoing {
         Staged(())
     }
 
-    /// Takes the buffers of the staged packet, to be kept until [`clear`](Self::clear).
+    /// Takes over the buffers of the staged packet until [`clear`](Self::clear).
     pub fn keep(&mut self, _staged: Staged, packet: &mut SuperPacket<'_, Buffer>) {
         self.buffers.extend(packet.take_pieces().filter_map(|piece| piece.into_buffer()));
     }
 
-    /// Forgets all, and lets go of the buffers: every send has returned.
+    /// Removes all bytes and releases the buffers. Call it after all frames are sent.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.buffers.clear();
         self.pieces.clear();
     }
 
-    /// How many buffers are kept.
+    /// Returns the number of buffers kept.
     pub fn buffers(&self) -> usize {
         self.buffers.len()
     }
 
-    /// The bytes of a slice.
+    /// Returns the bytes of a slice.
     #[inline]
     pub fn slice(&self, slice: Slice) -> &[u8] {
         let bytes = if slice.place == Slice::OWN {
@@ -76,7 +76,7 @@ impl Outgoing {
         &bytes[slice.start as usize..][..slice.length()]
     }
 
-    /// Copies bytes.
+    /// Copies bytes, and returns the slice of the copy.
     pub(super) fn own(&mut self, bytes: &[u8]) -> Slice {
         let start = self.bytes.len() as u32;
         self.bytes.extend_from_slice(bytes);
@@ -84,12 +84,12 @@ impl Outgoing {
     }
 }
 
-/// A packet has been [staged](Outgoing::stage): frames of it may be pushed.
+/// Proof that a packet has been [staged](Outgoing::stage), so that its frames may be pushed.
 #[derive(Debug)]
 #[must_use]
 pub struct Staged(());
 
-/// A run of bytes in an [`Outgoing`].
+/// A contiguous range of bytes in an [`Outgoing`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     pub(super) place: u32,
@@ -98,17 +98,16 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// The place of bytes that lie in no buffer.
+    /// Value of `place` for copied bytes, which lie in no buffer.
     pub(super) const OWN: u32 = u32::MAX;
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub const fn length(self) -> usize {
         self.length as usize
     }
 
-    /// Does it lie where it was received, rather than in bytes that were made or copied for
-    /// sending?
+    /// Returns whether the bytes lie in the buffer in which they were received, and are not a copy.
     #[inline]
     pub const fn is_received(self) -> bool {
         self.place != Slice::OWN

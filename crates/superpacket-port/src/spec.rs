@@ -1,4 +1,4 @@
-//! Port strings: `name=kind:device?option=value&option=value`, the name or not.
+//! Port strings: `name=kind:device?option=value&option=value`, where the name is optional.
 
 mod error;
 mod name;
@@ -10,25 +10,25 @@ use std::str::FromStr;
 pub use error::SpecError;
 pub use options::SpecOptions;
 
-/// What a model NIC may be set to in a port string: all else behind one that wraps a port is an
-/// option of that port.
+/// The settings of a model NIC in a port string. All other options belong to the port that it
+/// wraps.
 pub const NIC_SETTINGS: [&str; 17] = [
     "page", "headroom", "copy", "csum", "vlan", "pad", "queues", "hash", "ring", "full", "mtu",
     "sg", "tx", "tso", "uso", "tunnels", "wire",
 ];
 
-/// The most model NICs around one another in a port string: each level takes stack wherever ports
-/// are parsed, opened and dropped.
-pub(crate) const MOST_NESTED: usize = 8;
+/// Maximum number of nested model NICs in a port string. Parsing, opening and dropping use stack
+/// space per level.
+pub(crate) const MAX_NESTED_NICS: usize = 8;
 
-/// The kinds of ports.
+/// The kind of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PortKind {
-    /// One end of a link in this process: `memory:NAME`; the second port of the same name is the
-    /// other end.
+    /// One end of a link within this process: `memory:NAME`. The second port with the same name is
+    /// the other end.
     Memory,
-    /// The model NIC: `nic:SETTING=VALUE,...@PORT`.
+    /// A model NIC: `nic:SETTING=VALUE,...@PORT`.
     Nic,
     /// A TAP device: `tap:tap0`.
     Tap,
@@ -54,7 +54,7 @@ impl PortKind {
         PortKind::Pcap,
     ];
 
-    /// What a port string of this kind starts with.
+    /// Returns the kind's name, with which its port strings begin.
     pub const fn name(self) -> &'static str {
         match self {
             PortKind::Memory => "memory",
@@ -74,7 +74,7 @@ impl fmt::Display for PortKind {
     }
 }
 
-/// A port string, taken apart.
+/// A parsed port string.
 ///
 /// ```
 /// use superpacket_port::{PortKind, PortSpec};
@@ -101,30 +101,29 @@ pub struct PortSpec {
 }
 
 impl PortSpec {
-    /// What the port is called everywhere: the name that it was given (`left=packet:eth0`), or else
-    /// its whole string.
+    /// Returns the port's name: the given name (`left=packet:eth0`), or the whole string.
     ///
-    /// A given name is 1 to 32 ASCII letters, digits, `-`, `_` and `.`, begins with a letter, and
-    /// is neither a kind of port nor a word of commands, as `all` is. So it has no colon, and is no
-    /// port's string.
+    /// A given name has 1 to 32 ASCII letters, digits, `-`, `_` and `.`, and begins with a letter.
+    /// It is neither a kind of port nor a word used by commands, such as `all`. Since it has no
+    /// colon, it is never a port string.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it was given a name.
+    /// Returns whether the port string gives a name.
     pub const fn is_named(&self) -> bool {
         self.is_named
     }
 
-    /// The port string without the name that it was given: `kind:device?option=value`.
+    /// Returns the port string without the given name: `kind:device?option=value`.
     pub fn string(&self) -> &str {
         &self.string
     }
 
-    /// The same port by this name.
+    /// Changes the port's name.
     ///
     /// # Errors
-    /// [`SpecError::Name`] says why no port can have it.
+    /// [`SpecError::Name`], with the reason why a port cannot have this name.
     pub fn with_name(self, name: &str) -> Result<Self, SpecError> {
         name::check(name).map_err(|problem| SpecError::Name {
             port: self.to_string(),
@@ -136,9 +135,11 @@ impl PortSpec {
         Ok(named)
     }
 
-    /// The same port, by the same name, with an option set to a value, or without it (`None`).
+    /// Returns this port string with an option set to `value`, or removed (`None`). The name is
+    /// kept.
     ///
-    /// Of a model NIC that wraps a port, what is no setting of the card is an option of that port.
+    /// In a model NIC that wraps a port, an option that is not a setting of the NIC belongs to the
+    /// wrapped port.
     ///
     /// ```
     /// use superpacket_port::PortSpec;
@@ -150,8 +151,8 @@ impl PortSpec {
     /// ```
     ///
     /// # Errors
-    /// [`SpecError::Option`]: there is no such option to be taken away, or no port string can say
-    /// it. Whether the port knows the option, [`check`](super::check) says.
+    /// [`SpecError::Option`] if the option to be removed does not exist, or if a port string cannot
+    /// contain it. Use [`check`](super::check) to find out whether the port knows the option.
     pub fn with_option(&self, key: &str, value: Option<&str>) -> Result<Self, SpecError> {
         let wrong = |problem: &str| {
             let option = value.map_or_else(|| key.to_owned(), |value| format!("{key}={value}"));
@@ -166,7 +167,7 @@ impl PortSpec {
                 (Some(place), Some(value)) => pairs[place].1 = value.to_owned(),
                 (Some(place), None) => drop(pairs.remove(place)),
                 (None, Some(value)) => pairs.push((key.to_owned(), value.to_owned())),
-                (None, None) => return Err(wrong("is not there to be taken away")),
+                (None, None) => return Err(wrong("is not set, so it cannot be removed")),
             }
         }
         let (begin, separator) = if self.kind == PortKind::Nic { ("", ",") } else { ("?", "&") };
@@ -181,7 +182,7 @@ impl PortSpec {
         let string = format!("{}:{}{begin}{options}{wrapped}", self.kind, self.device);
         let mut changed: PortSpec =
             string.parse().map_err(|_| wrong("cannot stand in a port string"))?;
-        // A sign that parts options, in one of them, makes another string.
+        // An option that contains a separator would produce another string.
         let strings = [&changed.inner, &inner].map(|inner| inner.as_deref().map(PortSpec::string));
         if changed.is_named
             || changed.device != self.device
@@ -195,22 +196,22 @@ impl PortSpec {
         Ok(changed)
     }
 
-    /// What kind of port.
+    /// Returns the kind of the port.
     pub const fn kind(&self) -> PortKind {
         self.kind
     }
 
-    /// The interface, device, link or file; empty for a model NIC.
+    /// Returns the interface, device, link or file; empty for a model NIC.
     pub fn device(&self) -> &str {
         &self.device
     }
 
-    /// Its options.
+    /// Returns the options.
     pub const fn options(&self) -> &SpecOptions {
         &self.options
     }
 
-    /// The port that a model NIC wraps; `None` for one that stands alone in memory, and for other
+    /// Returns the port that a model NIC wraps; `None` for a model NIC without one, and for other
     /// kinds.
     pub fn inner(&self) -> Option<&PortSpec> {
         self.inner.as_deref()
@@ -230,8 +231,8 @@ impl FromStr for PortSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        PortSpec::parse(text, MOST_NESTED).map_err(|error| match error {
-            // The part that was reached says nothing to who wrote the whole.
+        PortSpec::parse(text, MAX_NESTED_NICS).map_err(|error| match error {
+            // The error names the whole string, not the nested part.
             SpecError::Nested { .. } => SpecError::Nested { port: text.to_owned() },
             error => error,
         })
@@ -378,7 +379,7 @@ mod tests {
             error.contains("name \"left\" stands before a port in another: write it before nic:"),
             "{error}"
         );
-        // What is wrong behind a name is told with the whole string.
+        // An error after the name shows the whole string.
         for (text, says) in [
             ("left=eth0", "starts with no kind"),
             ("left=tap:", "names no interface"),
@@ -423,7 +424,7 @@ mod tests {
                 (string, spec.name(), spec.is_named()),
                 "{text}"
             );
-            // What it says is what is read of it.
+            // A parsed port string is printed unchanged.
             let read: PortSpec = string.parse().expect(string);
             assert_eq!(
                 (read.kind(), read.device(), read.inner()),
@@ -440,7 +441,7 @@ mod tests {
                 "left=packet:eth0",
                 "ring",
                 None,
-                "port \"left=packet:eth0\": option \"ring\" is not there to be taken away",
+                "port \"left=packet:eth0\": option \"ring\" is not set, so it cannot be removed",
             ),
             (
                 "packet:eth0",
@@ -465,7 +466,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_named() {
-        let deepest = format!("{}tap:t", "nic:@".repeat(MOST_NESTED));
+        let deepest = format!("{}tap:t", "nic:@".repeat(MAX_NESTED_NICS));
         assert_eq!(deepest.parse::<PortSpec>().map(|spec| spec.to_string()), Ok(deepest));
         for (text, says) in [
             ("eth0", "starts with no kind"),
@@ -474,7 +475,10 @@ mod tests {
             ("tap:t?queues", "has no value"),
             ("tap:t?queues=1&queues=2", "is there twice"),
             ("nic:page=4k@eth0", "starts with no kind"),
-            (&format!("{}tap:t", "nic:@".repeat(MOST_NESTED + 1)), "nests more than 8 model NICs"),
+            (
+                &format!("{}tap:t", "nic:@".repeat(MAX_NESTED_NICS + 1)),
+                "nests more than 8 model NICs",
+            ),
             (&"nic:@".repeat(100_000), "nests more than 8 model NICs"),
             (&"nic:@left=".repeat(100_000), "nests more than 8 model NICs"),
         ] {

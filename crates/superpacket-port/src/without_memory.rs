@@ -1,12 +1,12 @@
-//! Tests of what happens where there is no memory: in a process of their own, since a limit is of
-//! the whole process.
+//! Tests of behaviour without memory. Each runs in a separate process, since memory limits apply to
+//! whole processes.
 
 use std::fs;
 use std::process::Command;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// Runs the test of this name once more, in a process of its own. False: this is that process.
+/// Runs the test `name` again in a child process. Returns `false` in that process.
 pub(crate) fn is_run_in_a_child(name: &str) -> bool {
     const CHILD: &str = "SUPERPACKET_TEST_WITHOUT_MEMORY";
     if std::env::var_os(CHILD).is_some() {
@@ -22,7 +22,7 @@ pub(crate) fn is_run_in_a_child(name: &str) -> bool {
     true
 }
 
-/// Lets the process have so many bytes of addresses more than it has.
+/// Limits the process's address space to `more` bytes above its present size.
 pub(crate) fn limit_memory(more: u64) {
     let status = fs::read_to_string("/proc/self/status").expect("lives");
     let line =
@@ -31,7 +31,7 @@ pub(crate) fn limit_memory(more: u64) {
     setrlimit(Resource::As, Rlimit { current: Some(has + more), maximum: None }).expect("lowered");
 }
 
-/// Takes what a limit leaves, also what the allocator has in reserve.
+/// Allocates all memory that the limit leaves, including the allocator's reserve.
 #[allow(dead_code, reason = "not all tests need it")]
 pub(crate) fn take_all_memory() -> Vec<Vec<u8>> {
     let mut held: Vec<Vec<u8>> = Vec::with_capacity(1 << 16);

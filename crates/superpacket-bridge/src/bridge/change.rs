@@ -227,7 +227,10 @@ mod tests {
         for (refused, says) in [
             (change(&[("slots", Some("none"))], &[&off]), "option \"slots=none\" takes a number"),
             (change(&[("mode", Some("1"))], &[&off]), "option \"mode=1\" is not known"),
-            (change(&[("full", None)], &[&off]), "option \"full\" is not there to be taken away"),
+            (
+                change(&[("full", None)], &[&off]),
+                "option \"full\" is not set, so it cannot be removed",
+            ),
             (
                 change(
                     &[("slots", None)],

@@ -1,7 +1,7 @@
-//! The byte order of a capture file's own fields.
+//! Byte order of the numbers in a capture file's own fields.
 
-/// The order of the bytes in a capture file's own numbers (never of the packets inside, which are
-/// big endian).
+/// The byte order of the numbers in a capture file's own fields. Numbers in the captured packets
+/// are always big endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ByteOrder {
     /// Least significant byte first.
@@ -11,10 +11,11 @@ pub enum ByteOrder {
 }
 
 impl ByteOrder {
-    /// The byte order of the machine this runs on.
+    /// The byte order of the machine that runs this program.
     pub const NATIVE: Self = if cfg!(target_endian = "big") { Self::Big } else { Self::Little };
 
-    /// The number at `offset`. Panics if `bytes` is shorter: callers have checked the length.
+    /// Returns the number at `offset`. Panics if `bytes` is too short; callers have checked the
+    /// length.
     #[inline]
     pub(super) fn u16_at(self, bytes: &[u8], offset: usize) -> u16 {
         let bytes = [bytes[offset], bytes[offset + 1]];
@@ -24,7 +25,8 @@ impl ByteOrder {
         }
     }
 
-    /// The number at `offset`. Panics if `bytes` is shorter: callers have checked the length.
+    /// Returns the number at `offset`. Panics if `bytes` is too short; callers have checked the
+    /// length.
     #[inline]
     pub(super) fn u32_at(self, bytes: &[u8], offset: usize) -> u32 {
         let bytes: [u8; 4] = bytes[offset..offset + 4].try_into().expect("a slice of 4 bytes");

@@ -1,4 +1,4 @@
-//! Compresses a capture's bytes on their way into the destination.
+//! Compression of a capture's bytes before they reach their destination.
 
 use std::cell::RefCell;
 use std::io::{self, Cursor, ErrorKind, Read, Write};
@@ -9,23 +9,23 @@ use flate2::write::GzEncoder;
 use ruzstd::encoding::{CompressionLevel, FrameCompressor};
 
 use super::Compression;
-use super::destination::Destination;
+use super::destination::OutputDestination;
 
-/// The most bytes that go to the zstd encoder at a time.
+/// Maximum number of bytes passed to the zstd encoder at once.
 const ZSTD_PIECE_LENGTH: usize = 256 * 1024;
 
-/// Pieces that may wait for the zstd encoder.
+/// Maximum number of pieces queued for the zstd encoder.
 const ZSTD_PIECES_IN_FLIGHT: usize = 2;
 
-/// Compresses into a destination, or writes plainly.
+/// A compressing or plain writer into a destination.
 pub(super) enum Encoder {
-    Plain(Destination),
-    Gzip(GzEncoder<Destination>),
+    Plain(OutputDestination),
+    Gzip(GzEncoder<OutputDestination>),
     Zstd(ZstdEncoder),
 }
 
 impl Encoder {
-    pub(super) fn new(destination: Destination, compression: Compression) -> Self {
+    pub(super) fn new(destination: OutputDestination, compression: Compression) -> Self {
         match compression {
             Compression::None => Self::Plain(destination),
             Compression::Gzip => {
@@ -43,18 +43,18 @@ impl Encoder {
         }
     }
 
-    /// Writes out what it holds, as far as the compression lets it go.
+    /// Writes buffered data out, as far as the compression format allows.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Plain(destination) => destination.flush(),
             Self::Gzip(encoder) => encoder.flush(),
-            // Its thread writes what makes a block.
+            // The encoder's thread writes whole blocks only.
             Self::Zstd(_) => Ok(()),
         }
     }
 
-    /// Ends the compressed stream and gives the destination back.
-    pub(super) fn finish(self) -> io::Result<Destination> {
+    /// Ends the compressed stream and returns the destination.
+    pub(super) fn finish(self) -> io::Result<OutputDestination> {
         match self {
             Self::Plain(destination) => Ok(destination),
             Self::Gzip(encoder) => encoder.finish(),
@@ -63,35 +63,35 @@ impl Encoder {
     }
 }
 
-/// Compresses into one zstd frame, in a thread of its own: the encoder pulls its input until that
-/// ends, which is the wrong way round for a writer. (A frame for each piece would need no thread,
-/// but Wireshark reads only the first.)
+/// Compresses into one zstd frame in a separate thread, since the encoder pulls its input, whereas
+/// callers push it. A frame per piece would need no thread, but Wireshark reads only the first
+/// frame.
 pub(super) struct ZstdEncoder {
-    /// `None` once ended.
+    /// The channel to the worker; `None` after the end.
     pieces: Option<SyncSender<Vec<u8>>>,
-    worker: Option<JoinHandle<io::Result<Destination>>>,
+    worker: Option<JoinHandle<io::Result<OutputDestination>>>,
 }
 
 impl ZstdEncoder {
-    fn new(destination: Destination) -> Self {
+    fn new(destination: OutputDestination) -> Self {
         let (pieces, received) = sync_channel(ZSTD_PIECES_IN_FLIGHT);
         let worker = std::thread::spawn(move || compress(received, destination));
         Self { pieces: Some(pieces), worker: Some(worker) }
     }
 
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // Long frames go in parts, so that what waits stays small.
+        // Long frames are sent in parts, so that little memory waits in the channel.
         for part in bytes.chunks(ZSTD_PIECE_LENGTH) {
             match &self.pieces {
                 Some(pieces) if pieces.send(part.to_vec()).is_ok() => {}
-                // The worker stops before its time only because of an error.
+                // The worker ends early only after an error.
                 _ => return Err(self.end().err().unwrap_or_else(|| ErrorKind::BrokenPipe.into())),
             }
         }
         Ok(())
     }
 
-    fn end(&mut self) -> io::Result<Destination> {
+    fn end(&mut self) -> io::Result<OutputDestination> {
         self.pieces = None;
         let stopped = || io::Error::other("the zstd encoder stopped");
         self.worker.take().ok_or_else(stopped)?.join().map_err(|_| stopped())?
@@ -100,12 +100,15 @@ impl ZstdEncoder {
 
 impl Drop for ZstdEncoder {
     fn drop(&mut self) {
-        // The destination is the worker's: only when it has ended is an unfinished file removed.
+        // The worker owns the destination. An unfinished file is removed only after it has ended.
         drop(self.end());
     }
 }
 
-fn compress(pieces: Receiver<Vec<u8>>, destination: Destination) -> io::Result<Destination> {
+fn compress(
+    pieces: Receiver<Vec<u8>>,
+    destination: OutputDestination,
+) -> io::Result<OutputDestination> {
     let failure = RefCell::new(None);
     let mut compressor = FrameCompressor::new(CompressionLevel::Fastest);
     compressor.set_source(Pieces { pieces, current: Cursor::default(), failure: &failure });
@@ -119,7 +122,7 @@ fn compress(pieces: Receiver<Vec<u8>>, destination: Destination) -> io::Result<D
     }
 }
 
-/// The pieces received, as one stream; it ends early after a failure.
+/// The received pieces as one stream, which ends early after a failure.
 struct Pieces<'a> {
     pieces: Receiver<Vec<u8>>,
     current: Cursor<Vec<u8>>,
@@ -141,9 +144,9 @@ impl Read for Pieces<'_> {
     }
 }
 
-/// Keeps the first error and takes the rest in silence: the encoder would panic.
+/// A writer that keeps the first error and discards everything after it: the encoder would panic.
 struct Drain<'a> {
-    destination: Destination,
+    destination: OutputDestination,
     failure: &'a RefCell<Option<io::Error>>,
 }
 

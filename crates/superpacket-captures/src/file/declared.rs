@@ -1,12 +1,12 @@
-//! What the writers of both containers remember of an interface, and why they refuse a frame.
+//! Interface data kept by both capture writers, and the errors of writing one frame.
 
 use std::io;
 
 use super::{Interface, LinkType, TimeResolution};
 
-/// What the writer remembers of an interface.
+/// The properties of an interface that a writer keeps.
 #[derive(Clone, Copy)]
-pub(super) struct Declared {
+pub(super) struct DeclaredInterface {
     pub(super) link_type: LinkType,
     pub(super) pcap_flags: u16,
     pub(super) resolution: TimeResolution,
@@ -14,7 +14,7 @@ pub(super) struct Declared {
     snap_length: u32,
 }
 
-impl Declared {
+impl DeclaredInterface {
     pub(super) fn new(interface: &Interface) -> Self {
         Self {
             link_type: interface.link_type,
@@ -25,28 +25,28 @@ impl Declared {
         }
     }
 
-    /// Whether a frame of `length` bytes is within the snap length written.
+    /// Returns whether a frame of `length` bytes fits the snap length written.
     pub(super) fn holds(&self, length: u32) -> bool {
         self.snap_length == 0 || length <= self.snap_length
     }
 }
 
-/// The snap length written for an interface that had `captured`: libpcap's `MAXIMUM_SNAPLEN` at
-/// least, since a super-packet is longer than the frames it was made from. 0 means no limit and
-/// stays.
+/// Returns the snap length to write for an interface captured with snap length `captured`. It is at
+/// least libpcap's `MAXIMUM_SNAPLEN`, since super-packets are longer than the frames they were made
+/// from. 0 means no limit and is kept.
 pub(super) fn snap_length(captured: u32) -> u32 {
     const MAXIMUM_SNAPLEN: u32 = 262_144;
     if captured == 0 { 0 } else { captured.max(MAXIMUM_SNAPLEN) }
 }
 
-/// Why a frame cannot be written.
-pub(super) enum Refusal {
+/// The reason why a frame cannot be written.
+pub(super) enum FrameRefusal {
     Io(io::Error),
     Time,
     LinkType { first: LinkType },
 }
 
-impl From<io::Error> for Refusal {
+impl From<io::Error> for FrameRefusal {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }

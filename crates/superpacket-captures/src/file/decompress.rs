@@ -1,4 +1,4 @@
-//! Finds out how a stream is compressed, from its first bytes, and decodes it.
+//! Detection of a stream's compression from its first bytes, and decompression.
 
 use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
 
@@ -11,14 +11,14 @@ use super::Compression;
 const GZIP_MAGIC: [u8; 2] = [0x1F, 0x8B];
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 
-/// The largest zstd window decoded, in bytes: what RFC 8878 section 3.1.1.1.2 recommends every
-/// decoder to support. Its ring of twice that is the largest thing one field of a zstd file can
-/// make us allocate.
+/// Largest zstd window accepted, in bytes, as recommended in RFC 8878 section 3.1.1.1.2. The
+/// decoder allocates twice that, which is the largest allocation that one field of a file can
+/// cause.
 const MAX_ZSTD_WINDOW: u64 = 8 << 20;
 
 const COMPRESSED_BUFFER: usize = 128 * 1024;
 
-/// Reads the first bytes of `input` and returns the decoded stream, and how it is compressed.
+/// Reads the first bytes of `input`; returns the decoded stream and its compression.
 pub(super) fn decompress(
     mut input: Box<dyn Read + Send>,
 ) -> io::Result<(Box<dyn Read + Send>, Compression)> {
@@ -40,15 +40,16 @@ pub(super) fn decompress(
     Ok((decoded, compression))
 }
 
-/// 0x184D2A50 to 0x184D2A5F, little endian: a zstd file may begin with a frame to be skipped.
+/// Returns whether this is the magic number of a skippable zstd frame: 0x184D2A50 to 0x184D2A5F,
+/// little endian. A zstd file may begin with one.
 fn is_skippable(magic: &[u8]) -> bool {
     matches!(magic, [0x50..=0x5F, 0x2A, 0x4D, 0x18])
 }
 
-/// Decodes gzip members one after the other (RFC 1952, section 2.2). What follows the last one and
-/// is none is an error that says so.
+/// Decodes consecutive gzip members (RFC 1952, section 2.2). Other data after the last member is an
+/// error.
 struct GzipMembers<R> {
-    /// `None` once the end or an error was met.
+    /// The current member; `None` after the end or an error.
     member: Option<GzDecoder<BufReader<Counting<R>>>>,
 }
 
@@ -67,7 +68,7 @@ impl<R: Read> GzipMembers<R> {
         if head[..compared] != GZIP_MAGIC[..compared] {
             let head = &head[..head.len().min(8)];
             let message = format!(
-                "the gzip stream ends at byte {place} of the compressed file, and what follows is none: {head:02x?}..."
+                "the gzip stream ends at byte {place} of the compressed file, but other data follows: {head:02x?}..."
             );
             return Err(io::Error::new(ErrorKind::InvalidData, message));
         }
@@ -91,7 +92,7 @@ impl<R: Read> Read for GzipMembers<R> {
     }
 }
 
-/// Counts what is read.
+/// A reader that counts the bytes read.
 struct Counting<R> {
     input: R,
     bytes: u64,
@@ -105,12 +106,13 @@ impl<R: Read> Read for Counting<R> {
     }
 }
 
-/// Decodes zstd frames one after the other, skipping skippable ones.
+/// Decodes consecutive zstd frames, and ignores skippable ones.
 struct ZstdFrames<R> {
-    source: EndNoting<BufReader<R>>,
+    source: EndDetector<BufReader<R>>,
     decoder: FrameDecoder,
     in_frame: bool,
-    /// The input ended within the frame: what was decoded is delivered, then the end is an error.
+    /// Whether the input ended within the frame. The data decoded so far is delivered before the
+    /// error.
     cut: bool,
 }
 
@@ -119,11 +121,11 @@ impl<R: Read> ZstdFrames<R> {
         let mut decoder = FrameDecoder::new();
         decoder.set_max_window_size(MAX_ZSTD_WINDOW);
         let source =
-            EndNoting { input: BufReader::with_capacity(COMPRESSED_BUFFER, input), ended: false };
+            EndDetector { input: BufReader::with_capacity(COMPRESSED_BUFFER, input), ended: false };
         Self { source, decoder, in_frame: false, cut: false }
     }
 
-    /// Reads a frame's header; `false` at the end of the stream.
+    /// Reads a frame's header; returns `false` at the end of the stream.
     fn next_frame(&mut self) -> io::Result<bool> {
         loop {
             if self.source.input.fill_buf()?.is_empty() {
@@ -151,9 +153,9 @@ impl<R: Read> ZstdFrames<R> {
         match self.decoder.decode_blocks(&mut self.source, one) {
             Ok(_) => Ok(()),
             Err(_) if self.source.ended => {
-                // The decoder keeps back as much as its window until the frame's last block. An
-                // empty last block (RFC 8878 section 3.1.1.2), with a checksum that nobody looks
-                // at, makes it give out what it has.
+                // The decoder holds back up to one window of data until the frame's last block. An
+                // artificial empty last block (RFC 8878 section 3.1.1.2), whose checksum is not
+                // verified, makes it release the data.
                 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
                 self.cut = true;
                 let one = BlockDecodingStrategy::UptoBlocks(1);
@@ -166,7 +168,7 @@ impl<R: Read> ZstdFrames<R> {
         }
     }
 
-    /// The decoder wraps the end of the stream in its own errors.
+    /// Converts the decoder's errors, which also wrap the end of the stream.
     fn explain(&self, error: &FrameDecoderError) -> io::Error {
         match error {
             FrameDecoderError::WindowSizeTooBig { requested, max } => io::Error::new(
@@ -216,13 +218,13 @@ impl<R: Read> Read for ZstdFrames<R> {
     }
 }
 
-/// Remembers that the end of the input was met.
-struct EndNoting<R> {
+/// A reader that records whether the end of the input was reached.
+struct EndDetector<R> {
     input: R,
     ended: bool,
 }
 
-impl<R: Read> Read for EndNoting<R> {
+impl<R: Read> Read for EndDetector<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(buffer)?;
         self.ended |= read == 0 && !buffer.is_empty();

@@ -1,8 +1,8 @@
-//! Places that output goes to. A file gets its name only when it is complete; devices and pipes are
-//! written to directly.
+//! Destinations of output. A file gets its name only when it is complete; devices and pipes are
+//! written directly.
 //!
-//! Others may be able to write in the output's directory. So nothing here trusts a path twice:
-//! modes are set through descriptors, and a symbolic link is read through a descriptor too.
+//! Other users may be able to write to the output's directory, so no path is trusted twice. Modes
+//! are set, and symbolic links read, through file descriptors.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -11,24 +11,31 @@ use std::sync::{Mutex, PoisonError};
 
 use tempfile::NamedTempFile;
 
+<<<<<<< HEAD:crates/superpacket-captures/src/file/destination.rs
 /// The kind of thing that an output path names.
 #[doc(hidden)]
 pub enum OutputPlace {
     /// `-`.
+=======
+/// The type of the file that an output path names.
+#[doc(hidden)]
+pub enum OutputPlace {
+    /// Standard output (`-`).
+>>>>>>> w/io:crates/superpacket-port/src/capture/destination.rs
     StandardOutput,
     /// An existing pipe, device or socket, which is opened and not replaced.
     Special,
-    /// A regular file, or none yet.
+    /// A regular file, which need not exist yet.
     File {
-        /// The file's path, behind all symbolic links of the last component.
+        /// The file's path, with symbolic links of the last component resolved.
         path: PathBuf,
-        /// The file that is replaced, if there is one.
+        /// The file to be replaced, if it exists.
         old: Option<Metadata>,
     },
 }
 
 impl OutputPlace {
-    /// Looks up `path`, and follows the symbolic links that belong to the user or to root.
+    /// Looks up `path`. Follows symbolic links that belong to the user or to root.
     ///
     /// # Errors
     /// If `path` is a directory, or a symbolic link of another user, or cannot be looked up.
@@ -41,7 +48,7 @@ impl OutputPlace {
             Ok(metadata) if metadata.is_dir() => return Err(ErrorKind::IsADirectory.into()),
             Ok(metadata) if !metadata.is_file() => return Ok(Self::Special),
             Ok(_) => Some(fs::symlink_metadata(&behind)?),
-            // What a symbolic link names will be created, and the link stays.
+            // A missing target of a symbolic link will be created; the link stays.
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
@@ -52,12 +59,19 @@ impl OutputPlace {
     }
 }
 
-/// Opens what [`OutputPlace::Special`] stands for.
+/// Opens the path of an [`OutputPlace::Special`].
 ///
 /// # Errors
+<<<<<<< HEAD:crates/superpacket-captures/src/file/destination.rs
 /// If it cannot be opened, or if a regular file has taken its place: this would be written over.
 #[doc(hidden)]
 pub fn open_special(path: &Path, options: &OpenOptions) -> io::Result<File> {
+=======
+/// If it cannot be opened, or has meanwhile been replaced by a regular file, which would be
+/// overwritten.
+#[doc(hidden)]
+pub fn open_special(path: &Path, options: &OpenOptions) -> io::Result<File> {
+>>>>>>> w/io:crates/superpacket-port/src/capture/destination.rs
     let file = options.open(path)?;
     if file.metadata()?.is_file() { Err(replaced()) } else { Ok(file) }
 }
@@ -66,17 +80,17 @@ fn replaced() -> io::Error {
     io::Error::other("another process replaced it while it was opened")
 }
 
-/// The end of an output's way.
-pub(super) enum Destination {
+/// The final consumer of an output's bytes.
+pub(super) enum OutputDestination {
     /// A file that is renamed when it is complete.
     File(Unfinished),
-    /// Anything else: a pipe, a device, standard output.
+    /// Any other destination: a pipe, a device, or standard output.
     Stream(Box<dyn Write + Send>),
 }
 
-impl Destination {
-    /// Creates a temporary file beside `path`, or opens `path` itself where it exists and is no
-    /// regular file; `-` is standard output.
+impl OutputDestination {
+    /// Creates a temporary file next to `path`, or opens `path` if it exists and is not a regular
+    /// file; `-` is standard output.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         match OutputPlace::find(path)? {
             OutputPlace::StandardOutput => standard_output().map(Self::Stream),
@@ -97,7 +111,7 @@ impl Destination {
     }
 }
 
-impl Write for Destination {
+impl Write for OutputDestination {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::File(file) => file.file.write(bytes),
@@ -113,14 +127,14 @@ impl Write for Destination {
     }
 }
 
-/// Returns the path behind a chain of symbolic links, whose last file need not exist.
+/// Resolves a chain of symbolic links; the final file need not exist.
 fn behind_links(path: &Path) -> io::Result<PathBuf> {
-    /// As many as Linux follows (`MAXSYMLINKS`).
-    const MOST_LINKS: usize = 40;
+    /// Maximum number of links followed, as in Linux (`MAXSYMLINKS`).
+    const MAX_LINKS: usize = 40;
     let mut path = path.to_owned();
-    for _ in 0..=MOST_LINKS {
+    for _ in 0..=MAX_LINKS {
         match link_target(&path)? {
-            // Relative to the link's own directory, unless it is absolute.
+            // A relative target starts at the link's directory.
             Some(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
             None => return Ok(path),
         }
@@ -128,10 +142,10 @@ fn behind_links(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many symbolic links"))
 }
 
-/// Returns what the symbolic link at `path` names, or `None` if there is no link.
+/// Returns the target of the symbolic link at `path`, or `None` if this is no link.
 ///
 /// # Errors
-/// If the link belongs to neither the user nor root: whoever made it would choose the file that is
+/// If the link belongs to neither the user nor root: another user could choose the file to be
 /// replaced.
 #[cfg(target_os = "linux")]
 fn link_target(path: &Path) -> io::Result<Option<PathBuf>> {
@@ -140,7 +154,7 @@ fn link_target(path: &Path) -> io::Result<Option<PathBuf>> {
     use rustix::fs::{FileType, Mode, OFlags, fstat, open, readlinkat};
     use rustix::io::Errno;
 
-    // Owner and target are read from one descriptor, since the link may be replaced at any time.
+    // Owner and target are read through one descriptor, since the link may be replaced at any time.
     let link = match open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
         Ok(link) => link,
         Err(Errno::NOENT) => return Ok(None),
@@ -162,22 +176,22 @@ fn link_target(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(Some(std::ffi::OsString::from_vec(target.into_bytes()).into()))
 }
 
-/// Returns what the symbolic link at `path` names, or `None` if there is no link.
+/// Returns the target of the symbolic link at `path`, or `None` if this is no link.
 #[cfg(not(target_os = "linux"))]
 fn link_target(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(fs::read_link(path).ok())
 }
 
-/// A file being written under a temporary name in its own directory; removed unless finished.
+/// A file written under a temporary name in its directory, and removed unless finished.
 pub(super) struct Unfinished {
     file: NamedTempFile,
     path: PathBuf,
-    _listed: Listed,
+    _listed: UnfinishedEntry,
 }
 
 impl Unfinished {
-    /// Creates the temporary file (`O_EXCL`, a random name). A new file gets the mode that the
-    /// umask gives. One that replaces `old` begins with 0600 and then gets its mode.
+    /// Creates the temporary file (`O_EXCL`, a random name). Without `old`, its mode follows the
+    /// umask. A file that replaces `old` begins with mode 0600 and then takes over the old mode.
     fn create(path: PathBuf, old: Option<&Metadata>) -> io::Result<Self> {
         let directory = path.parent().unwrap_or(Path::new(""));
         if path.file_name().is_none() {
@@ -200,7 +214,7 @@ impl Unfinished {
         if let Some(old) = old {
             take_mode(file.as_file(), old)?;
         }
-        let listed = Listed::new(file.path());
+        let listed = UnfinishedEntry::new(file.path());
         Ok(Self { file, path, _listed: listed })
     }
 
@@ -211,44 +225,44 @@ impl Unfinished {
     }
 }
 
-/// Gives `file` the access bits of the `old` file that it replaces. Set-id and sticky bits are
-/// never taken over.
+/// Copies the access bits of the `old` file to the `file` that replaces it. Set-id and sticky bits
+/// are never copied.
 #[cfg(unix)]
 fn take_mode(file: &File, old: &Metadata) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 
     let new = file.metadata()?;
     let mut mode = old.mode() & 0o777;
-    // A new file belongs to the user. Another user's file must not say who may write to it.
+    // The new file belongs to the user. Another user's file must not decide who may write to it.
     if old.uid() != new.uid() {
         mode &= !0o022;
     } else if old.gid() != new.gid() && fchown(file, None, Some(old.gid())).is_err() {
-        // The old file's bits were for a group that this file cannot have.
+        // The group bits were meant for a group that this file cannot have.
         mode &= !0o070;
     }
-    // Where the file system refuses this (FAT), the mode is the mount's.
+    // Where the file system does not support this (FAT), the mount decides the mode.
     let _ = file.set_permissions(PermissionsExt::from_mode(mode));
     Ok(())
 }
 
-/// A file's place among the [`UNFINISHED`].
-struct Listed(PathBuf);
+/// A file's entry in [`UNFINISHED`], removed when dropped.
+struct UnfinishedEntry(PathBuf);
 
-impl Listed {
+impl UnfinishedEntry {
     fn new(path: &Path) -> Self {
         UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
-        Listed(path.to_owned())
+        UnfinishedEntry(path.to_owned())
     }
 }
 
-impl Drop for Listed {
+impl Drop for UnfinishedEntry {
     fn drop(&mut self) {
         UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| *path != self.0);
     }
 }
 
-/// Standard output without the line buffer of [`io::stdout`], which would search every block for a
-/// line's end.
+/// Returns standard output without the line buffer of [`io::stdout`], which would search every
+/// block for a line end.
 fn standard_output() -> io::Result<Box<dyn Write + Send>> {
     #[cfg(unix)]
     {
@@ -266,28 +280,27 @@ fn standard_output() -> io::Result<Box<dyn Write + Send>> {
     }
 }
 
-/// Writes a complete file as captures are written: under a temporary name first, or directly into a
-/// device or pipe.
+/// Writes a complete file: first under a temporary name, unless `path` is a device or pipe.
 ///
-/// A file that replaces another takes over its access bits (`0o777`): all of them if the old file
-/// belongs to the user, and no write permission for group and others if it does not. A new file
-/// gets the mode that the umask gives. On Linux, a symbolic link is followed if it belongs to the
-/// user or to root; the file behind it is replaced and the link stays.
+/// If the file replaces another of the same user, it takes over all access bits (`0o777`). From
+/// another user's file it takes no write permission for group and others. The mode of a new file
+/// follows the umask. On Linux, a symbolic link is followed if it belongs to the user or to root;
+/// the file behind it is replaced and the link stays.
 ///
 /// # Errors
-/// If the file cannot be written, or on Linux if `path` is a symbolic link of another user; an
-/// existing file is left as it was.
+/// If the file cannot be written, or on Linux if `path` is another user's symbolic link. An
+/// existing file is then unchanged.
 pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
-    let mut destination = Destination::create(path.as_ref())?;
+    let mut destination = OutputDestination::create(path.as_ref())?;
     destination.write_all(bytes)?;
     destination.finish()
 }
 
-/// Opens `path` for a file that others may read while it grows. An empty file takes the place of
-/// the old one at once, by the rules of [`write_file`]; `-` is standard output.
+/// Opens `path` for a file that others may read while it grows. An empty file replaces the old one
+/// at once, by the rules of [`write_file`]; `-` is standard output.
 ///
 /// # Errors
-/// As [`write_file`] when it begins.
+/// As for [`write_file`].
 #[cfg(unix)]
 pub fn replace_file(path: impl AsRef<Path>) -> io::Result<File> {
     use std::os::fd::AsFd;
@@ -302,12 +315,12 @@ pub fn replace_file(path: impl AsRef<Path>) -> io::Result<File> {
     }
 }
 
-/// Checks whether [`write_file`] can begin to write to `path`, for a program that works long before
-/// it writes. Nothing is left behind. Pipes and devices are not opened, since this may block, or
+/// Checks whether [`write_file`] could start writing to `path`, so that a program can fail before
+/// long work. No file is left behind. Pipes and devices are not opened, since that may block, or
 /// end their reader's input.
 ///
 /// # Errors
-/// As [`write_file`] when it begins.
+/// As for [`write_file`].
 pub fn can_write_file(path: impl AsRef<Path>) -> io::Result<()> {
     match OutputPlace::find(path.as_ref())? {
         OutputPlace::StandardOutput | OutputPlace::Special => Ok(()),
@@ -315,24 +328,24 @@ pub fn can_write_file(path: impl AsRef<Path>) -> io::Result<()> {
     }
 }
 
-/// Temporary files that are being written in this process.
+/// Paths of the temporary files that this process is writing.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Removes the temporary files of all writers of this process: for a program that is about to end
-/// on a signal, and so runs no destructors.
+/// Removes the temporary files of all writers of this process. A program calls this when it ends on
+/// a signal and runs no destructors.
 pub fn remove_unfinished() {
     for path in UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-        // Nobody is left to be told.
+        // The process is ending: an error cannot be reported.
         let _ = fs::remove_file(path);
     }
 }
 
-/// Whether two paths name the same existing file, through links of any kind, so that writing one
-/// would destroy the other. `-` names the file that standard input is read from, if it is one (on
-/// Unix). On systems other than Unix, hard links are not recognized.
+/// Returns whether two paths name the same existing file, through links of any kind, so that
+/// writing one would destroy the other. On Unix, `-` names the file that standard input is read
+/// from. On other systems, hard links are not recognized.
 ///
 /// # Errors
-/// If a path exists but cannot be looked at.
+/// If a path exists but cannot be inspected.
 pub fn same_file(a: impl AsRef<Path>, b: impl AsRef<Path>) -> io::Result<bool> {
     let (Some(a), Some(b)) = (identity(a.as_ref())?, identity(b.as_ref())?) else {
         return Ok(false);
@@ -383,8 +396,8 @@ pub(super) mod tests {
     #[test]
     fn a_directory_and_a_missing_directory_are_errors() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(Destination::create(directory.path()).is_err());
-        assert!(Destination::create(&directory.path().join("absent/out")).is_err());
+        assert!(OutputDestination::create(directory.path()).is_err());
+        assert!(OutputDestination::create(&directory.path().join("absent/out")).is_err());
     }
 
     #[cfg(unix)]
@@ -402,7 +415,7 @@ pub(super) mod tests {
         assert!(!same_file(at("a"), at("b")).unwrap());
         assert!(!same_file(at("a"), at("absent")).unwrap());
         assert!(!same_file("-", "-").unwrap());
-        let destination = Destination::create(&at("soft")).unwrap();
+        let destination = OutputDestination::create(&at("soft")).unwrap();
         destination.finish().unwrap();
         assert!(fs::symlink_metadata(at("soft")).unwrap().is_symlink(), "the link stays");
         assert_eq!(fs::read(at("a")).unwrap(), b"", "the file behind it is replaced");
@@ -415,7 +428,7 @@ pub(super) mod tests {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         fs::create_dir(at("other")).unwrap();
-        // A relative link to another directory, through one with an absolute path.
+        // A relative link to another directory, whose target is an absolute link.
         symlink("other/next", at("first")).unwrap();
         symlink(at("other/file"), at("other/next")).unwrap();
         write_file(at("first"), b"here").unwrap();

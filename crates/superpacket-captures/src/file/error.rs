@@ -1,15 +1,15 @@
-//! What can be wrong with a capture file, as values a caller can act on and print.
+//! Errors of reading and writing capture files.
 
 use std::fmt;
 use std::io;
 
 use super::LinkType;
 
-/// Why a capture file could not be read or written.
+/// An error of reading or writing a capture file.
 ///
-/// `file` is the name it was opened by (`standard input` or `standard output` for `-`), `packet`
-/// the 1-based number of the packet that was being read, `offset` the byte where its record begins
-/// (after decompression).
+/// `file` is the name by which it was opened (`standard input` or `standard output` for `-`).
+/// `packet` is the number of the packet being read, from 1. `offset` is the first byte of its
+/// record, after decompression.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {
@@ -18,18 +18,18 @@ pub enum CaptureError {
     Open {
         /// The file's name.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is something else than pcap or pcapng.
+    /// The file is neither pcap nor pcapng.
     #[error("{file}: not a capture file: {reason}")]
     NotCapture {
         /// The file's name.
         file: String,
-        /// What it is instead, where known.
+        /// The file's actual format, if known.
         reason: String,
     },
-    /// A capture file of a version or with a property that cannot be read.
+    /// The file has a version or property that cannot be read.
     #[error("{file}: packet {packet}, byte {offset}: not supported: {reason}")]
     Unsupported {
         /// The file's name.
@@ -38,10 +38,10 @@ pub enum CaptureError {
         packet: u64,
         /// The record's first byte.
         offset: u64,
-        /// What is not supported.
+        /// The unsupported property.
         reason: String,
     },
-    /// Bytes that cannot be a record at this place.
+    /// The bytes cannot be a record at this position.
     #[error("{file}: packet {packet}, byte {offset}: {reason}")]
     Malformed {
         /// The file's name.
@@ -50,10 +50,10 @@ pub enum CaptureError {
         packet: u64,
         /// The record's first byte.
         offset: u64,
-        /// Which rule the bytes break.
+        /// The rule that the bytes violate.
         reason: String,
     },
-    /// A record that claims to be longer than [`MAX_RECORD_LENGTH`](super::MAX_RECORD_LENGTH).
+    /// A record claims to be longer than [`MAX_RECORD_LENGTH`](super::MAX_RECORD_LENGTH).
     #[error(
         "{file}: packet {packet}, byte {offset}: record claims {claimed} bytes, more than the limit of {limit}"
     )]
@@ -69,7 +69,7 @@ pub enum CaptureError {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// The system could not read on.
+    /// The system failed to read the file.
     #[error("{file}: packet {packet}, byte {offset}: cannot be read: {source}")]
     Read {
         /// The file's name.
@@ -78,7 +78,7 @@ pub enum CaptureError {
         packet: u64,
         /// The record's first byte.
         offset: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The output could not be created.
@@ -86,18 +86,18 @@ pub enum CaptureError {
     Create {
         /// The file's name.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The output could not be written, or not be put in its place.
+    /// The output could not be written, or the complete file could not be renamed.
     #[error("{file}: cannot be written: {source}")]
     Write {
         /// The file's name.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A pcap file has one link type, the frames have several.
+    /// The frames have several link types, but a pcap file can have only one.
     #[error(
         "{file}: a pcap file holds one link type, but packet {packet} is {other} after {first}: write pcapng"
     )]
@@ -108,20 +108,20 @@ pub enum CaptureError {
         packet: u64,
         /// The link type of the frames so far.
         first: LinkType,
-        /// This frame's.
+        /// The link type of this frame.
         other: LinkType,
     },
-    /// A frame of an interface that was not declared to the writer.
+    /// A frame belongs to an interface that was not declared to the writer.
     #[error("{file}: packet {packet} names interface {interface}, which was not declared")]
     UnknownInterface {
         /// The file's name.
         file: String,
         /// The number of the frame in the output.
         packet: u64,
-        /// The index it named.
+        /// The index that the frame gave.
         interface: u32,
     },
-    /// A frame whose time the output's format cannot express.
+    /// A frame's time cannot be expressed in the output's format.
     #[error("{file}: packet {packet}: its time cannot be expressed in this format")]
     Time {
         /// The file's name.
@@ -129,7 +129,7 @@ pub enum CaptureError {
         /// The number of the frame in the output.
         packet: u64,
     },
-    /// A frame too long to be written, since it could not be read again.
+    /// A frame is longer than a reader would accept.
     #[error("{file}: packet {packet}: a frame of {length} bytes is above the limit of {limit}")]
     FrameTooLong {
         /// The file's name.
@@ -143,16 +143,16 @@ pub enum CaptureError {
     },
 }
 
-/// Where a file ends in the middle of a record.
+/// The position at which a file ends in the middle of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Truncated {
     /// The file's name.
     pub file: String,
-    /// The number that the cut packet would have had; all before it were delivered.
+    /// The number of the incomplete packet; all packets before it were delivered.
     pub packet: u64,
-    /// Where the cut record begins, in bytes after decompression.
+    /// First byte of the incomplete record, after decompression.
     pub offset: u64,
-    /// What is there of it.
+    /// A description of the part that exists.
     pub reason: String,
 }
 
@@ -166,25 +166,25 @@ impl fmt::Display for Truncated {
     }
 }
 
-/// A fault found while reading, before the file, the packet and the offset are put to it.
+/// An error found while reading, before file, packet and offset are added.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum ReadFault {
     /// The file ends within the record.
     Truncated(String),
-    /// The bytes break a rule.
+    /// The bytes violate a rule of the format.
     Malformed(String),
-    /// The bytes are right, but of a kind that is not read.
+    /// The bytes are valid, but of a kind that is not supported.
     Unsupported(String),
     /// The record claims this many bytes.
     RecordTooLong(u64),
-    /// The system's error.
+    /// An error of the system.
     Io(io::Error),
 }
 
-impl From<io::Error> for Fault {
+impl From<io::Error> for ReadFault {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            // What the decompressors say of bytes that they cannot decode.
+            // The decompressors report undecodable bytes with these kinds.
             io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
                 Self::Malformed(error.to_string())
             }
@@ -194,8 +194,9 @@ impl From<io::Error> for Fault {
     }
 }
 
-impl Fault {
-    /// The error for the caller; `None` for a cut file, which is not one.
+impl ReadFault {
+    /// Converts this to the caller's error, or to `Err(Truncated)`: a truncated file is not an
+    /// error.
     pub(super) fn into_error(
         self,
         file: &str,

@@ -1,35 +1,35 @@
-//! Formats of capture files, and which one an output gets.
+//! Capture file formats, and the choice of an output's format.
 
 use std::path::Path;
 
 use super::{ByteOrder, TimeResolution};
 
-/// A capture file's format, as read.
+/// The format of a capture file that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// A pcap file.
     Pcap {
-        /// Of the file's own fields.
+        /// Byte order of the file's own fields.
         byte_order: ByteOrder,
-        /// What its magic number says.
+        /// The variant given by the file's magic number.
         variant: PcapVariant,
     },
     /// A pcapng file.
     PcapNg {
-        /// Of the first section.
+        /// Byte order of the first section.
         byte_order: ByteOrder,
     },
 }
 
-/// The kinds of pcap file, each with its magic number.
+/// The variants of pcap files, each with its magic number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PcapVariant {
-    /// Times in microseconds: 0xA1B2C3D4.
+    /// 0xA1B2C3D4: times in microseconds.
     Microseconds,
-    /// Times in nanoseconds: 0xA1B23C4D.
+    /// 0xA1B23C4D: times in nanoseconds.
     Nanoseconds,
-    /// Kuznetzov's: microseconds, and 8 bytes more in each record header (interface index,
-    /// protocol, packet type): 0xA1B2CD34.
+    /// 0xA1B2CD34: Kuznetzov's format, with times in microseconds and 8 more bytes per record
+    /// header (interface index, protocol, packet type).
     Modified,
 }
 
@@ -42,19 +42,19 @@ impl PcapVariant {
     }
 }
 
-/// The two families of formats.
+/// The container format of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Container {
-    /// pcap: one link type, one unit of time.
+    /// pcap: one link type and one unit of time per file.
     Pcap,
-    /// pcapng: interfaces with a unit of time each.
+    /// pcapng: several interfaces, each with a link type and a unit of time.
     PcapNg,
 }
 
-/// How a capture file is compressed.
+/// The compression of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     None,
     /// gzip (RFC 1952).
     Gzip,
@@ -62,22 +62,23 @@ pub enum Compression {
     Zstd,
 }
 
-/// What a [`Writer`](super::Writer) writes.
+/// The format that a [`Writer`](super::Writer) writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputFormat {
     /// pcap or pcapng.
     pub container: Container,
-    /// Of the file's own fields.
+    /// Byte order of the file's own fields.
     pub byte_order: ByteOrder,
-    /// The unit of a pcap file's times; `None`: microseconds if that is enough for all interfaces
-    /// declared before the first frame, else nanoseconds. pcapng keeps each interface's own unit.
+    /// The variant of a pcap file, which sets its unit of time. `None` chooses microseconds if they
+    /// suffice for all interfaces declared before the first frame, otherwise nanoseconds. A pcapng
+    /// file keeps each interface's unit.
     pub resolution: Option<PcapVariant>,
-    /// Of the whole file.
+    /// Compression of the whole file.
     pub compression: Compression,
 }
 
 impl OutputFormat {
-    /// The format of an input, uncompressed.
+    /// Returns the format of an input, without compression.
     pub fn like(input: Format) -> Self {
         match input {
             Format::Pcap { byte_order, variant } => {
@@ -98,9 +99,9 @@ impl OutputFormat {
         }
     }
 
-    /// The format that the ending of `path` asks for: `.pcap` or `.pcapng`, then perhaps `.gz` or
-    /// `.zst`, in any case. What the ending leaves open is as in `input`, except the compression:
-    /// none unless the ending asks for it.
+    /// Returns the format for an output at `path`. Its suffix `.pcap` or `.pcapng` selects the
+    /// container, a following `.gz` or `.zst` the compression, in upper or lower case. Everything
+    /// else is as in `input`, but the output is compressed only if the suffix says so.
     pub fn for_path(path: impl AsRef<Path>, input: Format) -> Self {
         let mut output = Self::like(input);
         let name =

@@ -1,4 +1,4 @@
-//! What a capture file says of an interface it captured on.
+//! Interfaces described in a capture file.
 
 use std::borrow::Cow;
 
@@ -12,24 +12,25 @@ pub(super) const IF_TSOFFSET: u16 = 14;
 /// An interface of a capture file; a pcap file has exactly one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// What its frames begin with.
+    /// The link type of its frames.
     pub link_type: LinkType,
-    /// The most bytes captured of a frame; 0: no limit known. A [`Writer`](super::Writer) writes at
-    /// least 262,144 (or 0), so that super-packets fit.
+    /// Maximum number of bytes captured per frame; 0 if no limit is known. A
+    /// [`Writer`](super::Writer) writes 0 or at least 262,144, so that super-packets fit.
     pub snap_length: u32,
-    /// The unit of its times.
+    /// The unit of the frames' times.
     pub resolution: TimeResolution,
-    /// Seconds to add to its times (`if_tsoffset`).
+    /// Seconds to add to the frames' times (`if_tsoffset`).
     pub offset_seconds: i64,
-    /// The upper 16 bits of a pcap file's link type field (the length of the frame check sequence);
-    /// pcap only.
+    /// The upper 16 bits of a pcap file's link type field, which give the length of the frame check
+    /// sequence; 0 for pcapng.
     pub(super) pcap_flags: u16,
-    /// The other options of a pcapng Interface Description Block, little endian, without an end.
+    /// The other options of a pcapng Interface Description Block, little endian, without the end
+    /// marker.
     pub(super) options: Vec<u8>,
 }
 
 impl Interface {
-    /// An interface without name or snap length, its times in `resolution`.
+    /// Creates an interface without name and snap length, with times in `resolution`.
     pub fn new(link_type: LinkType, resolution: TimeResolution) -> Self {
         Self {
             link_type,
@@ -41,7 +42,7 @@ impl Interface {
         }
     }
 
-    /// The same with a name (`if_name`), cut to 1,000 bytes. Only pcapng keeps it.
+    /// Sets the name (`if_name`), cut to 1,000 bytes. Only pcapng files store it.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         put(
@@ -54,7 +55,7 @@ impl Interface {
         self
     }
 
-    /// Its name (`if_name`), where the file has one; bytes that are not UTF-8 are replaced.
+    /// Returns the name (`if_name`), if the file gives one. Bytes that are not UTF-8 are replaced.
     pub fn name(&self) -> Option<Cow<'_, str>> {
         let options = walk(&self.options, ByteOrder::Little).map_while(Result::ok);
         options
@@ -63,7 +64,7 @@ impl Interface {
             .next()
     }
 
-    /// From the options of an Interface Description Block.
+    /// Parses the options of an Interface Description Block.
     pub(super) fn from_block(
         link_type: LinkType,
         snap_length: u32,
@@ -102,21 +103,21 @@ impl Interface {
         Ok(interface)
     }
 
-    /// The memory it takes, in bytes, for the reader's limit.
+    /// Returns the memory used in bytes, which counts towards the reader's limit.
     pub(super) fn footprint(&self) -> usize {
         size_of::<Self>() + self.options.capacity()
     }
 }
 
-/// What was counted at an interface while it was captured on (Interface Statistics Block).
+/// Packet counts of a captured interface (Interface Statistics Block).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceStatistics {
-    /// When the capture began (`isb_starttime`).
+    /// The start of the capture (`isb_starttime`).
     pub start: Option<Timestamp>,
-    /// Packets that the interface received or sent while it was captured on, those that were
-    /// dropped included (`isb_ifrecv`).
+    /// Packets that the interface received or sent during the capture, including dropped ones
+    /// (`isb_ifrecv`).
     pub packets: u64,
-    /// Packets of these that the capture lacks, because there was no room for them (`isb_ifdrop`).
+    /// Packets among these that the capture dropped for lack of room (`isb_ifdrop`).
     pub dropped: u64,
 }
 

@@ -1,23 +1,24 @@
-//! Link types, and where in a frame of each the part begins that the engine understands.
+//! Link types, and the offset of the Ethernet or IP packet in a frame.
 
 use std::fmt;
 
-/// What a frame begins with: a LINKTYPE_ value of <https://www.tcpdump.org/linktypes.html>.
+/// The type of a frame's first header: a LINKTYPE_ value of
+/// <https://www.tcpdump.org/linktypes.html>.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkType(pub u16);
 
 impl LinkType {
-    /// BSD loopback: the address family in 4 bytes, in the byte order of the machine that captured.
+    /// BSD loopback: a 4-byte address family, in the byte order of the capturing machine.
     pub const NULL: Self = Self(0);
-    /// Ethernet, without the frame check sequence as a rule.
+    /// Ethernet, usually without the frame check sequence.
     pub const ETHERNET: Self = Self(1);
-    /// Raw IP: the value of `DLT_RAW` on most systems, found in files of old writers.
+    /// Raw IP: the value of `DLT_RAW` on most systems, found in files by old programs.
     pub const RAW_12: Self = Self(12);
     /// Raw IP: the value of `DLT_RAW` on OpenBSD.
     pub const RAW_14: Self = Self(14);
     /// Raw IP, version 4 or 6.
     pub const RAW: Self = Self(101);
-    /// OpenBSD loopback: as [`NULL`](Self::NULL), but big endian.
+    /// OpenBSD loopback: like [`NULL`](Self::NULL), but big endian.
     pub const LOOP: Self = Self(108);
     /// Linux cooked capture, 16 bytes (the `any` device).
     pub const LINUX_SLL: Self = Self(113);
@@ -46,31 +47,31 @@ impl fmt::Display for LinkType {
     }
 }
 
-/// Where the part of a frame begins that the engine understands.
+/// The position of the Ethernet or IP packet in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Start {
-    /// The frame is an Ethernet frame from its first byte on.
+    /// The frame is an Ethernet frame from its first byte.
     Ethernet,
-    /// An IPv4 or IPv6 packet follows after a header of this link type.
+    /// An IPv4 or IPv6 packet follows a header of the frame's link type.
     Ip {
-        /// Bytes before the IP header. The frame is longer than that.
+        /// Bytes before the IP header; less than the frame's length.
         header_length: usize,
     },
-    /// Nothing that can be aggregated or segmented: the frame passes untouched.
+    /// The frame contains no Ethernet or IP packet, and passes unchanged.
     Other,
 }
 
-/// `ARPHRD_IEEE80211`, `_PRISM` and `_RADIOTAP`, whose payload does not start with IP, whatever the
-/// protocol field says.
+/// `ARPHRD_IEEE80211`, `_PRISM` and `_RADIOTAP`: the payload does not begin with IP, even if the
+/// protocol field says so.
 const ARPHRD_IEEE80211: std::ops::RangeInclusive<u16> = 801..=803;
-/// `ARPHRD_NETLINK`: the protocol field holds the netlink family.
+/// `ARPHRD_NETLINK`: the protocol field contains the netlink family.
 const ARPHRD_NETLINK: u16 = 824;
 
-/// Finds where `frame` of `link_type` becomes Ethernet or IP.
+/// Returns where the Ethernet or IP packet begins in a `frame` of type `link_type`.
 ///
-/// The header's own protocol field (NULL, LOOP, LINUX_SLL, LINUX_SLL2) must say IPv4 or IPv6, and
-/// the first four bits of the packet must be that version; a cooked frame with a VLAN tag or any
-/// other protocol is [`Start::Other`].
+/// A protocol field in the header (NULL, LOOP, LINUX_SLL, LINUX_SLL2) must say IPv4 or IPv6, and
+/// the packet's first four bits must be the same version. A cooked frame with a VLAN tag or another
+/// protocol is [`Start::Other`].
 pub fn start_of(link_type: LinkType, frame: &[u8]) -> Start {
     match link_type {
         LinkType::ETHERNET => Start::Ethernet,
@@ -104,8 +105,8 @@ fn ip_at(frame: &[u8], header_length: usize, versions: &[u8]) -> Start {
     }
 }
 
-/// AF_INET is 2 everywhere; AF_INET6 is 24 (NetBSD, OpenBSD), 28 (FreeBSD), 30 (macOS), 10 (Linux),
-/// 23 (Windows).
+/// Finds the IP packet after an address family. AF_INET is 2 everywhere; AF_INET6 is 24 (NetBSD,
+/// OpenBSD), 28 (FreeBSD), 30 (macOS), 10 (Linux) or 23 (Windows).
 fn after_family(frame: &[u8], family: u32) -> Start {
     match family {
         2 => ip_at(frame, 4, &[4]),

@@ -1,7 +1,7 @@
 //! Capture files: pcap and pcapng, plain or compressed, as streams.
 //!
-//! [`Reader`] lends one frame at a time from a window over the file, and [`Writer`] takes frames as
-//! lists of slices; both use constant memory, whatever the file's size, and allocate nothing per
+//! [`Reader`] lends one frame at a time from a window over the file. [`Writer`] takes frames as
+//! lists of slices. Both use constant memory, whatever the file's size, and allocate nothing per
 //! frame.
 //!
 //! ```text
@@ -15,27 +15,26 @@
 //! | pcapng | several sections and interfaces, both byte orders, `if_tsresol`, `if_tsoffset`; Enhanced, Simple and (obsolete) Packet Blocks |
 //! | compression | gzip (also several members), zstd (also several frames; windows up to 8 MiB), found by magic number |
 //!
-//! The modified format is written as such, with what its records add. A zstd window above 8 MiB
-//! (`zstd --ultra -20` and beyond, `--long`) is refused, as it takes twice that of memory.
+//! The modified format is written with its additional fields. A zstd window above 8 MiB (`zstd
+//! --ultra -20` and above, `--long`) is refused, since decoding takes twice that memory.
 //!
-//! Blocks of a pcapng file that hold no packets (name resolution, statistics, secrets, custom) are
-//! skipped and not written again. Sections are flattened into one: [`Frame::interface`] counts over
-//! the whole file.
+//! Pcapng blocks without packets (name resolution, statistics, secrets, custom) are skipped and not
+//! copied to the output. All sections become one: [`Frame::interface`] counts over the whole file.
 //!
-//! # A broken file
-//! - Cut in mid-record (or in mid-stream of its compression): every record before is delivered,
-//!   then the end, and [`Source::truncated`] says where. The caller decides what that is worth.
-//! - Anything else that is wrong is a [`CaptureError`] naming file, packet number, byte offset and
-//!   reason. The byte offset counts bytes after decompression.
-//! - No length in a file is believed: a record above [`MAX_RECORD_LENGTH`] is refused, and the
-//!   window grows only as bytes really arrive.
+//! # Broken files
+//! - A file that ends within a record, or within its compressed stream: all earlier records are
+//!   delivered, and [`Source::truncated`] then gives the position. The caller decides whether that
+//!   is an error.
+//! - Every other defect is a [`CaptureError`] with file, packet number, byte offset (after
+//!   decompression) and reason.
+//! - No length in a file is trusted: a record above [`MAX_RECORD_LENGTH`] is refused, and the
+//!   window grows only as bytes arrive.
 //!
-//! # Why the block framing is our own
-//! The published parsers own or copy a packet's payload on the way out, so that a super-packet must
-//! first be joined; they refuse records that real writers make (longer than the snap length, a
-//! fraction above one second); they report a cut file and a garbled one alike, without the byte
-//! offset; and they do not keep the file's own time units. The framing of both formats is small
-//! enough to be written for these promises.
+//! # Why not an existing parser
+//! Published parsers own or copy each packet's payload, so a super-packet would have to be joined
+//! first. They refuse records of real writers (longer than the snap length, a fraction above one
+//! second). They do not distinguish truncated from malformed files, give no byte offset, and do not
+//! keep the file's unit of time.
 //!
 //! Sources: draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng,
 //! <https://www.tcpdump.org/linktypes.html>; libpcap's `sf-pcap.c` for old versions and the
@@ -78,6 +77,6 @@ pub use record::{Frame, Record, Sink, Source};
 pub use time::{TimeResolution, Timestamp};
 pub use writer::Writer;
 
-/// The longest record read or written, in bytes, headers included: what one length field can at
-/// most make this crate allocate.
+/// Maximum length of a record in bytes, headers included. This bounds the memory that one length
+/// field can make this crate allocate.
 pub const MAX_RECORD_LENGTH: usize = 16_000_000;

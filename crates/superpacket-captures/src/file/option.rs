@@ -1,48 +1,47 @@
-//! Options of pcapng blocks: kept as bytes, walked with checks, written again in the output's byte
-//! order. And the little that one pcap format says of a packet besides.
+//! Options of pcapng blocks: stored as bytes, parsed with checks, and written in the output's byte
+//! order. Also the additional record fields of modified pcap files.
 //!
-//! An option is a code and a length (16 bits each, in the section's byte order) and a value padded
-//! to 4 bytes (draft-ietf-opsawg-pcapng section 3.5).
+//! An option is a code and a length (16 bits each, in the section's byte order), followed by a
+//! value padded to 4 bytes (draft-ietf-opsawg-pcapng section 3.5).
 
 use super::ByteOrder;
 
-/// `opt_endofopt`.
+/// `opt_endofopt`: ends a list of options.
 const END: u16 = 0;
 
-/// `opt_comment`: text.
+/// `opt_comment`: a text.
 const COMMENT: u16 = 1;
 
-/// `epb_flags`: its lowest two bits say the direction.
+/// `epb_flags`: the lowest two bits are the direction.
 const EPB_FLAGS: u16 = 2;
 
-/// `epb_hash`: over the bytes of one packet.
+/// `epb_hash`: a hash of the packet's bytes.
 const EPB_HASH: u16 = 3;
 
-/// Bytes that Kuznetzov's pcap adds to a record's header: interface index (32 bits), protocol (16),
+/// Bytes added to each record header by Kuznetzov's pcap: interface index (32 bits), protocol (16),
 /// packet type (8), padding (8).
 pub(super) const MODIFIED_LENGTH: usize = 8;
 
-/// What else than bytes, lengths and time a file says of one packet: the options of a pcapng packet
-/// (`epb_flags`, comments...), or what the record header of a modified pcap file adds. Empty for
-/// other pcap.
+/// Additional data of a packet in a capture file: the options of a pcapng packet (`epb_flags`,
+/// comments...), or the extra record fields of a modified pcap file. Empty for other pcap files.
 ///
-/// It is written again to a file of the same family, and left out of others.
+/// It is kept when written to a file of the same family, and lost in others.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameOptions<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) form: OptionForm,
 }
 
-/// The way of a packet, as seen from the interface that it was captured on (`epb_flags`).
+/// The direction of a packet at the captured interface (`epb_flags`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// It was received.
+    /// The interface received the packet.
     Inbound,
-    /// It was sent.
+    /// The interface sent the packet.
     Outbound,
 }
 
-/// Options of a packet that is written to a capture for the first time. Only pcapng keeps them.
+/// Options for a packet that is written to a new capture. Only pcapng files store them.
 ///
 /// ```
 /// use crate::file::{Direction, OptionList};
@@ -55,17 +54,17 @@ pub enum Direction {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OptionList {
-    /// In the machine's byte order.
+    /// The encoded options, in the machine's byte order.
     bytes: Vec<u8>,
 }
 
 impl OptionList {
-    /// No options.
+    /// Creates an empty list.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Forgets all options, and keeps their memory.
+    /// Removes all options, and keeps their memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
     }
@@ -84,33 +83,33 @@ impl OptionList {
         put(&mut self.bytes, ByteOrder::NATIVE, COMMENT, &text.as_bytes()[..cut_at(text, 1000)], 1);
     }
 
-    /// The options as a [`Record`](super::Record) takes them.
+    /// Returns the options for a [`Record`](super::Record).
     pub fn options(&self) -> FrameOptions<'_> {
         FrameOptions::new(&self.bytes, OptionForm::list(ByteOrder::NATIVE))
     }
 }
 
-/// The length of the longest start of a text that has at most `most` bytes and ends with a
-/// character.
+/// Returns the length in bytes of the longest prefix of `text` that has at most `most` bytes and
+/// ends at a character boundary.
 pub(super) fn cut_at(text: &str, most: usize) -> usize {
     (0..=text.len().min(most)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0)
 }
 
-/// How the bytes of [`FrameOptions`] are to be read: with them, what is needed to keep them longer
-/// than their frame is lent.
+/// The encoding of the bytes of a [`FrameOptions`]. Kept together with copied bytes, it allows the
+/// options to outlive their frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionForm {
     pub(super) byte_order: ByteOrder,
-    pub(super) kind: Kind,
+    pub(super) kind: OptionKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum OptionKind {
     /// A list of pcapng options.
     List,
-    /// The same, of a packet that others were merged into.
+    /// A list of pcapng options of a packet that others were merged into.
     MergedList,
-    /// What Kuznetzov's pcap adds.
+    /// The additional fields of Kuznetzov's pcap.
     Modified,
 }
 
@@ -118,40 +117,40 @@ impl<'a> FrameOptions<'a> {
     /// No options.
     pub const NONE: FrameOptions<'static> = FrameOptions { bytes: &[], form: OptionForm::NONE };
 
-    /// Options kept as [`bytes`](Self::bytes) and [`form`](Self::form) gave them.
+    /// Combines options that were stored as [`bytes`](Self::bytes) and [`form`](Self::form).
     pub const fn new(bytes: &'a [u8], form: OptionForm) -> Self {
         FrameOptions { bytes, form }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no options.
     pub const fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The options as the file holds them.
+    /// Returns the options as encoded in the file.
     pub const fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// How the bytes are to be read.
+    /// Returns the encoding of the bytes.
     pub const fn form(&self) -> OptionForm {
         self.form
     }
 
-    /// The comments on a pcapng packet (`opt_comment`), as bytes that should be UTF-8; up to the
-    /// first option that is malformed.
+    /// Returns the comments on a pcapng packet (`opt_comment`), up to the first malformed option.
+    /// They should be UTF-8.
     pub fn comments(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let list = if self.form.kind == Kind::Modified { &[] } else { self.bytes };
+        let list = if self.form.kind == OptionKind::Modified { &[] } else { self.bytes };
         walk(list, self.form.byte_order)
             .map_while(Result::ok)
             .filter(|(code, _)| *code == COMMENT)
             .map(|(_, text)| text)
     }
 
-    /// Whether a pcapng packet was received or sent (`epb_flags`); `None` where the file does not
-    /// say it.
+    /// Returns the direction of a pcapng packet (`epb_flags`), or `None` if the file does not give
+    /// it.
     pub fn direction(&self) -> Option<Direction> {
-        let list = if self.form.kind == Kind::Modified { &[] } else { self.bytes };
+        let list = if self.form.kind == OptionKind::Modified { &[] } else { self.bytes };
         let mut options = walk(list, self.form.byte_order).map_while(Result::ok);
         let flags = options
             .find_map(|(code, value)| (code == EPB_FLAGS && value.len() == 4).then_some(value))?;
@@ -162,23 +161,27 @@ impl<'a> FrameOptions<'a> {
         }
     }
 
-    /// What of them holds for a packet that this one and others before it became: all but a hash of
-    /// the packet's bytes (`epb_hash`).
+    /// Returns the options that remain valid for a super-packet whose last packet is this one: all
+    /// except the hash of the packet's bytes (`epb_hash`).
     #[must_use]
     pub fn of_merged(self) -> Self {
-        let kind = if self.form.kind == Kind::List { Kind::MergedList } else { self.form.kind };
+        let kind = if self.form.kind == OptionKind::List {
+            OptionKind::MergedList
+        } else {
+            self.form.kind
+        };
         FrameOptions { form: OptionForm { kind, ..self.form }, ..self }
     }
 
-    /// What of them holds for each packet that this one is cut into: where a modified pcap file
-    /// says it was captured. A pcapng packet's options are of the whole.
+    /// Returns the options that remain valid for each segment of this packet. The fields of
+    /// modified pcap files do; the options of a pcapng packet apply to the whole packet only.
     #[must_use]
     pub fn of_segment(self) -> Self {
-        if self.form.kind == Kind::Modified { self } else { Self::NONE }
+        if self.form.kind == OptionKind::Modified { self } else { Self::NONE }
     }
 
-    /// The options of a pcapng packet, without the end of their list, if they can be written in
-    /// this byte order as they are; up to the first that is malformed.
+    /// Returns a pcapng packet's options without end marker, if they can be written unchanged in
+    /// this byte order. They end before the first malformed option.
     pub(super) fn verbatim(&self, byte_order: ByteOrder) -> Option<&'a [u8]> {
         if self.form != OptionForm::list(byte_order) {
             return None;
@@ -187,13 +190,13 @@ impl<'a> FrameOptions<'a> {
         self.bytes.get(..options.map(|(_, value)| 4 + value.len().next_multiple_of(4)).sum())
     }
 
-    /// Appends the options of a pcapng packet to `out` in another byte order, up to the first that
-    /// is malformed, without the end of their list.
+    /// Appends a pcapng packet's options to `out` in another byte order, without end marker. Stops
+    /// at the first malformed option.
     pub(super) fn write_list(&self, byte_order: ByteOrder, out: &mut Vec<u8>) {
         let skipped = match self.form.kind {
-            Kind::List => None,
-            Kind::MergedList => Some(EPB_HASH),
-            Kind::Modified => return,
+            OptionKind::List => None,
+            OptionKind::MergedList => Some(EPB_HASH),
+            OptionKind::Modified => return,
         };
         for (code, value) in walk(self.bytes, self.form.byte_order)
             .map_while(Result::ok)
@@ -209,11 +212,11 @@ impl<'a> FrameOptions<'a> {
         }
     }
 
-    /// What the record header of a modified pcap file in another byte order adds; zeros if the
-    /// packet comes from elsewhere.
+    /// Returns the additional record fields of a modified pcap file in the given byte order; zeros
+    /// if the packet comes from another format.
     pub(super) fn modified(&self, byte_order: ByteOrder) -> [u8; MODIFIED_LENGTH] {
         let mut bytes = match (self.form.kind, self.bytes.first_chunk()) {
-            (Kind::Modified, Some(bytes)) => *bytes,
+            (OptionKind::Modified, Some(bytes)) => *bytes,
             _ => return [0; MODIFIED_LENGTH],
         };
         if byte_order != self.form.byte_order {
@@ -225,19 +228,19 @@ impl<'a> FrameOptions<'a> {
 }
 
 impl OptionForm {
-    /// Of no options.
+    /// The form of an empty list.
     pub const NONE: OptionForm = OptionForm::list(ByteOrder::NATIVE);
 
     pub(super) const fn list(byte_order: ByteOrder) -> Self {
-        OptionForm { byte_order, kind: Kind::List }
+        OptionForm { byte_order, kind: OptionKind::List }
     }
 
     pub(super) const fn modified(byte_order: ByteOrder) -> Self {
-        OptionForm { byte_order, kind: Kind::Modified }
+        OptionForm { byte_order, kind: OptionKind::Modified }
     }
 }
 
-/// Walks a list of options; an error is a list that does not fit its block.
+/// Iterates over a list of options; yields an error if the list does not fit its block.
 pub(super) fn walk(
     bytes: &[u8],
     byte_order: ByteOrder,
@@ -268,8 +271,8 @@ pub(super) fn walk(
     })
 }
 
-/// Appends one option whose value is made of numbers of `unit` bytes to be turned around (1:
-/// nothing to turn).
+/// Appends one option. If the byte order changes, `unit` is the length of the number in the value,
+/// which is then reversed; otherwise it is 1.
 pub(super) fn put(out: &mut Vec<u8>, byte_order: ByteOrder, code: u16, value: &[u8], unit: usize) {
     out.extend_from_slice(&byte_order.u16_bytes(code));
     out.extend_from_slice(&byte_order.u16_bytes(value.len() as u16));
@@ -281,14 +284,14 @@ pub(super) fn put(out: &mut Vec<u8>, byte_order: ByteOrder, code: u16, value: &[
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-/// Appends the end of a list, if `start` (where the list began) shows that there is one.
+/// Appends the end marker, if options were written after `start`.
 pub(super) fn put_end(out: &mut Vec<u8>, start: usize) {
     if out.len() > start {
         out.extend_from_slice(&[0; 4]);
     }
 }
 
-/// The length of the number that an option of an Enhanced Packet Block is, else 1.
+/// Returns the length of the number in an option of an Enhanced Packet Block; 1 for other values.
 fn packet_unit(code: u16) -> usize {
     match code {
         2 | 6 => 4, // epb_flags, epb_queue
@@ -297,7 +300,8 @@ fn packet_unit(code: u16) -> usize {
     }
 }
 
-/// The length of the number that an option of an Interface Description Block is, else 1.
+/// Returns the length of the number in an option of an Interface Description Block; 1 for other
+/// values.
 pub(super) fn interface_unit(code: u16) -> usize {
     match code {
         10 => 4,               // if_tzone

@@ -1,22 +1,22 @@
-//! Collects a capture's bytes, so that they are written, or compressed, many at a time.
+//! Buffering of a capture's bytes, so that they are written or compressed in large blocks.
 
 use std::io;
 
 use super::Compression;
 use super::compress::Encoder;
-use super::destination::Destination;
+use super::destination::OutputDestination;
 
-/// Collected before a write; as the reader's window.
+/// Bytes buffered before a write; the same as the reader's window.
 const BUFFER_LENGTH: usize = 256 * 1024;
 
-/// A buffered, perhaps compressed stream into a destination.
-pub(super) struct Output {
+/// A buffered and possibly compressed stream into a destination.
+pub(super) struct BufferedOutput {
     buffer: Vec<u8>,
     encoder: Encoder,
 }
 
-impl Output {
-    pub(super) fn new(destination: Destination, compression: Compression) -> Self {
+impl BufferedOutput {
+    pub(super) fn new(destination: OutputDestination, compression: Compression) -> Self {
         Self {
             buffer: Vec::with_capacity(BUFFER_LENGTH),
             encoder: Encoder::new(destination, compression),
@@ -35,7 +35,8 @@ impl Output {
 
     #[cold]
     fn put_large(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // Filled to the brim, so that every write but the last is of the same, aligned length.
+        // The buffer is filled completely, so that every write but the last has the same, aligned
+        // length.
         let (now, rest) = bytes.split_at(self.buffer.capacity() - self.buffer.len());
         self.buffer.extend_from_slice(now);
         self.flush()?;
@@ -53,13 +54,13 @@ impl Output {
         Ok(())
     }
 
-    /// Hands over what has been put so far, as far as the compression lets it go.
+    /// Passes on all bytes written so far, as far as the compression format allows.
     pub(super) fn hand_over(&mut self) -> io::Result<()> {
         self.flush()?;
         self.encoder.flush()
     }
 
-    /// Writes out what is left and puts the file in its place.
+    /// Writes the rest, and gives the file its final name.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.flush()?;
         self.encoder.finish()?.finish()
@@ -80,7 +81,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("out");
         let output = |bytes: &[u8]| {
-            let mut output = Output::new(Destination::create(&path).unwrap(), Compression::None);
+            let mut output =
+                BufferedOutput::new(OutputDestination::create(&path).unwrap(), Compression::None);
             output.put(bytes).unwrap();
             output
         };
@@ -102,7 +104,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("out");
         for compression in [Compression::Gzip, Compression::Zstd] {
-            let mut output = Output::new(Destination::create(&path).unwrap(), compression);
+            let mut output =
+                BufferedOutput::new(OutputDestination::create(&path).unwrap(), compression);
             output.put(&[7; 3 * BUFFER_LENGTH]).unwrap();
             drop(output);
             assert_eq!(names(directory.path()), [""; 0], "{compression:?}");
@@ -121,14 +124,16 @@ mod tests {
             }
         }
         for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
-            let mut output = Output::new(Destination::Stream(Box::new(Full)), compression);
+            let mut output =
+                BufferedOutput::new(OutputDestination::Stream(Box::new(Full)), compression);
             output.put(b"little").unwrap();
             assert_eq!(
                 output.finish().unwrap_err().kind(),
                 ErrorKind::StorageFull,
                 "{compression:?}, at the end"
             );
-            let mut output = Output::new(Destination::Stream(Box::new(Full)), compression);
+            let mut output =
+                BufferedOutput::new(OutputDestination::Stream(Box::new(Full)), compression);
             let noise: Vec<u8> = (0..BUFFER_LENGTH as u32)
                 .map(|at| (at.wrapping_mul(at).wrapping_mul(2_654_435_761) >> 13) as u8)
                 .collect();
@@ -146,7 +151,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("out");
         for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
-            let mut output = Output::new(Destination::create(&path).unwrap(), compression);
+            let mut output =
+                BufferedOutput::new(OutputDestination::create(&path).unwrap(), compression);
             let mut expected = Vec::new();
             for length in
                 [0, 1, 5, BUFFER_LENGTH - 7, 1, 1, BUFFER_LENGTH, 3 * BUFFER_LENGTH + 9, 4]
@@ -169,8 +175,10 @@ mod tests {
     #[test]
     fn a_device_is_written_to_and_not_replaced() {
         use std::os::unix::fs::FileTypeExt;
-        let mut output =
-            Output::new(Destination::create(Path::new("/dev/null")).unwrap(), Compression::None);
+        let mut output = BufferedOutput::new(
+            OutputDestination::create(Path::new("/dev/null")).unwrap(),
+            Compression::None,
+        );
         output.put(b"gone").unwrap();
         output.finish().unwrap();
         assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());

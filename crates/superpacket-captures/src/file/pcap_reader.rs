@@ -1,6 +1,6 @@
-//! The records of a pcap file (draft-ietf-opsawg-pcap; old versions as libpcap's `sf-pcap.c`).
+//! Reading pcap records (draft-ietf-opsawg-pcap; old versions as in libpcap's `sf-pcap.c`).
 
-use super::error::Fault;
+use super::error::ReadFault;
 use super::option::{MODIFIED_LENGTH, OptionForm};
 use super::window::Window;
 use super::{
@@ -13,8 +13,9 @@ pub(super) const MAGIC_MODIFIED: u32 = 0xA1B2_CD34;
 const FILE_HEADER: usize = 24;
 const RECORD_HEADER: usize = 16;
 
-/// Where a record's parts lie in the window's buffer, until the window is asked for more.
-pub(super) struct Located {
+/// A record's fields. The ranges refer to the window's buffer, and are valid until the window reads
+/// more.
+pub(super) struct LocatedRecord {
     pub(super) data: std::ops::Range<usize>,
     pub(super) options: std::ops::Range<usize>,
     pub(super) interface: u32,
@@ -22,8 +23,8 @@ pub(super) struct Located {
     pub(super) time: Option<Timestamp>,
 }
 
-/// The order of a record's two lengths: files before version 2.3 have the original length first,
-/// and of 2.3 both exist.
+/// The order of the two length fields in a record. Before version 2.3 the original length comes
+/// first; files of version 2.3 exist in both orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lengths {
     CapturedFirst,
@@ -35,11 +36,11 @@ pub(super) struct PcapReader {
     byte_order: ByteOrder,
     variant: PcapVariant,
     lengths: Lengths,
-    /// The file header, if readers of parts will need it.
+    /// The file header, if it is to be kept for readers of parts.
     preamble: Vec<u8>,
 }
 
-/// What a pcap file's first four bytes say; `None`: not pcap.
+/// Identifies a pcap file by its first four bytes; `None` for other files.
 pub(super) fn recognize(magic: [u8; 4]) -> Option<(ByteOrder, PcapVariant)> {
     [ByteOrder::Little, ByteOrder::Big].into_iter().find_map(|byte_order| {
         let variant = match byte_order.u32_at(&magic, 0) {
@@ -59,9 +60,9 @@ impl PcapReader {
         byte_order: ByteOrder,
         variant: PcapVariant,
         keep: bool,
-    ) -> Result<(Self, Interface), Fault> {
+    ) -> Result<(Self, Interface), ReadFault> {
         if !window.has(FILE_HEADER)? {
-            return Err(Fault::Malformed(format!(
+            return Err(ReadFault::Malformed(format!(
                 "the file ends within its header, after {} of {FILE_HEADER} bytes",
                 window.available().len()
             )));
@@ -72,7 +73,7 @@ impl PcapReader {
             (2, 3) => Lengths::SmallerIsCaptured,
             (2, _) | (543, 0) => Lengths::CapturedFirst,
             (major, minor) => {
-                return Err(Fault::Unsupported(format!("pcap version {major}.{minor}")));
+                return Err(ReadFault::Unsupported(format!("pcap version {major}.{minor}")));
             }
         };
         let link_type = byte_order.u32_at(header, 20);
@@ -84,19 +85,19 @@ impl PcapReader {
         Ok((Self { byte_order, variant, lengths, preamble }, interface))
     }
 
-    /// The file header, if it was kept.
+    /// Returns the file header, if it was kept.
     pub(super) fn preamble(&self) -> &[u8] {
         &self.preamble
     }
 
-    /// How what the records add is to be read.
+    /// Returns the encoding of the additional record fields.
     pub(super) fn option_form(&self) -> OptionForm {
         OptionForm::modified(self.byte_order)
     }
 
-    /// Finds the next record; `None` at a clean end.
+    /// Finds the next record; returns `None` at a regular end.
     #[inline]
-    pub(super) fn next(&mut self, window: &mut Window) -> Result<Option<Located>, Fault> {
+    pub(super) fn next(&mut self, window: &mut Window) -> Result<Option<LocatedRecord>, ReadFault> {
         let header_length =
             RECORD_HEADER + if self.variant == PcapVariant::Modified { MODIFIED_LENGTH } else { 0 };
         if !window.has(header_length)? {
@@ -115,7 +116,7 @@ impl PcapReader {
         };
         let length = header_length as u64 + u64::from(captured);
         if length > MAX_RECORD_LENGTH as u64 {
-            return Err(Fault::RecordTooLong(length));
+            return Err(ReadFault::RecordTooLong(length));
         }
         let length = length as usize;
         if !window.has(length)? {
@@ -129,9 +130,9 @@ impl PcapReader {
                 (1_000_000, TimeResolution::MICROSECONDS)
             }
         };
-        // A fraction above one second is taken as it is: it only moves the time on.
+        // A fraction above one second is accepted: it only moves the time forward.
         let ticks = u64::from(seconds) * ticks_per_second + u64::from(fraction);
-        Ok(Some(Located {
+        Ok(Some(LocatedRecord {
             data: at + header_length..at + length,
             options: at + RECORD_HEADER..at + header_length,
             interface: 0,

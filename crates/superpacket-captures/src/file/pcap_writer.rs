@@ -1,25 +1,25 @@
-//! The bytes of a pcap file (draft-ietf-opsawg-pcap), always version 2.4.
+//! Writing pcap files (draft-ietf-opsawg-pcap), always version 2.4.
 
-use super::declared::{Declared, Refusal, snap_length};
-use super::output::Output;
+use super::declared::{DeclaredInterface, FrameRefusal, snap_length};
+use super::output::BufferedOutput;
 use super::pcap_reader::{MAGIC_MICROSECONDS, MAGIC_MODIFIED, MAGIC_NANOSECONDS};
 use super::{ByteOrder, Interface, LinkType, PcapVariant, Record, TimeResolution};
 
 pub(super) struct PcapWriter {
     byte_order: ByteOrder,
     variant: Option<PcapVariant>,
-    /// The largest snap length declared; 0 if one has none.
+    /// The largest snap length declared; 0 if an interface has no limit.
     snap_length: Option<u32>,
     header: Option<Header>,
 }
 
-/// What the file header, once written, binds all frames to.
+/// Properties of a written file header, which all frames must match.
 #[derive(Clone, Copy)]
 struct Header {
     link_type: LinkType,
     ticks_per_second: u64,
     resolution: TimeResolution,
-    /// Record headers are those of Kuznetzov's format.
+    /// Whether record headers are those of Kuznetzov's format.
     modified: bool,
 }
 
@@ -37,29 +37,29 @@ impl PcapWriter {
         });
     }
 
-    /// Writes a record's header, before it the file's if this is the first. `declared`: all
-    /// interfaces so far.
+    /// Writes a record's header, preceded by the file's header if this is the first record.
+    /// `declared` are all interfaces so far.
     #[inline]
     pub(super) fn begin(
         &mut self,
-        output: &mut Output,
-        declared: &[Declared],
-        interface: &Declared,
+        output: &mut BufferedOutput,
+        declared: &[DeclaredInterface],
+        interface: &DeclaredInterface,
         frame: &Record<'_>,
         length: u32,
         original_length: u32,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), FrameRefusal> {
         let header = match self.header {
             Some(header) => header,
             None => self.write_header(output, declared, interface)?,
         };
         if interface.link_type != header.link_type {
-            return Err(Refusal::LinkType { first: header.link_type });
+            return Err(FrameRefusal::LinkType { first: header.link_type });
         }
         let (seconds, fraction) = match frame.time {
             Some(time) => {
-                let ticks = time.ticks_in(header.resolution, 0).ok_or(Refusal::Time)?;
-                seconds_and_fraction(ticks, header.ticks_per_second).ok_or(Refusal::Time)?
+                let ticks = time.ticks_in(header.resolution, 0).ok_or(FrameRefusal::Time)?;
+                seconds_and_fraction(ticks, header.ticks_per_second).ok_or(FrameRefusal::Time)?
             }
             None => (0, 0),
         };
@@ -76,15 +76,17 @@ impl PcapWriter {
         Ok(())
     }
 
-    /// A file without frames still has a header.
+    /// Completes the file. A file without frames also needs a header.
     pub(super) fn finish(
         &mut self,
-        output: &mut Output,
-        declared: &[Declared],
-    ) -> Result<(), Refusal> {
+        output: &mut BufferedOutput,
+        declared: &[DeclaredInterface],
+    ) -> Result<(), FrameRefusal> {
         if self.header.is_none() {
-            let none =
-                Declared::new(&Interface::new(LinkType::ETHERNET, TimeResolution::MICROSECONDS));
+            let none = DeclaredInterface::new(&Interface::new(
+                LinkType::ETHERNET,
+                TimeResolution::MICROSECONDS,
+            ));
             self.write_header(output, declared, declared.first().unwrap_or(&none))?;
         }
         Ok(())
@@ -93,11 +95,12 @@ impl PcapWriter {
     #[cold]
     fn write_header(
         &mut self,
-        output: &mut Output,
-        declared: &[Declared],
-        interface: &Declared,
-    ) -> Result<Header, Refusal> {
-        let enough = |of: &Declared| 1_000_000u64.is_multiple_of(of.resolution.ticks_per_second());
+        output: &mut BufferedOutput,
+        declared: &[DeclaredInterface],
+        interface: &DeclaredInterface,
+    ) -> Result<Header, FrameRefusal> {
+        let enough =
+            |of: &DeclaredInterface| 1_000_000u64.is_multiple_of(of.resolution.ticks_per_second());
         let variant = self.variant.unwrap_or(match declared.iter().all(enough) {
             true => PcapVariant::Microseconds,
             false => PcapVariant::Nanoseconds,
@@ -124,8 +127,8 @@ impl PcapWriter {
     }
 }
 
-/// A pcap time: two 32-bit numbers. What lies within a few seconds beyond the year 2106 goes into
-/// the fraction, as it must have in the file it came from.
+/// Splits a time into the two 32-bit numbers of pcap. A time up to a few seconds after the end of
+/// the 32-bit range, in 2106, overflows into the fraction: a pcap input must have encoded it so.
 #[inline]
 fn seconds_and_fraction(ticks: u64, ticks_per_second: u64) -> Option<(u32, u32)> {
     // Divisions by constants, which the compiler turns into multiplications.

@@ -1,12 +1,12 @@
-//! The blocks of a pcapng file (draft-ietf-opsawg-pcapng).
+//! Reading pcapng blocks (draft-ietf-opsawg-pcapng).
 
-use super::error::Fault;
+use super::error::ReadFault;
 use super::option::walk;
-use super::pcap_reader::Located;
+use super::pcap_reader::LocatedRecord;
 use super::window::Window;
 use super::{ByteOrder, Interface, LinkType, MAX_RECORD_LENGTH, Timestamp};
 
-/// The same in both byte orders.
+/// Type of a section header block, which reads the same in both byte orders.
 pub(super) const SECTION_HEADER: u32 = 0x0A0D_0D0A;
 pub(super) const INTERFACE_DESCRIPTION: u32 = 1;
 const PACKET: u32 = 2;
@@ -14,30 +14,28 @@ pub(super) const SIMPLE_PACKET: u32 = 3;
 pub(super) const ENHANCED_PACKET: u32 = 6;
 pub(super) const BYTE_ORDER_MAGIC: u32 = 0x1A2B_3C4D;
 
-/// Type and length before a block's body, the length again after it.
+/// Bytes of a block around its body: type and length before it, the length again after it.
 const BLOCK_FRAMING: usize = 12;
 
-/// A section header's block without options, in bytes.
+/// Length of a section header block without options, in bytes.
 const SHORTEST_SECTION_HEADER: u32 = 28;
 
-/// The memory that descriptions of interfaces may take in all, in bytes: tens of thousands of them.
-/// Every section of a file can bring new ones, so that without a limit the memory would depend on
-/// the file.
+/// Maximum memory for all interface descriptions in bytes, enough for tens of thousands. Every
+/// section can add interfaces, so without a limit the memory would depend on the file.
 const MAX_INTERFACES_FOOTPRINT: usize = 4 << 20;
 
 pub(super) struct PcapNgReader {
-    /// Of the current section.
+    /// Byte order of the current section.
     byte_order: ByteOrder,
-    /// How many interfaces the sections before have.
+    /// Number of interfaces in earlier sections.
     section_start: usize,
     footprint: usize,
-    /// Section headers, without their options, and interface descriptions, if readers of parts will
-    /// need them.
+    /// Section headers, without options, and interface descriptions, if kept for readers of parts.
     preamble: Option<Vec<u8>>,
 }
 
-/// A packet block's fields; ranges within the block.
-struct Packet {
+/// The fields of a packet block; ranges within the block.
+struct PacketBlock {
     interface: usize,
     ticks: Option<u64>,
     original_length: u32,
@@ -46,12 +44,12 @@ struct Packet {
 
 impl PcapNgReader {
     /// Reads the first section's header.
-    pub(super) fn open(window: &mut Window, keep: bool) -> Result<Self, Fault> {
+    pub(super) fn open(window: &mut Window, keep: bool) -> Result<Self, ReadFault> {
         let preamble = keep.then(Vec::new);
         let mut reader =
             Self { byte_order: ByteOrder::Little, section_start: 0, footprint: 0, preamble };
         let Some(length) = reader.next_block(window)? else {
-            return Err(Fault::Malformed("the file is empty".to_owned()));
+            return Err(ReadFault::Malformed("the file is empty".to_owned()));
         };
         reader.section(&window.available()[..length])?;
         window.consume(length);
@@ -62,18 +60,18 @@ impl PcapNgReader {
         self.byte_order
     }
 
-    /// The section headers and interface descriptions met, if they were kept.
+    /// Returns the section headers and interface descriptions read so far, if they were kept.
     pub(super) fn preamble(&self) -> &[u8] {
         self.preamble.as_deref().unwrap_or(&[])
     }
 
-    /// Finds the next packet and adds the interfaces on the way to `interfaces`; `None` at a clean
-    /// end.
+    /// Finds the next packet, and appends interfaces found before it to `interfaces`. Returns
+    /// `None` at a regular end.
     pub(super) fn next(
         &mut self,
         window: &mut Window,
         interfaces: &mut Vec<Interface>,
-    ) -> Result<Option<Located>, Fault> {
+    ) -> Result<Option<LocatedRecord>, ReadFault> {
         loop {
             let Some(length) = self.next_block(window)? else { return Ok(None) };
             let block = &window.available()[..length];
@@ -92,7 +90,7 @@ impl PcapNgReader {
                     let interface = self.interface(block)?;
                     self.footprint += interface.footprint();
                     if self.footprint > MAX_INTERFACES_FOOTPRINT {
-                        return Err(Fault::Unsupported(format!(
+                        return Err(ReadFault::Unsupported(format!(
                             "more than {} interfaces",
                             interfaces.len()
                         )));
@@ -111,21 +109,21 @@ impl PcapNgReader {
             };
             let index = self.section_start + packet.interface;
             let Some(interface) = interfaces.get(index) else {
-                return Err(Fault::Malformed(format!(
+                return Err(ReadFault::Malformed(format!(
                     "the packet names interface {}, its section has {}",
                     packet.interface,
                     interfaces.len() - self.section_start
                 )));
             };
             let at = window.consume(length);
-            // After a simple packet comes only padding.
+            // A simple packet is followed only by padding.
             let options_start = if packet.ticks.is_some() {
                 packet.data.end.next_multiple_of(4)
             } else {
                 length - 4
             };
             let options = options_start..length - 4;
-            return Ok(Some(Located {
+            return Ok(Some(LocatedRecord {
                 data: at + packet.data.start..at + packet.data.end,
                 options: at + options.start..at + options.end,
                 interface: index as u32,
@@ -139,23 +137,23 @@ impl PcapNgReader {
         }
     }
 
-    /// Brings the next block whole into the window and checks its lengths; returns the length.
-    /// `None` at a clean end.
+    /// Loads the next block completely into the window and checks its lengths. Returns the length,
+    /// or `None` at a regular end.
     #[inline]
-    fn next_block(&mut self, window: &mut Window) -> Result<Option<usize>, Fault> {
+    fn next_block(&mut self, window: &mut Window) -> Result<Option<usize>, ReadFault> {
         if !window.has(BLOCK_FRAMING)? {
             window.finish(|| format!("a block has at least {BLOCK_FRAMING} bytes"))?;
             return Ok(None);
         }
         let head = &window.available()[..BLOCK_FRAMING];
         let byte_order = if self.byte_order.u32_at(head, 0) == SECTION_HEADER {
-            // The only block that may change the byte order says which before its own length can be
-            // read.
+            // Only a section header may change the byte order, which must be known before the
+            // length is read.
             match (ByteOrder::Little.u32_at(head, 8), ByteOrder::Big.u32_at(head, 8)) {
                 (BYTE_ORDER_MAGIC, _) => ByteOrder::Little,
                 (_, BYTE_ORDER_MAGIC) => ByteOrder::Big,
                 (magic, _) => {
-                    return Err(Fault::Malformed(format!(
+                    return Err(ReadFault::Malformed(format!(
                         "a section with byte-order magic {magic:#010x}"
                     )));
                 }
@@ -165,13 +163,13 @@ impl PcapNgReader {
         };
         let claimed = byte_order.u32_at(head, 4);
         if (claimed as usize) < BLOCK_FRAMING || !claimed.is_multiple_of(4) {
-            return Err(Fault::Malformed(format!(
+            return Err(ReadFault::Malformed(format!(
                 "a block of type {:#x} claims {claimed} bytes: not a multiple of 4 from {BLOCK_FRAMING} on",
                 byte_order.u32_at(head, 0)
             )));
         }
         if claimed as usize > MAX_RECORD_LENGTH {
-            return Err(Fault::RecordTooLong(u64::from(claimed)));
+            return Err(ReadFault::RecordTooLong(u64::from(claimed)));
         }
         let length = claimed as usize;
         if !window.has(length)? {
@@ -180,64 +178,65 @@ impl PcapNgReader {
         }
         let again = byte_order.u32_at(window.available(), length - 4);
         if again != claimed {
-            return Err(Fault::Malformed(format!(
+            return Err(ReadFault::Malformed(format!(
                 "a block of {claimed} bytes ends with a length of {again}"
             )));
         }
         Ok(Some(length))
     }
 
-    fn section(&mut self, block: &[u8]) -> Result<(), Fault> {
+    fn section(&mut self, block: &[u8]) -> Result<(), ReadFault> {
         needs(block, 28, "section header")?;
         let byte_order = match ByteOrder::Little.u32_at(block, 8) {
             BYTE_ORDER_MAGIC => ByteOrder::Little,
             _ => ByteOrder::Big,
         };
         let (major, minor) = (byte_order.u16_at(block, 12), byte_order.u16_at(block, 14));
-        // 1.2 was written by mistake and is the same as 1.0 (section 4.1 of the draft).
+        // Version 1.2 was written by mistake and equals 1.0 (section 4.1 of the draft).
         if major != 1 || !matches!(minor, 0 | 2) {
-            return Err(Fault::Unsupported(format!("pcapng version {major}.{minor}")));
+            return Err(ReadFault::Unsupported(format!("pcapng version {major}.{minor}")));
         }
         for option in walk(&block[24..block.len() - 4], byte_order) {
-            option.map_err(Fault::Malformed)?;
+            option.map_err(ReadFault::Malformed)?;
         }
         self.byte_order = byte_order;
         if let Some(preamble) = &mut self.preamble {
             let length = byte_order.u32_bytes(SHORTEST_SECTION_HEADER);
             preamble.extend_from_slice(&block[..4]);
             preamble.extend_from_slice(&length);
-            // Byte order, version, and the section's length, which is not read.
+            // Byte order, version, and the section's length, which readers ignore.
             preamble.extend_from_slice(&block[8..24]);
             preamble.extend_from_slice(&length);
         }
         Ok(())
     }
 
-    fn interface(&self, block: &[u8]) -> Result<Interface, Fault> {
+    fn interface(&self, block: &[u8]) -> Result<Interface, ReadFault> {
         needs(block, 20, "interface description")?;
         let link_type = LinkType(self.byte_order.u16_at(block, 8));
         let snap_length = self.byte_order.u32_at(block, 12);
         Interface::from_block(link_type, snap_length, &block[16..block.len() - 4], self.byte_order)
-            .map_err(Fault::Malformed)
+            .map_err(ReadFault::Malformed)
     }
 
     #[inline]
-    fn enhanced_packet(&self, block: &[u8]) -> Result<Packet, Fault> {
+    fn enhanced_packet(&self, block: &[u8]) -> Result<PacketBlock, ReadFault> {
         needs(block, 32, "enhanced packet")?;
         self.packet(block, self.byte_order.u32_at(block, 8) as usize)
     }
 
-    /// As an Enhanced Packet Block, but interface and drop count in 16 bits each.
-    fn obsolete_packet(&self, block: &[u8]) -> Result<Packet, Fault> {
+    /// Parses an obsolete Packet Block: an Enhanced Packet Block with interface and drop count in
+    /// 16 bits each.
+    fn obsolete_packet(&self, block: &[u8]) -> Result<PacketBlock, ReadFault> {
         needs(block, 32, "packet")?;
         self.packet(block, usize::from(self.byte_order.u16_at(block, 8)))
     }
 
     #[inline]
-    fn packet(&self, block: &[u8], interface: usize) -> Result<Packet, Fault> {
+    fn packet(&self, block: &[u8], interface: usize) -> Result<PacketBlock, ReadFault> {
         let word = |offset| self.byte_order.u32_at(block, offset);
         let captured = word(20);
-        Ok(Packet {
+        Ok(PacketBlock {
             interface,
             ticks: Some(u64::from(word(12)) << 32 | u64::from(word(16))),
             original_length: word(24),
@@ -245,8 +244,13 @@ impl PcapNgReader {
         })
     }
 
-    /// Holds neither interface, which is the section's first, nor time, nor the captured length.
-    fn simple_packet(&self, block: &[u8], interfaces: &[Interface]) -> Result<Packet, Fault> {
+    /// Parses a Simple Packet Block. It contains no time, no captured length, and no interface:
+    /// that is the section's first.
+    fn simple_packet(
+        &self,
+        block: &[u8],
+        interfaces: &[Interface],
+    ) -> Result<PacketBlock, ReadFault> {
         needs(block, 16, "simple packet")?;
         let original_length = self.byte_order.u32_at(block, 8);
         let captured = match interfaces.first() {
@@ -256,13 +260,13 @@ impl PcapNgReader {
             _ => original_length,
         };
         let data = data(block, 12, captured)?;
-        Ok(Packet { interface: 0, ticks: None, original_length, data })
+        Ok(PacketBlock { interface: 0, ticks: None, original_length, data })
     }
 }
 
-fn needs(block: &[u8], length: usize, name: &str) -> Result<(), Fault> {
+fn needs(block: &[u8], length: usize, name: &str) -> Result<(), ReadFault> {
     if block.len() < length {
-        return Err(Fault::Malformed(format!(
+        return Err(ReadFault::Malformed(format!(
             "{name} block of {} bytes, at least {length} needed",
             block.len()
         )));
@@ -270,13 +274,13 @@ fn needs(block: &[u8], length: usize, name: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Where in the block the packet's data lie: from `start`, if they fit before the length at the
-/// block's end.
+/// Returns the range of the packet's data in the block, from `start`. Fails if it does not fit
+/// before the length at the block's end.
 #[inline]
-fn data(block: &[u8], start: usize, captured: u32) -> Result<std::ops::Range<usize>, Fault> {
+fn data(block: &[u8], start: usize, captured: u32) -> Result<std::ops::Range<usize>, ReadFault> {
     let room = block.len() - 4 - start;
     if captured as usize > room {
-        return Err(Fault::Malformed(format!(
+        return Err(ReadFault::Malformed(format!(
             "the packet claims {captured} bytes, its block has room for {room}"
         )));
     }

@@ -1,11 +1,11 @@
-//! The bytes of a pcapng file (draft-ietf-opsawg-pcapng): one section, its length left open.
+//! Writing pcapng files (draft-ietf-opsawg-pcapng): one section, of unspecified length.
 
 use std::io;
 
-use super::declared::{Declared, Refusal, snap_length};
+use super::declared::{DeclaredInterface, FrameRefusal, snap_length};
 use super::interface::{IF_TSOFFSET, IF_TSRESOL};
 use super::option::{interface_unit, put, put_end, walk};
-use super::output::Output;
+use super::output::BufferedOutput;
 use super::pcapng_reader::{
     BYTE_ORDER_MAGIC, ENHANCED_PACKET, INTERFACE_DESCRIPTION, SECTION_HEADER, SIMPLE_PACKET,
 };
@@ -20,13 +20,13 @@ const ISB_IFDROP: u16 = 5;
 
 pub(super) struct PcapNgWriter {
     byte_order: ByteOrder,
-    /// A block's body being put together; its memory is kept.
+    /// The body of the block being built; its memory is reused.
     body: Vec<u8>,
 }
 
 impl PcapNgWriter {
     /// Writes the section header.
-    pub(super) fn new(output: &mut Output, byte_order: ByteOrder) -> io::Result<Self> {
+    pub(super) fn new(output: &mut BufferedOutput, byte_order: ByteOrder) -> io::Result<Self> {
         let mut writer = Self { byte_order, body: Vec::new() };
         writer.u32(BYTE_ORDER_MAGIC);
         writer.body.extend_from_slice(&byte_order.u16_bytes(1));
@@ -40,7 +40,11 @@ impl PcapNgWriter {
         Ok(writer)
     }
 
-    pub(super) fn declare(&mut self, output: &mut Output, interface: &Interface) -> io::Result<()> {
+    pub(super) fn declare(
+        &mut self,
+        output: &mut BufferedOutput,
+        interface: &Interface,
+    ) -> io::Result<()> {
         let byte_order = self.byte_order;
         self.body.clear();
         self.body.extend_from_slice(&byte_order.u16_bytes(interface.link_type.0));
@@ -72,17 +76,17 @@ impl PcapNgWriter {
     #[inline]
     pub(super) fn packet<'p>(
         &mut self,
-        output: &mut Output,
-        interface: &Declared,
+        output: &mut BufferedOutput,
+        interface: &DeclaredInterface,
         record: &Record<'_>,
         parts: impl Iterator<Item = &'p [u8]>,
         length: u32,
         original_length: u32,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), FrameRefusal> {
         let padding = (length.next_multiple_of(4) - length) as usize;
         let word = |value: u32| self.byte_order.u32_bytes(value);
-        // A simple packet block names no interface and no captured length: it fits the first
-        // interface, whole frames.
+        // A simple packet block has no interface and no captured length: it fits whole frames of
+        // the first interface.
         let simple = record.time.is_none() && record.interface == 0 && length == original_length;
         // Long lists of options are not copied.
         self.body.clear();
@@ -108,7 +112,7 @@ impl PcapNgWriter {
         let ticks = match record.time {
             Some(time) => time
                 .ticks_in(interface.resolution, interface.offset_seconds)
-                .ok_or(Refusal::Time)?,
+                .ok_or(FrameRefusal::Time)?,
             None => 0,
         };
         let end = if options.is_empty() { 0 } else { 4 };
@@ -137,21 +141,21 @@ impl PcapNgWriter {
         Ok(())
     }
 
-    /// Writes what was counted at an interface, until `time`.
+    /// Writes the packet counts of an interface up to `time`.
     pub(super) fn statistics(
         &mut self,
-        output: &mut Output,
+        output: &mut BufferedOutput,
         number: u32,
-        interface: &Declared,
+        interface: &DeclaredInterface,
         time: Timestamp,
         counted: &InterfaceStatistics,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), FrameRefusal> {
         let byte_order = self.byte_order;
-        // A time is two words, the higher first, in either byte order.
-        let ticks = |time: Timestamp| -> Result<Vec<u8>, Refusal> {
+        // A time is two words, the higher one first, in either byte order.
+        let ticks = |time: Timestamp| -> Result<Vec<u8>, FrameRefusal> {
             let ticks = time
                 .ticks_in(interface.resolution, interface.offset_seconds)
-                .ok_or(Refusal::Time)?;
+                .ok_or(FrameRefusal::Time)?;
             Ok([byte_order.u32_bytes((ticks >> 32) as u32), byte_order.u32_bytes(ticks as u32)]
                 .concat())
         };
@@ -177,8 +181,8 @@ impl PcapNgWriter {
         self.body.extend_from_slice(&self.byte_order.u32_bytes(value));
     }
 
-    /// Writes the body put together as a block, and empties it.
-    fn block(&mut self, output: &mut Output, block_type: u32) -> io::Result<()> {
+    /// Writes the prepared body as a block, and empties it.
+    fn block(&mut self, output: &mut BufferedOutput, block_type: u32) -> io::Result<()> {
         let total = self.byte_order.u32_bytes(12 + self.body.len() as u32);
         output.put(&self.byte_order.u32_bytes(block_type))?;
         output.put(&total)?;

@@ -1,4 +1,4 @@
-//! Opens a capture file of any format and lends its frames.
+//! Reading capture files of any supported format.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::decompress::decompress;
-use super::error::Fault;
+use super::error::ReadFault;
 use super::pcap_reader::{PcapReader, recognize};
 use super::pcapng_reader::{PcapNgReader, SECTION_HEADER};
 use super::window::Window;
@@ -16,39 +16,40 @@ use super::{
     Source, Truncated,
 };
 
-/// A place between two records of a capture, at which another reader may begin.
+/// A position between two records of a capture, at which another reader may start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Where the next record begins, in bytes after decompression.
+    /// First byte of the next record, after decompression.
     pub offset: u64,
-    /// Packets before it.
+    /// Number of packets before it.
     pub packets: u64,
 }
 
-/// Reads a capture file as a stream.
+/// A reader of capture files as streams.
 ///
 /// Memory: a window of 256 KiB, which grows to the longest record (16 MB at most), up to 4 MiB of
-/// interface descriptions, and what the decompression needs (64 KiB for gzip, twice the window of
-/// at most 8 MiB for zstd).
+/// interface descriptions, and the decompressor's memory (64 KiB for gzip; for zstd twice the
+/// window, which is at most 8 MiB).
 pub struct Reader {
     file: String,
     window: Window,
-    records: Records,
+    records: RecordReader,
     interfaces: Vec<Interface>,
     format: Format,
     compression: Compression,
-    /// Frames delivered.
+    /// Number of frames delivered.
     frames: u64,
-    /// Nothing more comes: the end, or an error, was met.
+    /// Whether the end or an error was reached.
     done: bool,
     truncated: Option<Truncated>,
     bytes_read: Arc<AtomicU64>,
     file_length: Option<u64>,
-    /// Where a part of a file begins, and how many bytes of its stream come before it.
+    /// For a reader of a part: the part's first byte in the file, and the length of the preamble
+    /// before it in the stream.
     part: Option<(u64, u64)>,
 }
 
-enum Records {
+enum RecordReader {
     Pcap(PcapReader),
     PcapNg(PcapNgReader),
 }
@@ -57,7 +58,7 @@ impl Reader {
     /// Opens the file at `path`; `-` is standard input.
     ///
     /// # Errors
-    /// If it cannot be opened or read, or does not begin as a capture file does.
+    /// If the file cannot be opened or read, or does not begin like a capture file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, CaptureError> {
         let path = path.as_ref();
         if path == Path::new("-") {
@@ -78,12 +79,13 @@ impl Reader {
     /// Reads a capture from any stream; `name` stands for the file in messages.
     ///
     /// # Errors
-    /// If it cannot be read, or does not begin as a capture file does.
+    /// If the stream cannot be read, or does not begin like a capture file.
     pub fn from_stream(name: &str, stream: Box<dyn Read + Send>) -> Result<Self, CaptureError> {
         Self::begin(name, stream, false)
     }
 
-    /// The same, and keeps what readers of its parts need: [`preamble`](Self::preamble).
+    /// Like [`from_stream`](Self::from_stream), but keeps the [`preamble`](Self::preamble) for
+    /// readers of parts.
     ///
     /// # Errors
     /// As [`from_stream`](Self::from_stream).
@@ -94,10 +96,10 @@ impl Reader {
         Self::begin(name, stream, true)
     }
 
-    /// Reads a part of a capture: `records` begins at `place`, without compression, and ends behind
-    /// a record or with the file; `preamble` is what the file's reader had kept there.
+    /// Reads a part of a capture. `records` is the uncompressed stream from `place` on, and ends
+    /// after a record or with the file. `preamble` is that of the whole file's reader at `place`.
     ///
-    /// Packets are numbered, interfaces counted and places in messages given as in the whole file.
+    /// Packet numbers, interface indices and offsets in messages are those of the whole file.
     ///
     /// # Errors
     /// As [`from_stream`](Self::from_stream).
@@ -118,7 +120,7 @@ impl Reader {
     fn begin(name: &str, stream: Box<dyn Read + Send>, keep: bool) -> Result<Self, CaptureError> {
         let bytes_read = Arc::new(AtomicU64::new(0));
         let counted = Box::new(Counting { stream, bytes: Arc::clone(&bytes_read) });
-        let fault = |fault: Fault, window: Option<&Window>| {
+        let fault = |fault: ReadFault, window: Option<&Window>| {
             fault.into_error(name, 1, window.map_or(0, Window::offset)).unwrap_or_else(
                 |truncated| CaptureError::NotCapture {
                     file: truncated.file,
@@ -142,14 +144,14 @@ impl Reader {
             let (reader, interface) = PcapReader::open(&mut window, byte_order, variant, keep)
                 .map_err(|error| fault(error, Some(&window)))?;
             interfaces.push(interface);
-            (Records::Pcap(reader), Format::Pcap { byte_order, variant })
+            (RecordReader::Pcap(reader), Format::Pcap { byte_order, variant })
         } else if ByteOrder::Little.u32_at(&magic, 0) == SECTION_HEADER {
             let reader = PcapNgReader::open(&mut window, keep)
                 .map_err(|error| fault(error, Some(&window)))?;
             let byte_order = reader.byte_order();
-            (Records::PcapNg(reader), Format::PcapNg { byte_order })
+            (RecordReader::PcapNg(reader), Format::PcapNg { byte_order })
         } else {
-            // The longest magic number known has 12 bytes; what cannot be read is not compared.
+            // The longest known magic number has 12 bytes; read errors are ignored here.
             let _ = window.has(12);
             return Err(CaptureError::NotCapture {
                 file: name.to_owned(),
@@ -172,28 +174,28 @@ impl Reader {
         })
     }
 
-    /// The name the file was opened by, as errors give it.
+    /// Returns the name by which the file was opened, as used in errors.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// How the file is compressed.
+    /// Returns the compression of the file.
     pub fn compression(&self) -> Compression {
         self.compression
     }
 
-    /// Bytes read from the file so far, before decompression: with
-    /// [`file_length`](Self::file_length), how far it is.
+    /// Returns the number of bytes read from the file so far, before decompression. Divided by
+    /// [`file_length`](Self::file_length), it is the progress.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// The file's length in bytes when it was opened; `None` for a pipe.
+    /// Returns the file's length in bytes when it was opened, or `None` for a pipe.
     pub fn file_length(&self) -> Option<u64> {
         self.file_length
     }
 
-    /// Where the next record begins.
+    /// Returns the position of the next record.
     pub fn place(&self) -> Place {
         let (start, before) = self.part.unwrap_or_default();
         Place {
@@ -202,18 +204,18 @@ impl Reader {
         }
     }
 
-    /// The headers read so far that readers of parts from [`place`](Self::place) on need: a pcap
-    /// file's header, a pcapng file's sections and interfaces. It only grows. Empty unless it was
-    /// asked for by [`keeping_preamble`](Self::keeping_preamble).
+    /// Returns the headers that readers of parts from [`place`](Self::place) on need: a pcap file's
+    /// header, or a pcapng file's sections and interfaces. They only grow. Empty unless the reader
+    /// was created by [`keeping_preamble`](Self::keeping_preamble).
     pub fn preamble(&self) -> &[u8] {
         match &self.records {
-            Records::Pcap(reader) => reader.preamble(),
-            Records::PcapNg(reader) => reader.preamble(),
+            RecordReader::Pcap(reader) => reader.preamble(),
+            RecordReader::PcapNg(reader) => reader.preamble(),
         }
     }
 
     #[cold]
-    fn stop(&mut self, fault: Fault) -> Result<(), CaptureError> {
+    fn stop(&mut self, fault: ReadFault) -> Result<(), CaptureError> {
         self.done = true;
         match fault.into_error(&self.file, self.frames + 1, self.place().offset) {
             Ok(error) => Err(error),
@@ -232,8 +234,8 @@ impl Source for Reader {
             return Ok(None);
         }
         let (located, form) = match &mut self.records {
-            Records::Pcap(reader) => (reader.next(&mut self.window), reader.option_form()),
-            Records::PcapNg(reader) => {
+            RecordReader::Pcap(reader) => (reader.next(&mut self.window), reader.option_form()),
+            RecordReader::PcapNg(reader) => {
                 let located = reader.next(&mut self.window, &mut self.interfaces);
                 (located, OptionForm::list(reader.byte_order()))
             }
@@ -274,7 +276,7 @@ impl Source for Reader {
     }
 }
 
-/// Counts what is read from the file itself.
+/// A reader that counts the bytes read from the file.
 struct Counting {
     stream: Box<dyn Read + Send>,
     bytes: Arc<AtomicU64>,
@@ -288,7 +290,7 @@ impl Read for Counting {
     }
 }
 
-/// Says what a file is that is not a capture we read.
+/// Describes a file that is not a supported capture, by its first bytes.
 fn describe(head: &[u8]) -> String {
     let known: [(&[u8], &str); 12] = [
         (b"snoop\0\0\0", "Solaris snoop, which is not supported (editcap converts it to pcapng)"),

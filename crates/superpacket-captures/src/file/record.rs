@@ -1,47 +1,48 @@
-//! What goes from a source of frames to a sink of frames.
+//! Frames as exchanged between capture readers and writers.
 
 use super::{CaptureError, Format, FrameOptions, Interface, LinkType, Timestamp, Truncated};
 
-/// A frame lent by a [`Source`] until the next is asked for.
+/// A frame lent by a [`Source`] until the next one is read.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// Its place in the file, from 1.
+    /// Position in the file, counted from 1.
     pub number: u64,
-    /// Its interface: an index into `interfaces`.
+    /// Index of the frame's interface in `interfaces`.
     pub interface: u32,
-    /// When it was captured; a pcapng Simple Packet Block does not say.
+    /// Time of capture; `None` for a pcapng Simple Packet Block.
     pub time: Option<Timestamp>,
-    /// The bytes captured.
+    /// The captured bytes.
     pub data: &'a [u8],
-    /// The frame's length on the wire in bytes, as the file says it: usually at least `data.len()`,
-    /// but not checked.
+    /// Length of the frame on the wire in bytes, as given in the file. Usually at least
+    /// `data.len()`, but this is not checked.
     pub original_length: u32,
-    /// What else a pcapng file, or a modified pcap file, says of this frame.
+    /// Additional data of this frame in a pcapng or modified pcap file.
     pub options: FrameOptions<'a>,
-    /// All interfaces found in the file so far; `interface` is within it.
+    /// All interfaces found in the file so far; `interface` is a valid index.
     pub interfaces: &'a [Interface],
 }
 
 impl<'a> Frame<'a> {
-    /// Whether the capture holds less than the wire did (the snap length cut it).
+    /// Returns whether the snap length has cut the frame: fewer bytes were captured than were on
+    /// the wire.
     #[inline]
     pub fn is_truncated(&self) -> bool {
         self.original_length as usize > self.data.len()
     }
 
-    /// The interface it was captured on.
+    /// Returns the interface on which the frame was captured.
     #[inline]
     pub fn interface(&self) -> &'a Interface {
         &self.interfaces[self.interface as usize]
     }
 
-    /// What the frame begins with.
+    /// Returns the type of the frame's first header.
     #[inline]
     pub fn link_type(&self) -> LinkType {
         self.interface().link_type
     }
 
-    /// The record that writes this frame unchanged, together with `data`.
+    /// Returns the record that, together with `data`, writes this frame unchanged.
     #[inline]
     pub fn record(&self) -> Record<'a> {
         Record {
@@ -53,64 +54,64 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// All of a frame to be written but its bytes.
+/// The properties of a frame to be written, without its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// The index of its interface among those declared.
+    /// Index of its interface among those declared.
     pub interface: u32,
-    /// When it was captured; `None` is written as 1970-01-01 where the format needs a time.
+    /// Time of capture; `None` is written as 1970-01-01 where the format requires a time.
     pub time: Option<Timestamp>,
-    /// Its length on the wire in bytes; `None`: as long as its bytes.
+    /// Length on the wire in bytes; `None` if it equals the number of bytes written.
     pub original_length: Option<u32>,
-    /// Written to a file of the family that it comes from. For a frame made from several others:
-    /// [`FrameOptions::of_merged`] of the last.
+    /// Additional data, written if the output is of the same family as the input. For a
+    /// super-packet, use [`FrameOptions::of_merged`] of the last frame.
     pub options: FrameOptions<'a>,
 }
 
-/// Lends the frames of a capture one by one.
+/// A source of frames, lent one by one.
 pub trait Source {
-    /// The next frame; `None` at the end, also where the file was cut short (see
+    /// Returns the next frame, or `None` at the end, including the end of a truncated file (see
     /// [`truncated`](Self::truncated)).
     ///
     /// # Errors
-    /// Whatever stops the reading. After an error it returns `None`.
+    /// If reading fails. After an error, `None` is returned.
     fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError>;
 
-    /// The interfaces found so far, in the order of [`Frame::interface`]. A pcapng file may add to
-    /// them with each frame.
+    /// Returns the interfaces found so far, indexed by [`Frame::interface`]. In a pcapng file, each
+    /// frame may add some.
     fn interfaces(&self) -> &[Interface];
 
-    /// The format of what is read.
+    /// Returns the input's format.
     fn format(&self) -> Format;
 
-    /// Where the file was cut short, once the end was reached.
+    /// Returns the position at which the file was truncated, once the end was reached.
     fn truncated(&self) -> Option<&Truncated>;
 }
 
-/// Takes the frames of a capture one by one.
+/// A sink that takes the frames of a capture one by one.
 pub trait Sink {
-    /// Makes known the interfaces that frames name: all of a source's so far, in its order. Those
-    /// declared by an earlier call are skipped, so that it is cheap to call before each frame.
+    /// Declares the interfaces that frames refer to: all of a source's interfaces so far, in its
+    /// order. Interfaces declared earlier are skipped, so it is cheap to call this before each
+    /// frame.
     ///
     /// # Errors
-    /// Whatever stops the writing.
+    /// If writing fails.
     fn declare(&mut self, interfaces: &[Interface]) -> Result<(), CaptureError>;
 
-    /// Writes a frame whose bytes are `parts` in a row (a super-packet's header and payloads need
-    /// not be joined). The parts are walked twice, first for their length.
+    /// Writes a frame whose bytes are the concatenated `parts`. Header and payloads of a
+    /// super-packet need not be joined. The parts are iterated twice, first for the total length.
     ///
     /// # Errors
-    /// Whatever stops the writing; also a frame that the format cannot hold (its link type, its
-    /// time, its length).
+    /// If writing fails, or if the format cannot represent the frame's link type, time or length.
     fn write<'p, Parts>(&mut self, record: Record<'_>, parts: Parts) -> Result<(), CaptureError>
     where
         Parts: IntoIterator<Item = &'p [u8]>,
         Parts::IntoIter: Clone;
 
-    /// Writes a source's frame unchanged, its interface with it.
+    /// Writes a source's frame unchanged, together with its interface.
     ///
     /// # Errors
-    /// As [`declare`](Self::declare) and [`write`](Self::write).
+    /// As for [`declare`](Self::declare) and [`write`](Self::write).
     #[inline]
     fn copy(&mut self, frame: &Frame<'_>) -> Result<(), CaptureError> {
         self.declare(frame.interfaces)?;

@@ -1,33 +1,32 @@
-//! Times as a capture file holds them: ticks of the file's own unit, so that they come out as they
-//! went in.
+//! Times in capture files, kept in the file's unit so that they are written exactly as read.
 
-/// The length of one tick: 10^-k or 2^-k seconds (`if_tsresol` of pcapng, draft-ietf-opsawg-pcapng
-/// section 4.2).
+/// The length of one tick: 10^-k or 2^-k seconds (`if_tsresol`, draft-ietf-opsawg-pcapng section
+/// 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimeResolution(u8);
 
 const BINARY: u8 = 0x80;
 
 impl TimeResolution {
-    /// One tick is a microsecond: ordinary pcap, and pcapng without `if_tsresol`.
+    /// Ticks of one microsecond: ordinary pcap, and pcapng without `if_tsresol`.
     pub const MICROSECONDS: Self = Self(6);
-    /// One tick is a nanosecond.
+    /// Ticks of one nanosecond.
     pub const NANOSECONDS: Self = Self(9);
 
-    /// From the value of `if_tsresol`: the low seven bits are the exponent, the highest bit means
-    /// base 2. `None` above 10^19 or 2^63 ticks a second, whose counts no 64-bit time can hold for
-    /// even a second.
+    /// Converts a value of `if_tsresol`: the low seven bits are the exponent, and the highest bit
+    /// selects base 2. Returns `None` above 10^19 or 2^63 ticks per second, since 64 bits could not
+    /// count even one second.
     pub fn from_option(value: u8) -> Option<Self> {
         let highest = if value & BINARY == 0 { 19 } else { 63 };
         (value & !BINARY <= highest).then_some(Self(value))
     }
 
-    /// The value of `if_tsresol`.
+    /// Returns the value of `if_tsresol`.
     pub fn to_option(self) -> u8 {
         self.0
     }
 
-    /// Ticks in a second, at least 1.
+    /// Returns the number of ticks per second, at least 1.
     #[inline]
     pub fn ticks_per_second(self) -> u64 {
         match self.0 {
@@ -39,25 +38,25 @@ impl TimeResolution {
     }
 }
 
-/// A point in time, as the file that it came from says it.
+/// A point in time, as encoded in the file it was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timestamp {
-    /// Ticks since 1970-01-01T00:00:00 UTC plus `offset_seconds`.
+    /// Ticks since `offset_seconds` after 1970-01-01T00:00:00 UTC.
     pub ticks: u64,
-    /// What a tick is.
+    /// The unit of a tick.
     pub resolution: TimeResolution,
-    /// Seconds to add (`if_tsoffset`); 0 nearly everywhere.
+    /// Seconds to add (`if_tsoffset`); almost always 0.
     pub offset_seconds: i64,
 }
 
 impl Timestamp {
-    /// A time in nanoseconds since 1970.
+    /// Creates a time from nanoseconds since 1970.
     pub fn from_nanoseconds(nanoseconds: u64) -> Self {
         Self { ticks: nanoseconds, resolution: TimeResolution::NANOSECONDS, offset_seconds: 0 }
     }
 
-    /// Nanoseconds since 1970, rounded down; 0 for a time before, `u64::MAX` for one after the year
-    /// 2554.
+    /// Returns nanoseconds since 1970, rounded down: 0 for an earlier time, `u64::MAX` after the
+    /// year 2554.
     #[inline]
     pub fn nanoseconds(self) -> u64 {
         if self.offset_seconds == 0 {
@@ -71,8 +70,8 @@ impl Timestamp {
         u64::try_from(total.max(0)).unwrap_or(u64::MAX)
     }
 
-    /// The same time in another unit and offset, rounded down; exact where the unit is as fine as
-    /// this one's. `None` if it has no such number (before 1970, or above 64 bits).
+    /// Returns this time in another unit and offset, rounded down. It is exact if the unit is at
+    /// least as fine as this one. `None` if the number would be negative or exceed 64 bits.
     #[inline]
     pub fn ticks_in(self, resolution: TimeResolution, offset_seconds: i64) -> Option<u64> {
         if self.resolution == resolution && self.offset_seconds == offset_seconds {

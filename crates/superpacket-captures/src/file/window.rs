@@ -1,24 +1,24 @@
-//! A window sliding over a stream, in which records are parsed where they lie.
+//! A sliding window over a stream, in which records are parsed in place.
 
 use std::io::{self, ErrorKind, Read};
 
 use super::MAX_RECORD_LENGTH;
-use super::error::Fault;
+use super::error::ReadFault;
 
-/// Large enough that a system call's cost disappears, small enough to stay in the second-level
-/// cache.
+/// Length of a new window in bytes: large enough to make the cost of system calls negligible, and
+/// small enough for the L2 cache.
 pub(super) const INITIAL_LENGTH: usize = 256 * 1024;
 
 pub(super) struct Window {
     input: Box<dyn Read + Send>,
     buffer: Vec<u8>,
-    /// `start <= end <= buffer.len()`: the bytes read and not yet consumed.
+    /// `start <= end <= buffer.len()`: the range of bytes read and not yet consumed.
     start: usize,
     end: usize,
-    /// Where `start` is in the stream.
+    /// Position of `start` in the stream.
     offset: u64,
     ended: bool,
-    /// Set where the stream ended within its compression.
+    /// The reason, if the compressed stream ended prematurely.
     cut: Option<String>,
 }
 
@@ -28,32 +28,33 @@ impl Window {
         Self { input, buffer, start: 0, end: 0, offset: 0, ended: false, cut: None }
     }
 
-    /// Where in the stream the window begins.
+    /// Returns the position of the window in the stream.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The bytes at hand.
+    /// Returns the bytes read and not yet consumed.
     #[inline]
     pub(super) fn available(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// The bytes at an absolute range of the buffer, as [`consume`](Self::consume) returned it.
+    /// Returns the bytes in a range of the buffer, based on a position from
+    /// [`consume`](Self::consume).
     #[inline]
     pub(super) fn at(&self, range: std::ops::Range<usize>) -> &[u8] {
         &self.buffer[range]
     }
 
-    /// Whether at least `length` bytes are at hand, after reading more where needed; `false`: the
-    /// stream ends before. `length` must not exceed [`MAX_RECORD_LENGTH`].
+    /// Reads until at least `length` bytes are available; returns `false` if the stream ends
+    /// before. `length` must not exceed [`MAX_RECORD_LENGTH`].
     #[inline]
     pub(super) fn has(&mut self, length: usize) -> io::Result<bool> {
         Ok(self.end - self.start >= length || self.refill(length)?)
     }
 
-    /// Moves on by `length` bytes at hand and returns where in the buffer they lie, until the next
-    /// call of `has`.
+    /// Consumes `length` available bytes and returns their position in the buffer, which is valid
+    /// until the next call of `has`.
     #[inline]
     pub(super) fn consume(&mut self, length: usize) -> usize {
         debug_assert!(length <= self.end - self.start);
@@ -63,17 +64,16 @@ impl Window {
         at
     }
 
-    /// To be called where no whole record is at hand any more: `Ok` if the stream ended cleanly
-    /// before a record, else the fault that says where it was cut. `expected` describes the record,
-    /// as far as known.
-    pub(super) fn finish(&self, expected: impl FnOnce() -> String) -> Result<(), Fault> {
+    /// Checks the end of the stream, when no complete record is available: `Ok` if it ended at a
+    /// record boundary, otherwise the fault with the position. `expected` describes the record.
+    pub(super) fn finish(&self, expected: impl FnOnce() -> String) -> Result<(), ReadFault> {
         let left = self.end - self.start;
         match &self.cut {
             Some(reason) => {
-                Err(Fault::Truncated(format!("{reason}, {left} bytes into the record")))
+                Err(ReadFault::Truncated(format!("{reason}, {left} bytes into the record")))
             }
             None if left == 0 => Ok(()),
-            None => Err(Fault::Truncated(format!("{}, {left} bytes are there", expected()))),
+            None => Err(ReadFault::Truncated(format!("{}, {left} bytes are there", expected()))),
         }
     }
 
@@ -85,7 +85,7 @@ impl Window {
         self.start = 0;
         while self.end < length && !self.ended {
             if self.end == self.buffer.len() {
-                // Grows with the bytes that are there, not with the length that a record claims.
+                // Grows with the bytes that have arrived, not with the length that a record claims.
                 let grown = (2 * self.buffer.len()).min(MAX_RECORD_LENGTH);
                 self.buffer.reserve_exact(grown - self.end);
                 self.buffer.resize(grown, 0);
@@ -109,7 +109,7 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// Gives one byte less at each call, as a pipe may.
+    /// A reader that returns one byte less in each call, as a pipe may.
     struct Dribble(Vec<u8>, usize);
 
     impl Read for Dribble {
@@ -142,7 +142,7 @@ mod tests {
         let mut window = Window::new(Box::new(io::repeat(1).take(1000)));
         assert!(!window.has(MAX_RECORD_LENGTH).unwrap());
         assert_eq!(window.buffer.capacity(), INITIAL_LENGTH);
-        assert!(matches!(window.finish(|| "a record".into()), Err(Fault::Truncated(_))));
+        assert!(matches!(window.finish(|| "a record".into()), Err(ReadFault::Truncated(_))));
         let mut window = Window::new(Box::new(io::repeat(1)));
         assert!(window.has(MAX_RECORD_LENGTH).unwrap());
         assert_eq!(window.buffer.capacity(), MAX_RECORD_LENGTH);

@@ -1,11 +1,11 @@
-//! Writes a capture file of either format.
+//! Writing capture files of either format.
 
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::declared::{Declared, Refusal};
-use super::destination::Destination;
-use super::output::Output;
+use super::declared::{DeclaredInterface, FrameRefusal};
+use super::destination::OutputDestination;
+use super::output::BufferedOutput;
 use super::pcap_writer::PcapWriter;
 use super::pcapng_writer::PcapNgWriter;
 use super::{
@@ -13,31 +13,31 @@ use super::{
     OutputFormat, Record, Sink, Timestamp,
 };
 
-/// Writes a capture file as a stream.
+/// A writer of capture files as streams.
 ///
-/// The file grows under a temporary name in its directory (`.superpacket-….partial`) and gets its
-/// own name from [`finish`](Self::finish); a writer dropped before removes it. So `path` never
-/// holds half a capture, whatever ends the program. A pipe or device is written to directly. Modes
-/// and symbolic links are treated as [`write_file`](super::write_file) describes.
+/// The file grows under a temporary name in its directory (`.superpacket-….partial`), and
+/// [`finish`](Self::finish) renames it. A writer dropped earlier removes it, so `path` never
+/// contains an incomplete capture. A pipe or device is written directly. Modes and symbolic links
+/// are treated as [`write_file`](super::write_file) describes.
 ///
-/// Memory: a buffer of 256 KiB, 24 bytes for each interface, and what the compression needs (0.3 MB
-/// for gzip; 2 MB and a thread for zstd).
+/// Memory: a buffer of 256 KiB, 24 bytes per interface, and the compressor's memory (0.3 MB for
+/// gzip; 2 MB and a thread for zstd).
 pub struct Writer {
     file: String,
-    output: Output,
-    records: Records,
-    interfaces: Vec<Declared>,
-    /// Frames written.
+    output: BufferedOutput,
+    records: RecordWriter,
+    interfaces: Vec<DeclaredInterface>,
+    /// Number of frames written.
     frames: u64,
 }
 
-enum Records {
+enum RecordWriter {
     Pcap(PcapWriter),
     PcapNg(PcapNgWriter),
 }
 
 impl Writer {
-    /// Begins the file at `path`; `-` is standard output.
+    /// Creates the file at `path`; `-` is standard output.
     ///
     /// # Errors
     /// If it cannot be created.
@@ -48,7 +48,7 @@ impl Writer {
         } else {
             path.display().to_string()
         };
-        match Destination::create(path) {
+        match OutputDestination::create(path) {
             Ok(destination) => Self::begin(name, destination, format),
             Err(source) => Err(CaptureError::Create { file: name, source }),
         }
@@ -63,38 +63,38 @@ impl Writer {
         stream: Box<dyn Write + Send>,
         format: OutputFormat,
     ) -> Result<Self, CaptureError> {
-        Self::begin(name.to_owned(), Destination::Stream(stream), format)
+        Self::begin(name.to_owned(), OutputDestination::Stream(stream), format)
     }
 
     fn begin(
         file: String,
-        destination: Destination,
+        destination: OutputDestination,
         format: OutputFormat,
     ) -> Result<Self, CaptureError> {
         let OutputFormat { container, byte_order, resolution, compression } = format;
-        let mut output = Output::new(destination, compression);
+        let mut output = BufferedOutput::new(destination, compression);
         let records = match container {
-            Container::Pcap => Records::Pcap(PcapWriter::new(byte_order, resolution)),
+            Container::Pcap => RecordWriter::Pcap(PcapWriter::new(byte_order, resolution)),
             Container::PcapNg => match PcapNgWriter::new(&mut output, byte_order) {
-                Ok(writer) => Records::PcapNg(writer),
+                Ok(writer) => RecordWriter::PcapNg(writer),
                 Err(source) => return Err(CaptureError::Write { file, source }),
             },
         };
         Ok(Self { file, output, records, interfaces: Vec::new(), frames: 0 })
     }
 
-    /// The name the file was created by, as errors give it.
+    /// Returns the name by which the file was created, as used in errors.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Frames written so far.
+    /// Returns the number of frames written so far.
     pub fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// Hands what was written so far to the destination: for a reader that waits for it. What is
-    /// compressed by zstd waits for the end of a block.
+    /// Passes everything written so far to the destination, for a reader that waits for it. With
+    /// zstd, data still waits for the end of a block.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -104,11 +104,11 @@ impl Writer {
             .map_err(|source| CaptureError::Write { file: self.file.clone(), source })
     }
 
-    /// Writes what was counted at an interface, until `time`. A pcap file has no place for it.
+    /// Writes the packet counts of an interface up to `time`. A pcap file cannot store them.
     ///
     /// # Errors
-    /// If it cannot be written, if no such interface was declared, or if one of the times cannot be
-    /// said in the interface's unit.
+    /// If writing fails, if the interface was not declared, or if a time cannot be expressed in the
+    /// interface's unit.
     pub fn statistics(
         &mut self,
         interface: u32,
@@ -119,18 +119,18 @@ impl Writer {
             let (file, packet) = (self.file.clone(), self.frames + 1);
             return Err(CaptureError::UnknownInterface { file, packet, interface });
         };
-        let Records::PcapNg(writer) = &mut self.records else { return Ok(()) };
+        let RecordWriter::PcapNg(writer) = &mut self.records else { return Ok(()) };
         let written = writer.statistics(&mut self.output, interface, &declared, time, counted);
         written.map_err(|refusal| self.refuse(refusal, declared.link_type))
     }
 
-    /// Writes what is left and gives the file its name, over a file that may be there. Returns the
-    /// frames written.
+    /// Writes the rest and gives the file its name, replacing an existing file. Returns the number
+    /// of frames written.
     ///
     /// # Errors
-    /// If either cannot be done; the temporary file is removed then.
+    /// If either step fails; the temporary file is then removed.
     pub fn finish(mut self) -> Result<u64, CaptureError> {
-        if let Records::Pcap(writer) = &mut self.records
+        if let RecordWriter::Pcap(writer) = &mut self.records
             && let Err(refusal) = writer.finish(&mut self.output, &self.interfaces)
         {
             return Err(self.refuse(refusal, LinkType::ETHERNET));
@@ -141,12 +141,12 @@ impl Writer {
     }
 
     #[cold]
-    fn refuse(&self, refusal: Refusal, other: LinkType) -> CaptureError {
+    fn refuse(&self, refusal: FrameRefusal, other: LinkType) -> CaptureError {
         let (file, packet) = (self.file.clone(), self.frames + 1);
         match refusal {
-            Refusal::Io(source) => CaptureError::Write { file, source },
-            Refusal::Time => CaptureError::Time { file, packet },
-            Refusal::LinkType { first } => {
+            FrameRefusal::Io(source) => CaptureError::Write { file, source },
+            FrameRefusal::Time => CaptureError::Time { file, packet },
+            FrameRefusal::LinkType { first } => {
                 CaptureError::SeveralLinkTypes { file, packet, first, other }
             }
         }
@@ -156,12 +156,12 @@ impl Writer {
     fn declare_new(&mut self, interfaces: &[Interface]) -> Result<(), CaptureError> {
         for interface in &interfaces[self.interfaces.len()..] {
             match &mut self.records {
-                Records::Pcap(writer) => writer.declare(interface),
-                Records::PcapNg(writer) => writer
+                RecordWriter::Pcap(writer) => writer.declare(interface),
+                RecordWriter::PcapNg(writer) => writer
                     .declare(&mut self.output, interface)
                     .map_err(|source| CaptureError::Write { file: self.file.clone(), source })?,
             }
-            self.interfaces.push(Declared::new(interface));
+            self.interfaces.push(DeclaredInterface::new(interface));
         }
         Ok(())
     }
@@ -181,8 +181,8 @@ impl Sink for Writer {
     {
         let parts = parts.into_iter();
         let length: usize = parts.clone().map(<[u8]>::len).sum();
-        // What block framing and options add at most (their lengths are bounded by the record they
-        // came with).
+        // Maximum size of block framing and options; the options' length is bounded by the record
+        // they came with.
         let room = 64 + record.options.bytes.len();
         if length > MAX_RECORD_LENGTH - room.min(MAX_RECORD_LENGTH) {
             let (file, packet) = (self.file.clone(), self.frames + 1);
@@ -204,7 +204,7 @@ impl Sink for Writer {
         let original_length = record.original_length.unwrap_or(length as u32);
         let output = &mut self.output;
         let written = match &mut self.records {
-            Records::Pcap(writer) => match writer.begin(
+            RecordWriter::Pcap(writer) => match writer.begin(
                 output,
                 &self.interfaces,
                 &interface,
@@ -212,10 +212,10 @@ impl Sink for Writer {
                 length as u32,
                 original_length,
             ) {
-                Ok(()) => write_all(output, parts).map_err(Refusal::Io),
+                Ok(()) => write_all(output, parts).map_err(FrameRefusal::Io),
                 Err(refusal) => Err(refusal),
             },
-            Records::PcapNg(writer) => {
+            RecordWriter::PcapNg(writer) => {
                 writer.packet(output, &interface, &record, parts, length as u32, original_length)
             }
         };
@@ -230,7 +230,10 @@ impl Sink for Writer {
 }
 
 #[inline]
-fn write_all<'p>(output: &mut Output, parts: impl Iterator<Item = &'p [u8]>) -> io::Result<()> {
+fn write_all<'p>(
+    output: &mut BufferedOutput,
+    parts: impl Iterator<Item = &'p [u8]>,
+) -> io::Result<()> {
     for part in parts {
         output.put(part)?;
     }

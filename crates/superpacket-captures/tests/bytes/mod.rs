@@ -189,7 +189,7 @@ pub(crate) fn read(bytes: impl Into<Vec<u8>>) -> Everything {
     drain(&mut open(bytes).expect("a capture file"))
 }
 
-/// Reads and expects neither an error nor a cut.
+/// Reads a file, and expects neither an error nor truncation.
 pub(crate) fn read_whole(bytes: impl Into<Vec<u8>>) -> Everything {
     let everything = read(bytes);
     assert!(everything.error.is_none(), "{:?}", everything.error);

@@ -1,5 +1,5 @@
-//! Captures cut and flipped everywhere: no panic, no endless loop, every record before the damage,
-//! and clear words.
+//! Captures truncated and corrupted at every position: no panic, no endless loop, every record
+//! before the damage, and a clear message.
 
 use crate::bytes::*;
 use superpacket_captures::file::{ByteOrder, Compression, OutputFormat, Sink, Source, Writer};

@@ -1,4 +1,4 @@
-//! Every format and variant, from bytes made here.
+//! Every format and variant, from bytes made by the tests.
 
 use crate::bytes::*;
 use superpacket_captures::file::{
@@ -214,7 +214,7 @@ fn garbage_after_records_is_an_error_with_its_place() {
     }
 }
 
-/// As libpcap has it: a record header of zeros is an empty packet of 1970, however odd.
+/// As in libpcap, a record header of zeros is an empty packet captured in 1970.
 #[test]
 fn zeros_after_records_are_empty_packets() {
     let good =
@@ -284,11 +284,11 @@ fn what_follows_a_gzip_stream_is_named() {
         assert!(message.starts_with(&place), "{message}");
         let head: Vec<_> = garbage.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         assert!(
-            message.contains(&format!("what follows is none: [{}]", head.join(", "))),
+            message.contains(&format!("other data follows: [{}]", head.join(", "))),
             "{message}"
         );
     }
-    // The start of a member that was cut.
+    // The start of a truncated member.
     for cut in [1, 2, 9, 12] {
         let read = read([&compressed[..], &compressed[..cut]].concat());
         assert!(read.error.is_none() && read.truncated.is_some(), "{cut}: {:?}", read.error);

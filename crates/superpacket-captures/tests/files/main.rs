@@ -1,4 +1,4 @@
-//! Captures: what is read, what is written, and what damage does.
+//! Capture files: reading, writing, and damaged input.
 
 #[path = "../bytes/mod.rs"]
 mod bytes;

@@ -1,5 +1,4 @@
-//! Modes of output files, and symbolic links in their place, where others may write in the
-//! directory.
+//! Modes of output files, and symbolic links in their place, in directories that others may write.
 
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Write};
@@ -17,7 +16,7 @@ const OTHER: u32 = 65534;
 /// How often the watcher of a race must have met an unfinished file.
 const MEETINGS: u32 = 1000;
 
-/// Returns whether the test is root, who alone can make files of another user.
+/// Returns whether the test runs as root, which alone can create another user's files.
 fn is_root(test: &str) -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -26,7 +25,7 @@ fn is_root(test: &str) -> bool {
     is_root
 }
 
-/// Returns a directory in which everybody may write, as in `/tmp`.
+/// Returns a directory in which all users may write, like `/tmp`.
 fn public_directory(mode: u32) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), Permissions::from_mode(mode)).unwrap();
@@ -37,7 +36,7 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().mode() & 0o7777
 }
 
-/// Creates a file of `mode`. Set-id bits are lost by chown, so the owner comes first.
+/// Creates a file with `mode`. The owner is set first, since chown clears set-id bits.
 fn create(path: &Path, owner: Option<u32>, mode: u32) {
     fs::write(path, "old").unwrap();
     chown(path, owner, owner).unwrap();
@@ -50,7 +49,8 @@ fn unfinished(directory: &Path) -> impl Iterator<Item = PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|extension| extension == "partial"))
 }
 
-/// Repeats `write` until `watch`, which runs beside it, has met an unfinished file often enough.
+/// Repeats `write` until `watch`, which runs concurrently, has seen an unfinished file often
+/// enough.
 fn race(mut write: impl FnMut(), watch: impl Fn() -> usize + Sync) {
     let (met, done) = (AtomicU32::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Parts of files, read from any record on.
+//! Reading parts of files that begin at any record.
 
 use std::io::Cursor;
 
@@ -50,7 +50,7 @@ fn a_part_gives_what_the_whole_file_gives_there() {
                 Place { offset: file.len() as u64, packets: frames.len() as u64 }
             );
             assert_eq!(reader.interfaces(), whole.interfaces(), "{name} from {place:?}");
-            // Cut short, or broken: told as of the whole file.
+            // A truncated or malformed file: positions in errors are those of the whole file.
             let cut = &file[..file.len() - 1];
             let mut of_whole =
                 Reader::from_stream("part", Box::new(Cursor::new(cut.to_vec()))).unwrap();

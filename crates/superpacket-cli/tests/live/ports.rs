@@ -224,7 +224,10 @@ fn options_and_settings_of_a_port_are_set_while_packets_flow() {
             "option \"ring=many\" takes a number of bytes",
         ),
         (&["left", "flood", "off", "rign=8m"], "\"rign=8m\" is not known"),
-        (&["left", "flood", "off", "queues="], "option \"queues\" is not there to be taken away"),
+        (
+            &["left", "flood", "off", "queues="],
+            "option \"queues\" is not set, so it cannot be removed",
+        ),
         (
             &["left", "flood", "off", "rx_byte_burst", "1T"],
             "left: rx_byte_burst is 0 (a tenth of a second's)",

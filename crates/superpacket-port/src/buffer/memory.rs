@@ -1,4 +1,4 @@
-//! The memory of a region, and the flags that say which of its slots are lent.
+//! The memory of a region, and the flags of its lent slots.
 
 #![expect(unsafe_code, reason = "memory that is lent and comes back, and that a kernel may map")]
 
@@ -8,16 +8,16 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The start of a region on the heap is a multiple of this number of bytes.
+/// Alignment of a heap region in bytes.
 const PAGE: usize = 4096;
 
-/// The flags of a region's slots. They are not in a `Box`, which claims its bytes for itself
-/// whenever it moves: buffers point at them.
+/// The flags of a region's slots. Not a `Box`: moving a box asserts unique access to its bytes, but
+/// buffers point to them.
 #[derive(Debug)]
 pub(super) struct Flags(NonNull<[AtomicU8]>);
 
 impl Flags {
-    /// Returns the flags of `slots` slots, none of which is lent; `None` without memory for them.
+    /// Returns flags for `slots` slots, none of which is lent; `None` if there is no memory.
     pub(super) fn try_new(slots: usize) -> Option<Self> {
         let mut flags: Vec<AtomicU8> = Vec::new();
         flags.try_reserve_exact(slots).ok()?;
@@ -38,23 +38,23 @@ impl std::ops::Deref for Flags {
 
     #[inline]
     fn deref(&self) -> &[AtomicU8] {
-        // SAFETY: the flags are freed when this value is dropped, and not before; they are atomic.
+        // SAFETY: the flags are atomic, and are freed only when this value is dropped.
         unsafe { self.0.as_ref() }
     }
 }
 
 impl Drop for Flags {
     fn drop(&mut self) {
-        // SAFETY: made from a box in `try_new`. No buffer points at the flags any more: a region
-        // whose slots are lent is kept by `orphans` until they have come back.
+        // SAFETY: created from a box in `try_new`. No buffer points to the flags any more:
+        // `orphans` keeps a region whose slots are lent until they are returned.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
-/// Memory in slots, freed when it is dropped.
+/// Memory divided into slots, freed when dropped.
 #[derive(Debug)]
 pub(super) enum Memory {
-    /// Memory of the heap, from the first page that begins in `block` on.
+    /// Heap memory, starting at the first page boundary in `block`.
     Heap {
         data: NonNull<u8>,
         block: NonNull<u8>,
@@ -64,16 +64,17 @@ pub(super) enum Memory {
         data: NonNull<u8>,
         length: usize,
     },
-    /// A part of what the owner keeps.
+    /// A part of the owner's memory.
     Shared {
         data: NonNull<u8>,
         _owner: Arc<dyn Any + Send + Sync>,
     },
 }
 
-/// The layout of a block in which `slots` slots fit from the first page on. No alignment is asked
-/// of the allocator, which would write zeros to all pages (`posix_memalign`). Without, it takes
-/// the system's zeroed pages, which need no memory before they are written to (`calloc`).
+/// Returns the layout of a block that contains `slots` slots after its first page boundary. The
+/// allocator is not asked for page alignment, since it would then write zeros to all pages
+/// (`posix_memalign`). Without, it uses the system's zeroed pages, which occupy no memory before
+/// they are written (`calloc`).
 ///
 /// # Panics
 /// If either number is 0 or their product overflows.
@@ -87,12 +88,12 @@ pub(super) fn heap_layout(slots: usize, slot_size: usize) -> Layout {
 }
 
 impl Memory {
-    /// Allocates a block of [`heap_layout`]; `None` without memory for it.
+    /// Allocates a block of [`heap_layout`]; `None` if there is no memory.
     pub(super) fn heap(layout: Layout) -> Option<Self> {
         // SAFETY: the size is not zero.
         let block = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         let before = block.addr().get().next_multiple_of(PAGE) - block.addr().get();
-        // SAFETY: the block is longer than the slots by as many bytes as a page can be away.
+        // SAFETY: the block is longer than the slots by the maximum distance to a page boundary.
         let data = unsafe { block.add(before) };
         Some(Memory::Heap { data, block, layout })
     }
@@ -115,33 +116,33 @@ impl Drop for Memory {
             // for the flags.
             Memory::Heap { block, layout, .. } => unsafe { dealloc(block.as_ptr(), layout) },
             Memory::Mapped { data, length } => {
-                // SAFETY: mapped with this length, as the caller of `Region::try_mapped` promised.
-                // No buffer points into it any more, as for the flags.
+                // SAFETY: mapped with this length, as promised by the caller of
+                // `Region::try_mapped`. No buffer points into it any more, as for the flags.
                 let unmapped = unsafe { rustix::mm::munmap(data.as_ptr().cast(), length) };
                 debug_assert_eq!(unmapped, Ok(()), "the range was mapped whole");
             }
-            // The owner is dropped with this value.
+            // The owner is dropped together with this value.
             Memory::Shared { .. } => {}
         }
     }
 }
 
-/// Memory with the flags of its slots. Whoever drops it makes sure that no slot is lent.
+/// Memory with the flags of its slots. It must be dropped only when no slot is lent.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(super) struct FlaggedMemory {
     pub(super) memory: Memory,
     pub(super) lent: Flags,
 }
 
-// SAFETY: the pointers are to memory that belongs to this value, whichever thread has it.
-unsafe impl Send for Slots {}
-// SAFETY: through `&self` only the flags are looked at, which are atomic.
-unsafe impl Sync for Slots {}
+// SAFETY: the pointers are to memory that this value owns, on whatever thread it is.
+unsafe impl Send for FlaggedMemory {}
+// SAFETY: through `&self` only the flags are read, which are atomic.
+unsafe impl Sync for FlaggedMemory {}
 
-impl Slots {
-    /// Returns whether a slot is lent.
+impl FlaggedMemory {
+    /// Returns whether any slot is lent.
     pub(super) fn are_lent(&self) -> bool {
-        // Acquire: what is done with the slots after this comes after all that their borrowers did.
+        // Acquire: later use of the slots happens after everything that their borrowers did.
         self.lent.iter().any(|flag| flag.load(Ordering::Acquire) != 0)
     }
 }

@@ -1,28 +1,27 @@
-//! Regions that were dropped while buffers of them were still in use: each is freed once all of
-//! its buffers have come back.
+//! Regions that were dropped while some of their buffers were in use. Each is freed when all its
+//! buffers have been returned.
 //!
-//! A buffer comes back by one store and tells nobody, so somebody has to look. A thread does so
-//! while there is such a region, after 1 ms and then less and less often, up to once a second, and
-//! ends with the last one. Every region that is made or dropped looks too: where no thread could be
-//! started, that is when memory is freed.
+//! Returning a buffer is one store, without notification, so a thread polls: after 1 ms, then less
+//! often, up to once per second, until no such region is left. Creating or dropping a region also
+//! checks, in case the thread could not be started.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::memory::Slots;
+use super::memory::FlaggedMemory;
 
-/// The time until the thread looks for the first time: buffers in queues are back within less.
-const FIRST_LOOK: Duration = Duration::from_millis(1);
+/// Wait before the first check. Buffers in queues are usually returned sooner.
+const FIRST_WAIT: Duration = Duration::from_millis(1);
 
-/// The longest time between two looks.
-const LAST_LOOK: Duration = Duration::from_secs(1);
+/// Maximum wait between two checks.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 static ORPHANS: Mutex<Orphans> = Mutex::new(Orphans { regions: Vec::new(), is_watched: false });
 
 /// The regions of this process that wait for their buffers.
 struct Orphans {
-    regions: Vec<Slots>,
-    /// Whether the thread that looks at them runs.
+    regions: Vec<FlaggedMemory>,
+    /// Whether the polling thread runs.
     is_watched: bool,
 }
 
@@ -30,12 +29,12 @@ fn orphans() -> MutexGuard<'static, Orphans> {
     ORPHANS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps a region whose slots may be lent until all of them have come back.
-pub(super) fn keep(region: Slots) {
+/// Keeps a region until all its slots have been returned.
+pub(super) fn keep(region: FlaggedMemory) {
     free_returned();
     let mut orphans = orphans();
     if orphans.regions.try_reserve(1).is_err() {
-        // Its buffers must not dangle: what cannot be watched stays.
+        // Leaks the region: its buffers must not dangle, and it cannot be watched.
         std::mem::forget(region);
         return;
     }
@@ -46,7 +45,7 @@ pub(super) fn keep(region: Slots) {
     }
 }
 
-/// Frees the regions whose buffers have all come back.
+/// Frees the regions whose buffers have all been returned.
 pub(super) fn free_returned() {
     loop {
         let mut orphans = orphans();
@@ -54,14 +53,14 @@ pub(super) fn free_returned() {
             return;
         };
         let region = orphans.regions.swap_remove(place);
-        // Unmapping a ring closes its socket, for which the kernel takes its time.
+        // Without the lock: unmapping a ring closes its socket, which takes the kernel some time.
         drop(orphans);
         drop(region);
     }
 }
 
 fn watch() {
-    let mut wait = FIRST_LOOK;
+    let mut wait = FIRST_WAIT;
     loop {
         std::thread::sleep(wait);
         free_returned();
@@ -71,6 +70,6 @@ fn watch() {
             return;
         }
         drop(orphans);
-        wait = (wait * 2).min(LAST_LOOK);
+        wait = (wait * 2).min(MAX_WAIT);
     }
 }

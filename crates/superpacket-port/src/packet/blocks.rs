@@ -1,5 +1,5 @@
-//! The ring of `TPACKET_V3`: blocks in which the kernel packs frames, handed over when they are
-//! full or old.
+//! The ring of `TPACKET_V3`: the kernel packs frames into blocks, and hands over full or old
+//! blocks.
 
 #![expect(unsafe_code, reason = "a ring shared with the kernel")]
 
@@ -9,51 +9,59 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use superpacket::packet::RxPacket;
 
 use super::frame::{self, Metadata, VIRTIO};
+<<<<<<< HEAD:crates/superpacket-port/src/packet/blocks.rs
 use super::shared::Counters;
 use super::socket::{FLAG, Mapped, Socket};
 use crate::{Buffer, Region};
+=======
+use super::shared::PacketCounters;
+use super::socket::{FLAG, MappedRing, Socket};
+use crate::{Buffer, Region};
+>>>>>>> w/io:crates/superpacket-port/src/port/packet/blocks.rs
 
-/// The ring.
+/// A ring of blocks.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    /// Its slots are the flags that frames are lent under: the frames of a block, in their order,
-    /// from the block's first slot on.
+    /// The flags of lent frames, as slots. The frames of a block use the flags from the block's
+    /// first slot on, in order.
     region: Region,
     block_size: usize,
-    /// For each block, how many frames of it have been lent, and how many of these, from the first
-    /// on, are known to be back.
-    lent: Box<[Lent]>,
-    /// The block that is read, or will be next.
+    /// The lent frames of each block.
+    lent: Box<[LentFrames]>,
+    /// Number of the block that is read now or next.
     next: usize,
-    /// What is left of it to be read; `None` until it is handed over.
-    cursor: Option<Cursor>,
-    /// How many blocks, that one among them if it was handed over, have not been given back.
+    /// The unread rest of that block; `None` until the kernel hands it over.
+    cursor: Option<BlockCursor>,
+    /// Number of blocks taken from the kernel and not returned, including the present one.
     taken: usize,
     ignores_outgoing: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Lent {
+struct LentFrames {
     frames: usize,
     back: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Cursor {
-    /// The next frame's offset from the start of the block in bytes.
+struct BlockCursor {
+    /// Offset of the next frame from the start of the block, in bytes.
     offset: usize,
     frames: u32,
 }
 
 impl Blocks {
-    /// The ring in `mapped`, with blocks of `block_size` bytes, and its socket.
+    /// Creates a ring of blocks of `block_size` bytes in `mapped`. Also returns the socket.
     ///
     /// # Errors
-    /// There is no memory to note what is lent of each block.
-    pub fn try_new(mapped: Mapped, block_size: usize) -> Result<(Self, Socket), TryReserveError> {
+    /// If there is no memory for the list of lent frames.
+    pub fn try_new(
+        mapped: MappedRing,
+        block_size: usize,
+    ) -> Result<(Self, Socket), TryReserveError> {
         let (blocks, mut lent) = (mapped.region.slots() / (block_size / FLAG), Vec::new());
         lent.try_reserve_exact(blocks)?;
-        lent.resize_with(blocks, Lent::default);
+        lent.resize_with(blocks, LentFrames::default);
         let (region, ignores_outgoing, lent) =
             (mapped.region, mapped.ignores_outgoing, lent.into_boxed_slice());
         let ring =
@@ -69,7 +77,7 @@ impl Blocks {
     /// Appends up to `limit` packets.
     pub fn poll(
         &mut self,
-        counters: &Counters,
+        counters: &PacketCounters,
         queue: u16,
         packets: &mut Vec<RxPacket<Buffer>>,
         limit: usize,
@@ -91,8 +99,8 @@ impl Blocks {
         count
     }
 
-    /// Takes the next block, if it has been handed over.
-    fn open(&mut self) -> Option<Cursor> {
+    /// Takes the next block, if the kernel has handed it over.
+    fn open(&mut self) -> Option<BlockCursor> {
         if self.taken == self.lent.len() {
             return None;
         }
@@ -100,22 +108,22 @@ impl Blocks {
         if self.status(self.next).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
             return None;
         }
-        // SAFETY: a block that was handed over starts with this structure, which is made of
-        // integers; blocks are aligned to pages.
+        // SAFETY: a block that was handed over begins with this structure of integers, and blocks
+        // are aligned to pages.
         let header = unsafe { self.start(self.next).cast::<libc::tpacket_block_desc>().read() };
-        // SAFETY: there is no other variant, and it is made of integers.
+        // SAFETY: there is no other variant, and it consists of integers.
         let header = unsafe { header.hdr.bh1 };
         self.taken += 1;
-        self.lent[self.next] = Lent::default();
-        Some(Cursor { offset: header.offset_to_first_pkt as usize, frames: header.num_pkts })
+        self.lent[self.next] = LentFrames::default();
+        Some(BlockCursor { offset: header.offset_to_first_pkt as usize, frames: header.num_pkts })
     }
 
-    /// Appends the frame at `cursor`, unless it is to be left out, and moves on.
+    /// Appends the frame at `cursor`, unless it must be skipped, and advances the cursor.
     #[inline]
     fn take(
         &mut self,
-        cursor: &mut Cursor,
-        counters: &Counters,
+        cursor: &mut BlockCursor,
+        counters: &PacketCounters,
         queue: u16,
         packets: &mut Vec<RxPacket<Buffer>>,
     ) -> bool {
@@ -123,18 +131,18 @@ impl Blocks {
         if offset + size_of::<libc::tpacket3_hdr>() + size_of::<libc::sockaddr_ll>()
             > self.block_size
         {
-            // Never by the kernel's rules: the rest of the block is not to be believed.
+            // The kernel never does this: the rest of the block cannot be trusted.
             counters.dropped(queue, u64::from(cursor.frames) + 1);
             cursor.frames = 0;
             return false;
         }
-        // SAFETY: a frame's header lies within the block, as was just checked, and within what the
-        // kernel has written; it is made of integers. Its alignment is not relied on.
+        // SAFETY: a frame's header lies within the block, as just checked, and within the part that
+        // the kernel has written. It consists of integers, and no alignment is assumed.
         let header = unsafe {
             self.start(self.next).add(offset).cast::<libc::tpacket3_hdr>().read_unaligned()
         };
         cursor.offset += header.tp_next_offset as usize;
-        // SAFETY: there is no other variant, and it is made of integers.
+        // SAFETY: there is no other variant, and it consists of integers.
         let extra = header.hv1;
         let metadata = Metadata {
             status: header.tp_status,
@@ -155,14 +163,14 @@ impl Blocks {
             && usize::from(header.tp_mac) >= VIRTIO
             && to <= self.block_size;
         let buffer = if is_whole && lent < self.block_size / FLAG {
-            // SAFETY: the bytes lie in a block that was handed over, and that goes back only when
-            // none of its flags is set; nothing else writes to it.
+            // SAFETY: the bytes lie in a block that was handed over, and that is returned only when
+            // none of its flags is set. Nothing else writes to it.
             unsafe { self.region.lend_packed(first + lent, block + from - VIRTIO..block + to) }
         } else {
             None
         };
         let Some(buffer) = buffer else {
-            // Longer than a block.
+            // The frame is longer than a block.
             counters.dropped(queue, 1);
             return false;
         };
@@ -179,8 +187,8 @@ impl Blocks {
         }
     }
 
-    /// Gives the kernel the blocks of which nothing is lent any more, up to the first of which
-    /// something is, or that is still being read.
+    /// Returns blocks to the kernel, in order, up to the first one that has lent frames or is still
+    /// being read.
     pub fn give_back(&mut self) {
         let blocks = self.lent.len();
         while self.taken > usize::from(self.cursor.is_some()) {
@@ -194,13 +202,13 @@ impl Blocks {
             if lent.back < lent.frames {
                 break;
             }
-            // Release: what was done with the block is over.
+            // Release: all accesses to the block are over.
             self.status(block).store(libc::TP_STATUS_KERNEL, Ordering::Release);
             self.taken -= 1;
         }
     }
 
-    /// Is more than half of it taken?
+    /// Returns whether more than half of the blocks are taken.
     pub const fn is_crowded(&self) -> bool {
         self.taken * 2 > self.lent.len()
     }
@@ -212,12 +220,12 @@ impl Blocks {
     }
 
     fn status(&self, block: usize) -> &AtomicU32 {
-        // SAFETY: the status lies at this place in each block, and both sides change it; the memory
-        // lives as long as the region.
+        // SAFETY: each block has its status at this offset, and both sides change it atomically.
+        // The memory lives as long as the region.
         unsafe { AtomicU32::from_ptr(self.start(block).add(BLOCK_STATUS).cast()) }
     }
 
-    /// Did this machine send it? An address follows the frame's header.
+    /// Returns whether this machine sent the frame. An address follows the frame's header.
     fn is_outgoing(&self, offset: usize) -> bool {
         // SAFETY: header and address lie within the block, as the caller has checked.
         let kind = unsafe {

@@ -1,4 +1,4 @@
-//! What the ring says of a frame, in the engine's terms.
+//! Conversion of a ring's frame metadata into the engine's types.
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
@@ -10,21 +10,21 @@ use crate::Buffer;
 /// Length of the virtio header before each frame, in bytes.
 pub(super) const VIRTIO: usize = Format::Plain.length();
 
-/// What both versions of the ring say of a frame besides its bytes.
+/// The metadata of a frame, common to both versions of the ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Metadata {
-    /// `TP_STATUS_...`
+    /// Status bits (`TP_STATUS_...`).
     pub status: u32,
     pub seconds: u32,
     pub nanoseconds: u32,
-    /// The tag that was stripped: its control word and protocol, as `status` says.
+    /// The control word and protocol of a stripped VLAN tag; `status` tells which are valid.
     pub vlan_tci: u16,
     pub vlan_tpid: u16,
-    /// 0: none.
+    /// The flow hash; 0 if there is none.
     pub hash: u32,
 }
 
-/// The packet in `buffer`: a virtio header and a frame.
+/// Returns the packet in `buffer`, which contains a virtio header and a frame.
 ///
 /// # Errors
 /// [`VirtioError`] if the header contradicts the frame.
@@ -48,7 +48,7 @@ pub(super) fn packet(
         let protocol = if known { metadata.vlan_tpid } else { ethernet::VLAN };
         packet.vlan = Some(VlanTag { protocol, control: metadata.vlan_tci });
     }
-    // Most single frames: no flag but DATA_VALID, no type.
+    // Most single frames have no flag except DATA_VALID, and no type.
     if header[0] & !flags::DATA_VALID == 0 && header[1] == gso_type::NONE {
         let is_valid = header[0] != 0 || metadata.status & libc::TP_STATUS_CSUM_VALID != 0;
         packet.checksum =
@@ -61,7 +61,7 @@ pub(super) fn packet(
     Ok(packet)
 }
 
-/// What a header says of checksum and segments.
+/// Returns the checksum state and segmentation described by a header.
 fn offload(header: &Header, frame: &[u8]) -> Result<(RxChecksum, Option<Gso>), VirtioError> {
     let head = &frame[..frame.len().min(MAX_HEADER)];
     match header.offload(Format::Plain, head, frame.len(), Layer::Ethernet) {
@@ -71,8 +71,9 @@ fn offload(header: &Header, frame: &[u8]) -> Result<(RxChecksum, Option<Gso>), V
     }
 }
 
-/// A super-packet in a tunnel: the kernel names the type of what is inside, as if there were no
-/// tunnel (`virtio_net_hdr_from_skb`). The same rules hold for its inner headers.
+/// Interprets the header of a super-packet in a tunnel. The kernel gives the type of the inner
+/// packet, as if there were no tunnel (`virtio_net_hdr_from_skb`). The same rules apply to the
+/// inner headers.
 fn tunnelled(
     header: &Header,
     frame: &[u8],
@@ -90,7 +91,7 @@ fn tunnelled(
     if layout.outer.is_none() {
         return Err(wrong);
     }
-    // Of two tunnels that Linux's GRO has merged by a hint, the inner headers keep the lengths of
+    // If Linux's GRO has merged two nested tunnels by a hint, the inner headers keep the lengths of
     // the first segment (`geneve_post_decap_hint`).
     if let (Some(_), Some(refusal @ (Refusal::Padded | Refusal::Truncated | Refusal::UdpLength))) =
         (layout.nested, layout.refusal)

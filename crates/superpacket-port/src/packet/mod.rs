@@ -10,23 +10,24 @@
 //! | `promiscuous` | `on` | frames for other hardware addresses are received too |
 //! | `tso` | `kernel` | `kernel`: super-packets are handed over also where the device does not cut them itself, and the kernel does, for less than many frames cost that are sent one by one; `device`: only where the device cuts them |
 //!
-//! Memory is for each queue. What the machine itself sends on the interface, through this port or
-//! otherwise, is not received.
+//! Memory is per queue. Frames sent by this machine on the interface, by this port or otherwise,
+//! are not received.
 //!
 //! # Limits
-//! - The kernel lets a frame be longer than the MTU by a tag of 0x8100, but not of 0x88a8: a frame
-//!   of full length whose 802.1ad tag was stripped elsewhere is too long here with its tag, unless
-//!   the interface's MTU leaves room for it.
-//! - The virtio header of packet sockets names no tunnel: super-packets in tunnels are received,
-//!   and must be cut before they are sent.
-//! - Frames longer than a slot wait in the socket's memory: 8 MB, but `net.core.rmem_max` in a user
-//!   namespace, which is few super-packets. `version=v3` or longer slots do not need it.
-//! - BIG TCP beyond 64 KB is received whole: up to a block in `v3`.
+//! - The kernel allows frames longer than the MTU by a tag of type 0x8100, but not of type 0x88a8.
+//!   A frame of full length whose 802.1ad tag was stripped elsewhere is too long with its tag,
+//!   unless the interface's MTU leaves room for it.
+//! - The virtio header of packet sockets cannot describe tunnels. Super-packets in tunnels are
+//!   received, but must be segmented before they are sent.
+//! - Frames longer than a slot wait in the socket's receive buffer: 8 MB, but in a user namespace
+//!   only `net.core.rmem_max`, which is a few super-packets. `version=v3` or longer slots do not
+//!   need it.
+//! - BIG TCP above 64 KB is received completely; in `v3` up to the length of a block.
 //!
 //! # Latency
-//! `v2` hands a frame over as soon as it has come. In `v3` a frame in a block that does not fill
-//! waits for the retire timer, so that a request and its answer take about `retire` milliseconds at
-//! each such port: for bulk alone.
+//! `v2` hands a frame over as soon as it arrives. In `v3` a frame in a block that does not fill
+//! waits for the retire timer, so a request and its answer take about `retire` milliseconds per
+//! port: use it only for bulk traffic.
 
 mod blocks;
 mod frame;
@@ -45,52 +46,53 @@ use crate::features::{Feature, FeatureSet};
 use superpacket::segment::GsoSupport;
 
 use super::ethtool::DeviceFeatures;
-use super::interface::{Interface, InterfaceInfo};
+use super::interface::{InterfaceInfo, NetworkInterface};
 use super::{
     Capabilities, LinkState, Port, PortCounters, PortError, PortSpec, PortState, Receive,
     SpecError, Transmit,
 };
-use options::{Options, RingOptions};
-use receive::Receiver;
-use shared::{Counters, Shared};
+use options::{PacketOptions, RingOptions};
+use receive::PacketReceiver;
+use shared::{PacketCounters, PacketShared};
 use socket::Socket;
-use transmit::{MAX_FRAME_SLICES, Transmitter};
+use transmit::{MAX_FRAME_SLICES, PacketTransmitter};
 
-/// Bytes that the kernel counts to a super-packet's length besides those from the IP header on: an
-/// Ethernet header and a VLAN tag; and it must be less than the limit (`gso_features_check`).
+/// Bytes that the kernel adds to a super-packet's IP length: an Ethernet header and a VLAN tag. One
+/// more, since the sum must be less than the limit (`gso_features_check`).
 const GSO_OVERHEAD: u32 = 14 + 4 + 1;
 
-/// An interface.
+/// A port on an interface, by packet sockets.
 #[derive(Debug)]
 pub(super) struct PacketPort {
-    shared: Arc<Shared>,
-    interface: Interface,
+    shared: Arc<PacketShared>,
+    interface: NetworkInterface,
     hardware_address: Option<[u8; 6]>,
     capabilities: Capabilities,
     receivers: Vec<Box<dyn Receive>>,
-    /// The receivers' sockets: for what the kernel counts.
+    /// The receivers' sockets, which report the kernel's counters.
     sockets: Vec<Arc<Socket>>,
     sender: Arc<Socket>,
 }
 
-/// The most threads that close a port's sockets.
+/// Maximum number of threads that close a port's sockets.
 const CLOSERS: usize = 32;
 
 impl PacketPort {
-    /// Reads the options of a port string.
+    /// Checks the options of a port string.
     pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
-        Options::parse(spec).map(drop)
+        PacketOptions::parse(spec).map(drop)
     }
 
-    /// Opens the interface that `spec` names, in this thread's network namespace. It may be down.
+    /// Opens the interface that `spec` names, in this thread's network namespace. The interface may
+    /// be down.
     ///
     /// # Errors
-    /// [`PortError`]: an unknown option, no such interface, one whose frames have no Ethernet
-    /// header, no right to open packet sockets.
+    /// [`PortError`] for an unknown option, a missing interface, frames without Ethernet header, or
+    /// no permission to open packet sockets.
     pub fn open(spec: &PortSpec) -> Result<Self, PortError> {
-        let options = Options::parse(spec)?;
+        let options = PacketOptions::parse(spec)?;
         let name = spec.name();
-        let mut interface = Interface::open(name, spec.device())?;
+        let mut interface = NetworkInterface::open(name, spec.device())?;
         let link = interface.link().map_err(|error| {
             PortError::system(name, "asking for the interface (RTM_GETLINK)", error)
         })?;
@@ -101,19 +103,19 @@ impl PacketPort {
                 reason: "its frames have no Ethernet header".to_owned(),
             });
         }
-        // All sockets are opened here: later calls may come from a thread in another network
+        // All sockets are opened here, since later calls may come from a thread in another network
         // namespace.
         let sender = Arc::new(Socket::sender(name, link.index)?);
         let (mut receivers, mut sockets) = (Vec::<Box<dyn Receive>>::new(), Vec::new());
         let mapped = Socket::receivers(name, link.index, &options)?;
-        let counters = Counters {
+        let counters = PacketCounters {
             rx_dropped: mapped.iter().map(|_| AtomicU64::new(0)).collect(),
-            ..Counters::default()
+            ..PacketCounters::default()
         };
-        let shared = Arc::new(Shared { name: name.to_owned(), counters });
+        let shared = Arc::new(PacketShared { name: name.to_owned(), counters });
         for (queue, mapped) in mapped.into_iter().enumerate() {
-            let interface = Interface::open(name, spec.device())?;
-            let queue = Receiver::try_new(
+            let interface = NetworkInterface::open(name, spec.device())?;
+            let queue = PacketReceiver::try_new(
                 Arc::clone(&shared),
                 interface,
                 mapped,
@@ -123,7 +125,7 @@ impl PacketPort {
             let no_memory = |error| {
                 PortError::system(
                     name,
-                    "taking memory to note what is lent of the ring",
+                    "allocating the list of the ring's lent frames",
                     io::Error::from(error),
                 )
             };
@@ -145,8 +147,8 @@ impl PacketPort {
 }
 
 impl Drop for PacketPort {
-    /// Closes the sockets many at a time: for each, the kernel waits for a grace period of RCU,
-    /// some 10 ms, and those who wait at once wait for the same one.
+    /// Closes the sockets in parallel. The kernel waits for an RCU grace period of about 10 ms per
+    /// socket; simultaneous waits share it.
     fn drop(&mut self) {
         self.receivers.clear();
         let mut sockets = std::mem::take(&mut self.sockets);
@@ -154,7 +156,7 @@ impl Drop for PacketPort {
         std::thread::scope(|scope| {
             while sockets.len() > share {
                 let some = sockets.split_off(sockets.len() - share);
-                // Where there is no thread to be had, they are closed here.
+                // If no thread can be started, the sockets are closed here.
                 let _ = std::thread::Builder::new()
                     .name("superpacket-close".into())
                     .spawn_scoped(scope, || drop(some));
@@ -164,21 +166,21 @@ impl Drop for PacketPort {
     }
 }
 
-/// What the interface's device does itself, and what the kernel does on the way to it.
+/// Returns the offloads of the device, and of the kernel's path to it.
 fn capabilities(
     port: &str,
-    interface: &Interface,
+    interface: &NetworkInterface,
     link: &InterfaceInfo,
-    options: &Options,
+    options: &PacketOptions,
 ) -> Result<Capabilities, PortError> {
     let device = DeviceFeatures::of(interface).map_err(|error| {
         PortError::system(port, "asking for the device's offloads (SIOCETHTOOL)", error)
     })?;
     let has_hash = matches!(options.ring, RingOptions::Blocks { hash: true, .. });
     let features = FeatureSet::all()
-        // Partial checksums are completed by the kernel where the device does not
-        // (`skb_csum_hwoffload_help`), super-packets too: but a cut in software is better made
-        // here, where the sums of the payloads are known.
+        // The kernel completes partial checksums if the device cannot (`skb_csum_hwoffload_help`),
+        // and also segments super-packets. Segmentation in software may be faster here, where the
+        // payloads' sums are known.
         .set(
             Feature::TcpSegmentationOffload,
             device.tcp_segmentation_offload || options.kernel_segmentation,
@@ -186,7 +188,7 @@ fn capabilities(
         .set(Feature::TxUdpSegmentation, device.tx_udp_segmentation || options.kernel_segmentation)
         .set(Feature::ReceiveHashing, has_hash);
     let mut gso = GsoSupport::LINUX;
-    // The virtio header of packet sockets has no places for a tunnel's offsets.
+    // The virtio header of packet sockets has no fields for tunnel offsets.
     gso.udp_tunnels = false;
     gso.max_ipv4_length = link.gso_ipv4_max_size.saturating_sub(GSO_OVERHEAD);
     gso.max_ipv6_length = link.gso_max_size.saturating_sub(GSO_OVERHEAD);
@@ -212,11 +214,12 @@ impl Port for PacketPort {
     }
 
     fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError> {
-        Ok(Box::new(Transmitter::new(Arc::clone(&self.shared), Arc::clone(&self.sender))))
+        Ok(Box::new(PacketTransmitter::new(Arc::clone(&self.shared), Arc::clone(&self.sender))))
     }
 
     fn state(&mut self) -> PortState {
-        // An interface that left and came back is there, but its sockets have lost it.
+        // After an interface disappears and comes back, it exists, but the sockets are not bound to
+        // it.
         if self.sender.is_attached() {
             self.interface.state()
         } else {
@@ -237,7 +240,7 @@ impl Port for PacketPort {
 
     fn queue_drops(&mut self) -> Vec<u64> {
         let counters = &self.shared.counters;
-        // The kernel forgets what it has told.
+        // Reading the kernel's counter resets it.
         (0..)
             .zip(&self.sockets)
             .for_each(|(queue, socket)| counters.dropped(queue, socket.take_drops()));

@@ -2,50 +2,50 @@
 
 use crate::{PortSpec, SpecError};
 
-/// What a port string asks for.
+/// The parsed options of a port string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Options {
+pub(super) struct PacketOptions {
     pub ring: RingOptions,
-    /// Receive queues: sockets that share the traffic.
+    /// Number of receive queues, which are sockets that share the traffic.
     pub queues: u16,
-    /// How they share it (`PACKET_FANOUT_HASH`, ...).
+    /// Distribution mode among the queues (`PACKET_FANOUT_HASH`, ...).
     pub fanout: u32,
-    /// Frames for other hardware addresses are received too.
+    /// Whether frames for other hardware addresses are received.
     pub promiscuous: bool,
-    /// TCP and UDP super-packets are handed over even where the device does not cut them: the
-    /// kernel does.
+    /// Whether TCP and UDP super-packets are handed over even if the device cannot segment them, so
+    /// that the kernel does.
     pub kernel_segmentation: bool,
 }
 
-/// The memory that frames are received into.
+/// The memory for received frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RingOptions {
-    /// `TPACKET_V2`: a slot for each frame, handed over at once.
+    /// `TPACKET_V2`: one slot per frame, handed over at once.
     Slots {
-        /// How many.
+        /// Number of slots.
         slots: usize,
-        /// Bytes of each.
+        /// Size of a slot in bytes.
         slot_size: usize,
     },
-    /// `TPACKET_V3`: blocks in which frames are packed, handed over when full or `retire`
+    /// `TPACKET_V3`: blocks with several frames, handed over when they are full or `retire`
     /// milliseconds old.
     Blocks {
-        /// How many.
+        /// Number of blocks.
         blocks: usize,
-        /// Bytes of each.
+        /// Size of a block in bytes.
         block_size: usize,
-        /// Milliseconds.
+        /// Maximum age of a block in milliseconds.
         retire: u32,
-        /// The flow hash is asked for.
+        /// Whether flow hashes are requested.
         hash: bool,
     },
 }
 
-/// The most memory that one queue may ask for, in bytes: the kernel counts it in `int`s.
-const MOST: usize = 1 << 30;
+/// Maximum memory per queue in bytes; the kernel calculates with `int`.
+const MAX_RING_BYTES: usize = 1 << 30;
 
-/// The most that all queues of a port may ask for together: it is the kernel's own memory.
-const MOST_TOGETHER: u64 = 4 << 30;
+/// Maximum memory for all queues of a port in bytes; this is kernel memory.
+const MAX_TOTAL_BYTES: u64 = 4 << 30;
 
 const KNOWN: [&str; 11] = [
     "version",
@@ -61,7 +61,7 @@ const KNOWN: [&str; 11] = [
     "tso",
 ];
 
-/// The ways to share, by their names in port strings.
+/// Distribution modes by their names in port strings.
 const FANOUT: [(&str, u32); 6] = [
     ("hash", libc::PACKET_FANOUT_HASH),
     ("balance", libc::PACKET_FANOUT_LB),
@@ -80,11 +80,11 @@ impl RingOptions {
     }
 }
 
-impl Options {
-    /// Reads them.
+impl PacketOptions {
+    /// Parses the options of a port string.
     ///
     /// # Errors
-    /// [`SpecError`] names the option and what it takes.
+    /// [`SpecError`], with the option and its accepted values.
     pub fn parse(spec: &PortSpec) -> Result<Self, SpecError> {
         let options = spec.options();
         options.only(&KNOWN)?;
@@ -97,7 +97,7 @@ impl Options {
         if !(1..=256).contains(&queues) {
             return Err(options.wrong("queues", "takes a number from 1 to 256"));
         }
-        if ring.bytes() as u64 * u64::from(queues) > MOST_TOGETHER {
+        if ring.bytes() as u64 * u64::from(queues) > MAX_TOTAL_BYTES {
             return Err(options.wrong(
                 "queues",
                 "takes fewer, or smaller rings: 4,096m of memory at most together",
@@ -113,7 +113,7 @@ impl Options {
             Some("device") => false,
             Some(_) => return Err(options.wrong("tso", "takes device or kernel")),
         };
-        Ok(Options {
+        Ok(PacketOptions {
             ring,
             queues,
             fanout,
@@ -135,7 +135,7 @@ fn slots(spec: &PortSpec) -> Result<RingOptions, SpecError> {
         return Err(options.wrong("slot", "takes a power of two from 256 to 1m"));
     }
     let ring = options.bytes("ring", 4 << 20)?;
-    if !ring.is_power_of_two() || !(4 * slot_size.max(4096)..=MOST).contains(&ring) {
+    if !ring.is_power_of_two() || !(4 * slot_size.max(4096)..=MAX_RING_BYTES).contains(&ring) {
         return Err(options.wrong(
             "ring",
             "takes a power of two, of 4 pages and 4 slots at least and 1,024m at most",
@@ -154,7 +154,7 @@ fn blocks(spec: &PortSpec) -> Result<RingOptions, SpecError> {
         return Err(options.wrong("block", "takes a power of two from 4k to 16m"));
     }
     let blocks = options.value("blocks", "takes a number from 2 on", 16usize)?;
-    if blocks < 2 || blocks.checked_mul(block_size).is_none_or(|bytes| bytes > MOST) {
+    if blocks < 2 || blocks.checked_mul(block_size).is_none_or(|bytes| bytes > MAX_RING_BYTES) {
         return Err(
             options.wrong("blocks", "takes a number from 2 on, for 1,024m of memory at most")
         );
@@ -170,8 +170,8 @@ fn blocks(spec: &PortSpec) -> Result<RingOptions, SpecError> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Options, String> {
-        Options::parse(&text.parse().expect("well formed")).map_err(|error| error.to_string())
+    fn parse(text: &str) -> Result<PacketOptions, String> {
+        PacketOptions::parse(&text.parse().expect("well formed")).map_err(|error| error.to_string())
     }
 
     #[test]

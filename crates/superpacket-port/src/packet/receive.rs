@@ -1,4 +1,4 @@
-//! The receiving end of a queue.
+//! The receiving end of a packet socket's queue.
 
 use std::collections::TryReserveError;
 use std::fmt;
@@ -9,55 +9,63 @@ use superpacket::packet::RxPacket;
 
 use super::blocks::Blocks;
 use super::options::RingOptions;
+<<<<<<< HEAD:crates/superpacket-port/src/packet/receive.rs
 use super::shared::Shared;
 use super::slots::Slots;
 use super::socket::{Mapped, Socket};
 use crate::interface::Interface;
 use crate::{Buffer, LinkState, PortError, Receive};
+=======
+use super::shared::PacketShared;
+use super::slots::SlotRing;
+use super::socket::{MappedRing, Socket};
+use crate::interface::NetworkInterface;
+use crate::{Buffer, LinkState, PortError, Receive};
+>>>>>>> w/io:crates/superpacket-port/src/port/packet/receive.rs
 
-/// A queue.
-pub(super) struct Receiver {
-    shared: Arc<Shared>,
+/// The receiving end of a queue.
+pub(super) struct PacketReceiver {
+    shared: Arc<PacketShared>,
     socket: Arc<Socket>,
-    ring: Ring,
-    interface: Interface,
+    ring: PacketRing,
+    interface: NetworkInterface,
     queue: u16,
-    /// The last poll found nothing.
+    /// Whether the last poll found no packet.
     was_empty: bool,
-    /// What was last known of the interface.
+    /// The last known state of the interface.
     link: LinkState,
 }
 
 #[derive(Debug)]
-enum Ring {
-    Slots(Slots),
+enum PacketRing {
+    Slots(SlotRing),
     Blocks(Blocks),
 }
 
-impl Receiver {
-    /// A queue on what has been mapped, and its socket.
+impl PacketReceiver {
+    /// Creates the end of a queue with the mapped ring. Also returns the socket.
     ///
     /// # Errors
-    /// There is no memory for what is noted of the ring.
+    /// If there is no memory for the ring's bookkeeping.
     pub fn try_new(
-        shared: Arc<Shared>,
-        interface: Interface,
-        mapped: Mapped,
+        shared: Arc<PacketShared>,
+        interface: NetworkInterface,
+        mapped: MappedRing,
         ring: &RingOptions,
         queue: u16,
     ) -> Result<(Self, Arc<Socket>), TryReserveError> {
         let (ring, socket) = match *ring {
             RingOptions::Slots { .. } => {
-                let (slots, socket) = Slots::new(mapped);
-                (Ring::Slots(slots), socket)
+                let (slots, socket) = SlotRing::new(mapped);
+                (PacketRing::Slots(slots), socket)
             }
             RingOptions::Blocks { block_size, .. } => {
                 let (blocks, socket) = Blocks::try_new(mapped, block_size)?;
-                (Ring::Blocks(blocks), socket)
+                (PacketRing::Blocks(blocks), socket)
             }
         };
         let socket = Arc::new(socket);
-        let receiver = Receiver {
+        let receiver = PacketReceiver {
             shared,
             socket: Arc::clone(&socket),
             ring,
@@ -69,10 +77,10 @@ impl Receiver {
         Ok((receiver, socket))
     }
 
-    /// Nothing came: is that because the interface is down?
+    /// Checks, after an empty poll, whether the interface is down.
     ///
-    /// The socket's error must be taken, or the socket stays readable for it. One call in two polls
-    /// that found nothing is enough: who waits polls twice.
+    /// The socket's error must be read, or the socket stays readable. Reading it in every second
+    /// empty poll is sufficient, since a thread polls twice before it waits.
     fn check(&mut self) -> Result<usize, PortError> {
         if self.link == LinkState::Up
             && (!std::mem::replace(&mut self.was_empty, true) || self.socket.take_error().is_none())
@@ -95,16 +103,18 @@ impl Receiver {
     }
 }
 
-impl Receive for Receiver {
+impl Receive for PacketReceiver {
     fn poll(
         &mut self,
         packets: &mut Vec<RxPacket<Buffer>>,
         limit: usize,
     ) -> Result<usize, PortError> {
-        let Receiver { shared, socket, ring, queue, .. } = self;
+        let PacketReceiver { shared, socket, ring, queue, .. } = self;
         let count = match ring {
-            Ring::Slots(slots) => slots.poll(socket, &shared.counters, *queue, packets, limit),
-            Ring::Blocks(blocks) => blocks.poll(&shared.counters, *queue, packets, limit),
+            PacketRing::Slots(slots) => {
+                slots.poll(socket, &shared.counters, *queue, packets, limit)
+            }
+            PacketRing::Blocks(blocks) => blocks.poll(&shared.counters, *queue, packets, limit),
         };
         if count == 0 {
             return self.check();
@@ -115,8 +125,8 @@ impl Receive for Receiver {
 
     fn give_back(&mut self) {
         match &mut self.ring {
-            Ring::Slots(slots) => slots.give_back(),
-            Ring::Blocks(blocks) => blocks.give_back(),
+            PacketRing::Slots(slots) => slots.give_back(),
+            PacketRing::Blocks(blocks) => blocks.give_back(),
         }
     }
 
@@ -126,20 +136,20 @@ impl Receive for Receiver {
 
     fn is_crowded(&self) -> bool {
         match &self.ring {
-            Ring::Slots(slots) => slots.is_crowded(),
-            Ring::Blocks(blocks) => blocks.is_crowded(),
+            PacketRing::Slots(slots) => slots.is_crowded(),
+            PacketRing::Blocks(blocks) => blocks.is_crowded(),
         }
     }
 }
 
-impl Drop for Receiver {
+impl Drop for PacketReceiver {
     fn drop(&mut self) {
-        // The socket lives on while the port counts, or while memory of the ring is lent: it is to
-        // take no more.
+        // The socket lives on while the port reads its counters, or while memory of the ring is
+        // lent. It must accept no more packets.
         let _ = self.socket.close_filter();
         let region = match &self.ring {
-            Ring::Slots(slots) => slots.region(),
-            Ring::Blocks(blocks) => blocks.region(),
+            PacketRing::Slots(slots) => slots.region(),
+            PacketRing::Blocks(blocks) => blocks.region(),
         };
         if region.lent() != 0 {
             self.socket.ring_outlives();
@@ -147,7 +157,7 @@ impl Drop for Receiver {
     }
 }
 
-impl fmt::Debug for Receiver {
+impl fmt::Debug for PacketReceiver {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut output = formatter.debug_struct("Receiver");
         output

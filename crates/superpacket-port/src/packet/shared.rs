@@ -1,28 +1,32 @@
-//! What the ends of a packet port share: its name, and what they count.
+//! State shared by the ends of a packet port: its name and counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use superpacket::virtio::VirtioError;
 
-/// What the ends of a port share.
+/// State shared by the ends of a port.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct PacketShared {
     pub(super) name: String,
-    pub(super) counters: Counters,
+    pub(super) counters: PacketCounters,
 }
 
+<<<<<<< HEAD:crates/superpacket-port/src/packet/shared.rs
 /// As [`PortCounters`](crate::PortCounters).
+=======
+/// The counters of [`PortCounters`](crate::PortCounters).
+>>>>>>> w/io:crates/superpacket-port/src/port/packet/shared.rs
 #[derive(Debug, Default)]
-pub(super) struct Counters {
-    /// By receive queue.
+pub(super) struct PacketCounters {
+    /// Dropped packets per receive queue.
     pub(super) rx_dropped: Vec<AtomicU64>,
     pub(super) rx_errors: AtomicU64,
     pub(super) tx_full: AtomicU64,
     pub(super) tx_refused: AtomicU64,
 }
 
-impl Counters {
-    /// Packets of a receive queue that found no room, or were longer than it has.
+impl PacketCounters {
+    /// Counts packets of a receive queue that found no room, or were too long.
     #[cold]
     pub(super) fn dropped(&self, queue: u16, packets: u64) {
         if let Some(dropped) = self.rx_dropped.get(usize::from(queue)) {
@@ -30,7 +34,7 @@ impl Counters {
         }
     }
 
-    /// A virtio header that contradicts its frame.
+    /// Counts and logs a virtio header that contradicts its frame.
     #[cold]
     pub(super) fn malformed(&self, error: &VirtioError) {
         tracing::debug!(%error, "a received frame is left out");

@@ -1,12 +1,12 @@
-//! The ring of `TPACKET_V2`: a slot for each frame, handed over at once.
+//! The ring of `TPACKET_V2`: one slot per frame, handed over at once.
 //!
 //! ```text
 //!      given back                taken                     the kernel's, or handed over
 //! ... ------------ | ---------------------------------- | ------------------------------ ...
 //!                   first not given back                  next to be read
 //! ```
-//! A frame longer than a slot is queued too, whole (`TP_STATUS_COPY`): it is read from the socket,
-//! and its slot says what there is to know of it.
+//! A frame longer than a slot is also queued completely (`TP_STATUS_COPY`). It is read from the
+//! socket, and its slot contains its metadata.
 
 #![expect(unsafe_code, reason = "a ring shared with the kernel")]
 
@@ -17,26 +17,32 @@ use rustix::net::RecvFlags;
 use superpacket::packet::RxPacket;
 
 use super::frame::{self, Metadata, VIRTIO};
+<<<<<<< HEAD:crates/superpacket-port/src/packet/slots.rs
 use super::shared::Counters;
 use super::socket::{Mapped, Socket};
 use crate::{Buffer, Pool, Region};
+=======
+use super::shared::PacketCounters;
+use super::socket::{MappedRing, Socket};
+use crate::{Buffer, Pool, Region};
+>>>>>>> w/io:crates/superpacket-port/src/port/packet/slots.rs
 
-/// The ring.
+/// A ring of slots.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(super) struct SlotRing {
     region: Region,
-    /// The slot that the kernel fills next, or has filled and not been asked for.
+    /// Number of the slot that is read next.
     next: usize,
-    /// How many slots before it have not been given back.
+    /// Number of slots before it that have not been returned to the kernel.
     taken: usize,
     long: LongFrames,
     ignores_outgoing: bool,
 }
 
-impl Slots {
-    /// The ring in `mapped`, and its socket.
-    pub fn new(mapped: Mapped) -> (Self, Socket) {
-        let ring = Slots {
+impl SlotRing {
+    /// Creates a ring in `mapped`. Also returns the socket.
+    pub fn new(mapped: MappedRing) -> (Self, Socket) {
+        let ring = SlotRing {
             region: mapped.region,
             next: 0,
             taken: 0,
@@ -55,7 +61,7 @@ impl Slots {
     pub fn poll(
         &mut self,
         socket: &Socket,
-        counters: &Counters,
+        counters: &PacketCounters,
         queue: u16,
         packets: &mut Vec<RxPacket<Buffer>>,
         limit: usize,
@@ -63,7 +69,7 @@ impl Slots {
         let mut count = 0;
         while count < limit && self.taken < self.region.slots() {
             let slot = self.next;
-            // Acquire: the frame and what is said of it were written before.
+            // Acquire: the frame and its metadata were written before.
             let status = self.status(slot).load(Ordering::Acquire);
             if status & libc::TP_STATUS_USER == 0 {
                 break;
@@ -75,19 +81,19 @@ impl Slots {
         count
     }
 
-    /// Appends the packet in a slot, unless it is to be left out.
+    /// Appends the packet in a slot, unless it must be skipped.
     #[inline]
     fn take(
         &mut self,
         slot: usize,
         socket: &Socket,
-        counters: &Counters,
+        counters: &PacketCounters,
         queue: u16,
         packets: &mut Vec<RxPacket<Buffer>>,
     ) -> bool {
         let start = self.start(slot);
-        // SAFETY: a slot that was handed over starts with this structure, which is made of
-        // integers; slots are aligned to 16 bytes.
+        // SAFETY: a slot that was handed over begins with this structure of integers, and slots are
+        // aligned to 16 bytes.
         let header = unsafe { start.cast::<libc::tpacket2_hdr>().read() };
         let metadata = Metadata {
             status: header.tp_status,
@@ -101,10 +107,10 @@ impl Slots {
         let length = header.tp_len as usize + VIRTIO;
         let mac = usize::from(header.tp_mac);
         let buffer = if is_long {
-            // Even if nobody wants it, it must leave the queue.
+            // It must be removed from the queue, even if it is then skipped.
             self.long.read(socket, length)
         } else if header.tp_snaplen < header.tp_len {
-            // Longer than a slot, and the queue was full.
+            // The frame is longer than a slot, and the socket's queue was full.
             None
         } else {
             mac.checked_sub(VIRTIO)
@@ -129,7 +135,7 @@ impl Slots {
         }
     }
 
-    /// Gives the kernel the slots that are not lent any more, up to the first that is.
+    /// Returns slots to the kernel, in order, up to the first one that is lent.
     pub fn give_back(&mut self) {
         while self.taken != 0 {
             let slots = self.region.slots();
@@ -141,13 +147,13 @@ impl Slots {
             if self.region.is_lent(slot) {
                 break;
             }
-            // Release: what was done with the slot is over.
+            // Release: all accesses to the slot are over.
             self.status(slot).store(libc::TP_STATUS_KERNEL, Ordering::Release);
             self.taken -= 1;
         }
     }
 
-    /// Is more than half of it taken?
+    /// Returns whether more than half of the slots are taken.
     pub const fn is_crowded(&self) -> bool {
         self.taken * 2 > self.region.slots()
     }
@@ -159,14 +165,14 @@ impl Slots {
     }
 
     fn status(&self, slot: usize) -> &AtomicU32 {
-        // SAFETY: a slot starts with its status, which both sides change; the memory lives as long
-        // as the region.
+        // SAFETY: a slot begins with its status, which both sides change atomically. The memory
+        // lives as long as the region.
         unsafe { AtomicU32::from_ptr(self.start(slot).cast()) }
     }
 
-    /// Did this machine send it? An address follows the slot's header.
+    /// Returns whether this machine sent the frame. An address follows the slot's header.
     fn is_outgoing(&self, slot: usize) -> bool {
-        // SAFETY: in a slot that was handed over, a whole address lies there.
+        // SAFETY: a slot that was handed over contains a complete address at this offset.
         let kind =
             unsafe { self.start(slot).add(size_of::<libc::tpacket2_hdr>() + PACKET_TYPE).read() };
         kind == libc::PACKET_OUTGOING
@@ -179,30 +185,35 @@ const PACKET_TYPE: usize = std::mem::offset_of!(libc::sockaddr_ll, sll_pkttype);
 // The address follows at a multiple of `TPACKET_ALIGNMENT`.
 const _: () = assert!(size_of::<libc::tpacket2_hdr>().is_multiple_of(16));
 
-/// Frames that are read from the socket: into slots of one of two sizes, or bytes of their own.
+/// Memory for frames read from the socket: pools of slots in two sizes, or a separate allocation.
 #[derive(Debug, Default)]
 struct LongFrames {
-    /// Super-packets up to 64 KB.
-    usual: Option<Pool>,
-    /// BIG TCP.
-    big: Option<Pool>,
+    /// Slots for super-packets up to 64 KB.
+    super_packets: Option<Pool>,
+    /// Slots for BIG TCP super-packets.
+    big_tcp: Option<Pool>,
 }
 
-/// Slots for super-packets: 64 KB, headers and some room; few, so that they stay in the cache.
-const USUAL: (usize, usize) = (32, 68 << 10);
+/// Number and size of slots for super-packets: 64 KB, headers and a reserve. They are few, to stay
+/// in the cache.
+const SUPER_PACKET_SLOTS: (usize, usize) = (32, 68 << 10);
 
-/// Slots for BIG TCP's.
-const BIG: (usize, usize) = (16, 260 << 10);
+/// Number and size of slots for BIG TCP super-packets.
+const BIG_TCP_SLOTS: (usize, usize) = (16, 260 << 10);
 
-/// Longer frames are dropped: the kernel makes none of BIG TCP beyond half of it (`GSO_MAX_SIZE`).
-const LONGEST: usize = 1 << 20;
+/// Maximum length of a frame in bytes; longer frames are dropped. The kernel's BIG TCP
+/// super-packets have at most half of it (`GSO_MAX_SIZE`).
+const MAX_FRAME_LENGTH: usize = 1 << 20;
 
 impl LongFrames {
-    /// Reads the next frame, of `length` bytes with its virtio header; `None` if there is none, or
-    /// no memory for it: it is dropped then.
+    /// Reads the next frame, of `length` bytes including its virtio header. Returns `None` if there
+    /// is none, or if it is dropped for lack of memory.
     fn read(&mut self, socket: impl AsFd, length: usize) -> Option<Buffer> {
-        let (pool, (slots, slot_size)) =
-            if length <= USUAL.1 { (&mut self.usual, USUAL) } else { (&mut self.big, BIG) };
+        let (pool, (slots, slot_size)) = if length <= SUPER_PACKET_SLOTS.1 {
+            (&mut self.super_packets, SUPER_PACKET_SLOTS)
+        } else {
+            (&mut self.big_tcp, BIG_TCP_SLOTS)
+        };
         if pool.is_none() {
             *pool = Pool::try_new(slots, slot_size);
         }
@@ -214,8 +225,8 @@ impl LongFrames {
             return pool.lend(slot, 0..read);
         }
         let mut bytes = Vec::new();
-        if length > LONGEST || bytes.try_reserve_exact(length).is_err() {
-            // It must leave the queue: its slot is taken.
+        if length > MAX_FRAME_LENGTH || bytes.try_reserve_exact(length).is_err() {
+            // The frame must be removed from the queue, since its slot is taken.
             return receive(socket, &mut [0; VIRTIO]).and(None);
         }
         bytes.resize(length, 0);
@@ -225,12 +236,12 @@ impl LongFrames {
     }
 }
 
-/// Reads a frame whole; one that does not fit is left out.
+/// Reads a complete frame; one that does not fit is dropped.
 fn receive(socket: impl AsFd, room: &mut [u8]) -> Option<usize> {
     loop {
         match rustix::net::recv(&socket, &mut *room, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
             Ok((_, length)) => return (length <= room.len()).then_some(length),
-            // The socket's own error comes first, once.
+            // The socket's pending error is returned first, once.
             Err(rustix::io::Errno::INTR | rustix::io::Errno::NETDOWN) => {}
             Err(_) => return None,
         }
@@ -244,7 +255,7 @@ mod tests {
     use super::*;
     use crate::without_memory::{is_run_in_a_child, limit_memory, take_all_memory};
 
-    /// Two ends of something that keeps the frames apart, as a packet socket does.
+    /// A pair of connected sockets that keep frame boundaries, like a packet socket.
     fn pair() -> [std::os::fd::OwnedFd; 2] {
         socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::empty(), None)
             .expect("descriptors")
@@ -277,7 +288,7 @@ mod tests {
         for frame in [[1; 90], [2; 90]] {
             send(&from, &frame, SendFlags::empty()).expect("there is room");
         }
-        assert!(frames.read(&to, LONGEST + 1).is_none());
+        assert!(frames.read(&to, MAX_FRAME_LENGTH + 1).is_none());
         assert_eq!(frames.read(&to, 90).expect("the next frame").bytes(), [2; 90]);
     }
 }

@@ -1,4 +1,4 @@
-//! Packet sockets (`packet(7)`): the system calls, and in which order.
+//! Packet sockets (`packet(7)`): the system calls and their order.
 
 #![expect(unsafe_code, reason = "it maps the ring")]
 
@@ -9,7 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+<<<<<<< HEAD:crates/superpacket-port/src/packet/socket.rs
 use super::options::{Options, RingOptions};
+=======
+use super::options::{PacketOptions, RingOptions};
+use crate::{PortError, Region};
+>>>>>>> w/io:crates/superpacket-port/src/port/packet/socket.rs
 use crate::system::{
     Frames, PACKET_COPY_THRESH, PACKET_FANOUT, PACKET_IGNORE_OUTGOING, PACKET_RX_RING,
     PACKET_RX_RING_V3, PACKET_VERSION, PACKET_VNET_HDR, PacketSocket, SO_DETACH_FILTER,
@@ -17,12 +22,11 @@ use crate::system::{
 };
 use crate::{PortError, Region};
 
-/// Bytes of frames longer than a slot that may wait in the receive queue, and of frames that may
-/// wait to be sent.
+/// Size in bytes of the receive queue for frames longer than a slot, and of the send queue.
 const SOCKET_BUFFER: usize = 8 << 20;
 
-/// Bytes of a block for each flag that a frame may be lent under. A frame with its header takes at
-/// least 82, so there are always enough.
+/// Bytes of a block per flag for lent frames. A frame with its header takes at least 82 bytes, so
+/// flags are always sufficient.
 pub(super) const FLAG: usize = 64;
 
 /// A packet socket of one interface.
@@ -30,20 +34,20 @@ pub(super) const FLAG: usize = 64;
 pub(super) struct Socket {
     socket: PacketSocket,
     index: u32,
-    /// Whether the device was asked for frames to all addresses.
+    /// Whether the interface was put into promiscuous mode.
     is_promiscuous: bool,
-    /// Whether memory of the ring stays in use when the socket is dropped.
+    /// Whether memory of the ring is still lent when the socket is dropped.
     ring_outlives: AtomicBool,
 }
 
-/// A receiving socket, and the memory that it shares with the kernel.
+/// A receiving socket and its ring, which is shared with the kernel.
 #[derive(Debug)]
-pub(super) struct Mapped {
+pub(super) struct MappedRing {
     pub socket: Socket,
-    /// The memory, in slots as the ring's options say, or in flags of [`FLAG`] bytes for the frames
+    /// The ring's memory: divided into the ring's slots, or into flags of [`FLAG`] bytes for frames
     /// in blocks.
     pub region: Region,
-    /// The kernel leaves out what this machine sends.
+    /// Whether the kernel leaves out frames sent by this machine.
     pub ignores_outgoing: bool,
 }
 
@@ -60,13 +64,13 @@ impl Socket {
         Ok(Socket { socket, index, is_promiscuous: false, ring_outlives: AtomicBool::new(false) })
     }
 
-    /// A socket that only sends.
+    /// Opens a socket that only sends.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn sender(port: &str, index: u32) -> Result<Self, PortError> {
         let sender = Socket::open(port, index)?;
-        // Without CAP_NET_ADMIN in the first user namespace the limit is the system's.
+        // Without CAP_NET_ADMIN in the initial user namespace, the system's limit applies.
         let _ = sender.socket.set_send_buffer(SOCKET_BUFFER);
         sender.socket.bind(index, Frames::None).map_err(|error| {
             PortError::system(port, "binding the sending socket to the interface (bind)", error)
@@ -74,11 +78,15 @@ impl Socket {
         Ok(sender)
     }
 
-    /// Sockets that receive, one for each queue.
+    /// Opens the receiving sockets, one per queue.
     ///
     /// # Errors
-    /// What the system refused.
-    pub fn receivers(port: &str, index: u32, options: &Options) -> Result<Vec<Mapped>, PortError> {
+    /// The system call's error.
+    pub fn receivers(
+        port: &str,
+        index: u32,
+        options: &PacketOptions,
+    ) -> Result<Vec<MappedRing>, PortError> {
         let mut mapped = Vec::new();
         let mut group = None;
         for _ in 0..options.queues {
@@ -86,7 +94,8 @@ impl Socket {
             let socket = &one.socket;
             let shared = options.queues > 1;
             if shared {
-                // Until it has joined the others, it would see their packets too.
+                // Before it joins the group, the socket would also receive the other sockets'
+                // packets.
                 socket.close_filter().map_err(|error| {
                     PortError::system(port, "holding packets off (SO_ATTACH_FILTER)", error)
                 })?;
@@ -113,13 +122,13 @@ impl Socket {
         Ok(mapped)
     }
 
-    fn receiver(port: &str, index: u32, options: &Options) -> Result<Mapped, PortError> {
+    fn receiver(port: &str, index: u32, options: &PacketOptions) -> Result<MappedRing, PortError> {
         let refused =
             |action: &'static str| move |error: io::Error| PortError::system(port, action, error);
         let mut receiver = Socket::open(port, index)?;
         let socket = &receiver.socket;
         let ignores_outgoing = socket.set(PACKET_IGNORE_OUTGOING, 1).is_ok();
-        // Without CAP_NET_ADMIN in the first user namespace the limit is the system's.
+        // Without CAP_NET_ADMIN in the initial user namespace, the system's limit applies.
         if !socket.set_receive_buffer(SOCKET_BUFFER).unwrap_or(false) {
             let bytes = rustix::net::sockopt::socket_recv_buffer_size(socket).unwrap_or(0);
             tracing::info!(
@@ -137,7 +146,7 @@ impl Socket {
             .map_err(refused("choosing the ring's version (PACKET_VERSION)"))?;
         let (set, length, granularity) = match options.ring {
             RingOptions::Slots { slots, slot_size } => {
-                // Any other than 0: frames longer than a slot are queued whole.
+                // Any value except 0: frames longer than a slot are queued completely.
                 socket
                     .set(PACKET_COPY_THRESH, i32::MAX)
                     .map_err(refused("asking for long frames (PACKET_COPY_THRESH)"))?;
@@ -155,7 +164,7 @@ impl Socket {
                 let request = libc::tpacket_req3 {
                     tp_block_size: block_size as u32,
                     tp_block_nr: blocks as u32,
-                    // Means nothing but must divide the block.
+                    // Without effect, but must divide the block size.
                     tp_frame_size: 2048,
                     tp_frame_nr: (blocks * block_size / 2048) as u32,
                     tp_retire_blk_tov: retire,
@@ -185,21 +194,19 @@ impl Socket {
             )
         };
         let data = data.map_err(|error| refused("mapping the ring (mmap)")(error.into()))?;
-        // SAFETY: the kernel maps nothing at address 0 that it was not told to.
+        // SAFETY: the kernel chooses no mapping at address 0.
         let data = unsafe { NonNull::new_unchecked(data.cast::<u8>()) };
         // SAFETY: the memory was mapped for this ring alone. The kernel writes to a slot or block
-        // only while its status says that it is the kernel's; the rings lend bytes after the status
-        // said that they are ours, and change it only when nothing of the slot or block is lent.
+        // only while its status says that the kernel owns it. The rings lend bytes only after the
+        // status has changed, and return a slot or block only when none of its bytes is lent.
         let region = unsafe { Region::try_mapped(data, length, granularity) };
         let region = region.ok_or_else(|| {
-            refused("taking memory to note which slots of the ring are lent")(
-                io::ErrorKind::OutOfMemory.into(),
-            )
+            refused("allocating the flags of the ring's slots")(io::ErrorKind::OutOfMemory.into())
         })?;
-        Ok(Mapped { socket: receiver, region, ignores_outgoing })
+        Ok(MappedRing { socket: receiver, region, ignores_outgoing })
     }
 
-    /// The socket's error, taken out: `ENETDOWN` when the interface was switched off, or went.
+    /// Takes the socket's pending error: `ENETDOWN` after the interface went down or disappeared.
     pub fn take_error(&self) -> Option<io::Error> {
         match rustix::net::sockopt::socket_error(&self.socket) {
             Ok(Ok(())) => None,
@@ -207,28 +214,28 @@ impl Socket {
         }
     }
 
-    /// Does the socket still belong to its interface? One that went, even if it came back, has left
-    /// its sockets (`NETDEV_UNREGISTER`).
+    /// Returns whether the socket is still bound to its interface. The kernel unbinds sockets when
+    /// their interface disappears (`NETDEV_UNREGISTER`), even if it comes back.
     pub fn is_attached(&self) -> bool {
         self.socket.is_bound_to(self.index)
     }
 
-    /// Packets that found no room since this was asked last.
+    /// Returns the number of packets dropped for lack of room since the last call.
     pub fn take_drops(&self) -> u64 {
         self.socket.take_drops().map_or(0, u64::from)
     }
 
-    /// Notes that memory of the ring is lent and stays so after the socket is dropped.
+    /// Records that memory of the ring is lent, and will be after the socket is dropped.
     pub fn ring_outlives(&self) {
         self.ring_outlives.store(true, Ordering::Relaxed);
     }
 
-    /// Lets nothing in any more.
+    /// Stops receiving, by a filter that accepts no packet.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn close_filter(&self) -> io::Result<()> {
-        // BPF_RET | BPF_K: of every packet, 0 bytes.
+        // BPF_RET | BPF_K: keep 0 bytes of every packet.
         attach_filter(
             &self.socket,
             &[libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }],
@@ -239,9 +246,9 @@ impl Socket {
         self.socket.set(SO_DETACH_FILTER, 0)
     }
 
-    /// Joins a group, or founds one, and returns its number.
+    /// Joins a fanout group, or creates one. Returns its number.
     fn join(&self, mode: u32, group: Option<u32>) -> io::Result<u32> {
-        // The group has a hook of its own: what the sockets ignore must be said again.
+        // The group has a separate hook: ignoring outgoing frames must be requested again.
         let with = |flags: u32| group.unwrap_or(0) | (mode | flags) << 16;
         let unique = if group.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
         let joined =
@@ -254,17 +261,18 @@ impl Socket {
 }
 
 impl Drop for Socket {
-    /// Takes back what the kernel would otherwise do until the ring is unmapped: a mapping keeps
+    /// Undoes settings that would otherwise stay until the ring is unmapped, since a mapping keeps
     /// its socket open.
     fn drop(&mut self) {
         if !self.ring_outlives.load(Ordering::Relaxed) {
             return;
         }
         if self.is_promiscuous {
-            // An interface that is gone has forgotten it.
+            // If the interface no longer exists, this fails, and is not needed.
             let _ = self.socket.drop_promiscuous(self.index);
         }
-        // Refused if it shares with others (`PACKET_FANOUT`): its filter lets nothing in then.
+        // Fails for a socket in a fanout group (`PACKET_FANOUT`), whose filter then accepts no
+        // packet.
         let _ = self.socket.unbind();
     }
 }
@@ -275,5 +283,5 @@ impl AsFd for Socket {
     }
 }
 
-/// Slots lie in blocks of this many bytes, or of one slot if that is longer.
+/// Size in bytes of a block of slots, unless one slot is longer.
 const BLOCK: usize = 64 << 10;

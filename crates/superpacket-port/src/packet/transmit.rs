@@ -1,4 +1,4 @@
-//! The sending end: frames gathered from where they lie, many in one call.
+//! The sending end, which gathers frames from their slices, many per system call.
 
 use std::fmt;
 use std::io;
@@ -10,40 +10,39 @@ use superpacket::virtio::{ByteOrder, Format, Header, Offload, VirtioError};
 use superpacket::wire::MAX_HEADER;
 
 use super::frame::VIRTIO;
-use super::shared::Shared;
+use super::shared::PacketShared;
 use super::socket::Socket;
 use crate::system::{MessageMemory, Messages};
 use crate::{MAX_SLICES, Outgoing, PortError, Progress, Stop, Transmit, TxBatch, TxFrame};
 
-/// The most pieces of a frame: the virtio header takes one.
+/// Maximum number of slices per frame: the virtio header takes one piece.
 pub(super) const MAX_FRAME_SLICES: usize = MAX_SLICES - 1;
 
-/// The most frames of one call.
+/// Maximum number of frames per system call.
 const MAX_MESSAGES: usize = 256;
 
-/// No further frame is taken into a call that has this many pieces.
+/// Number of pieces from which on a system call takes no further frame.
 const MANY_PIECES: usize = 8192;
 
-/// An end to send through.
-pub(super) struct Transmitter {
-    shared: Arc<Shared>,
+/// The sending end of a packet port.
+pub(super) struct PacketTransmitter {
+    shared: Arc<PacketShared>,
     socket: Arc<Socket>,
     memory: MessageMemory<VIRTIO>,
 }
 
-impl Transmitter {
-    pub fn new(shared: Arc<Shared>, socket: Arc<Socket>) -> Self {
-        Transmitter { shared, socket, memory: MessageMemory::default() }
+impl PacketTransmitter {
+    pub fn new(shared: Arc<PacketShared>, socket: Arc<Socket>) -> Self {
+        PacketTransmitter { shared, socket, memory: MessageMemory::default() }
     }
 
-    /// Why the kernel did not take `frame`.
+    /// Returns the reason why the kernel refused `frame`.
     fn stop(&self, frame: &TxFrame, error: io::Error) -> Stop {
         let counters = &self.shared.counters;
         match error.raw_os_error() {
-            // ENOMEM is also what is left of the reason where the kernel has to look into a
-            // super-packet and finds that it cannot cut it (`__dev_queue_xmit` after
-            // `validate_xmit_skb`). A single frame that is too long stays so, whoever fills in its
-            // checksum: the MTU has shrunk.
+            // The kernel also returns ENOMEM for a super-packet that it cannot segment
+            // (`__dev_queue_xmit` after `validate_xmit_skb`). A single frame above the MTU, which
+            // may have shrunk, is too long even with a completed checksum.
             Some(libc::EMSGSIZE) if frame.gso.is_none() => Stop::TooLong,
             Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOMEM)
                 if !frame.is_plain() =>
@@ -55,7 +54,7 @@ impl Transmitter {
                 counters.tx_full.fetch_add(1, Ordering::Relaxed);
                 Stop::Full
             }
-            // No header can say it.
+            // The virtio header cannot describe the frame.
             None if !frame.is_plain() && error.kind() == io::ErrorKind::InvalidInput => {
                 counters.tx_refused.fetch_add(1, Ordering::Relaxed);
                 Stop::Offload(error)
@@ -69,7 +68,7 @@ impl Transmitter {
     }
 }
 
-impl Transmit for Transmitter {
+impl Transmit for PacketTransmitter {
     fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
         let frames = batch.frames();
         let mut sent = 0;
@@ -89,7 +88,7 @@ impl Transmit for Transmitter {
     }
 }
 
-impl fmt::Debug for Transmitter {
+impl fmt::Debug for PacketTransmitter {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Transmitter")
@@ -98,8 +97,8 @@ impl fmt::Debug for Transmitter {
     }
 }
 
-/// Describes frames from number `from` on, as many as fit one call. Stops before a frame that this
-/// kind of port cannot describe, and says why.
+/// Describes frames starting with number `from`, as many as fit one system call. Stops before a
+/// frame that this kind of port cannot describe, and returns the reason.
 fn gather<'a>(
     messages: &mut Messages<'_, 'a, VIRTIO>,
     outgoing: &'a Outgoing,
@@ -122,7 +121,7 @@ fn gather<'a>(
     None
 }
 
-/// The virtio header of a frame.
+/// Returns the virtio header of a frame.
 #[inline]
 fn header(outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> io::Result<[u8; VIRTIO]> {
     let mut bytes = [0; VIRTIO];
@@ -146,7 +145,7 @@ fn header(outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> io::Result<[
     Ok(bytes)
 }
 
-/// A frame that no header can describe, as the kernel would refuse it.
+/// Converts the error for a frame that no virtio header can describe.
 fn unfit(error: VirtioError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }

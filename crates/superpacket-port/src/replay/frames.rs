@@ -1,4 +1,4 @@
-//! The frames of a capture that can be replayed.
+//! Reading the replayable frames of a capture.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,11 +6,11 @@ use superpacket::packet::Layer;
 
 use superpacket_captures::file::{CaptureError, Frame, Reader, Source, Start, start_of};
 
-/// Frames that were left out.
+/// The number of skipped frames.
 #[derive(Debug, Default)]
-pub(super) struct Errors(AtomicU64);
+pub(super) struct SkippedFrames(AtomicU64);
 
-impl Errors {
+impl SkippedFrames {
     pub(super) fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -20,62 +20,63 @@ impl Errors {
     }
 }
 
-/// A frame that was read ahead.
+/// A frame read in advance.
 #[derive(Debug)]
-pub(super) struct Ready {
+pub(super) struct ReadyFrame {
     pub(super) bytes: Vec<u8>,
-    /// When it was captured, in nanoseconds; `None` if the file does not say.
+    /// Time of capture in nanoseconds; `None` if the file does not give it.
     pub(super) time: Option<u64>,
 }
 
-/// What was read of a capture.
+/// The result of reading a capture.
 #[derive(Debug)]
-pub(super) enum Read {
-    /// A frame, and what it starts with.
-    Frame(Ready, Layer),
-    /// Nothing but frames that cannot be replayed, as many as were to be looked at.
+pub(super) enum ReadResult {
+    /// A frame, and its first header.
+    Frame(ReadyFrame, Layer),
+    /// All frames within the limit were skipped, since they cannot be replayed.
     LeftOut,
-    /// The end.
+    /// The end of the capture.
     End,
 }
 
-/// The next frame that can be replayed: whole, and of this layer, or of any if none is given.
+/// Reads the next frame that can be replayed: a complete frame of this layer, or of any layer if
+/// `None`.
 pub(super) fn read(
     reader: &mut Reader,
     layer: Option<Layer>,
-    errors: &Errors,
-) -> Result<Option<(Ready, Layer)>, CaptureError> {
+    errors: &SkippedFrames,
+) -> Result<Option<(ReadyFrame, Layer)>, CaptureError> {
     loop {
         match read_among(reader, usize::MAX, layer, errors)? {
-            Read::Frame(frame, layer) => return Ok(Some((frame, layer))),
-            Read::LeftOut => {}
-            Read::End => return Ok(None),
+            ReadResult::Frame(frame, layer) => return Ok(Some((frame, layer))),
+            ReadResult::LeftOut => {}
+            ReadResult::End => return Ok(None),
         }
     }
 }
 
-/// The same among the next `most` frames.
+/// Like [`read`], but looks at no more than the next `most` frames.
 pub(super) fn read_among(
     reader: &mut Reader,
     most: usize,
     layer: Option<Layer>,
-    errors: &Errors,
-) -> Result<Read, CaptureError> {
+    errors: &SkippedFrames,
+) -> Result<ReadResult, CaptureError> {
     for _ in 0..most {
-        let Some(frame) = reader.next_frame()? else { return Ok(Read::End) };
+        let Some(frame) = reader.next_frame()? else { return Ok(ReadResult::End) };
         match payload(&frame) {
             Some((bytes, found)) if layer.is_none_or(|layer| layer == found) => {
                 let time = frame.time.map(|time| time.nanoseconds());
-                return Ok(Read::Frame(Ready { bytes: bytes.to_vec(), time }, found));
+                return Ok(ReadResult::Frame(ReadyFrame { bytes: bytes.to_vec(), time }, found));
             }
             _ => errors.add(),
         }
     }
-    Ok(Read::LeftOut)
+    Ok(ReadResult::LeftOut)
 }
 
-/// The frame without what its link type put before it; `None` if it is not whole, or neither
-/// Ethernet nor IP.
+/// Returns the frame without the header of its link type. Returns `None` if the frame is
+/// incomplete, or neither Ethernet nor IP.
 fn payload<'a>(frame: &Frame<'a>) -> Option<(&'a [u8], Layer)> {
     if frame.is_truncated() || frame.data.is_empty() {
         return None;

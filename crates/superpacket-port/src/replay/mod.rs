@@ -1,4 +1,4 @@
-//! Capture files as ports: one that replays a capture, one that records what is sent.
+//! Ports on capture files, which replay a capture or record the frames sent.
 //!
 //! | port string | |
 //! |---|---|
@@ -14,24 +14,23 @@
 //! | `record=OUT` | the file to record in; its ending chooses the format, as everywhere (`.pcap`, `.pcapng`, `.gz`, `.zst`) | none |
 //! | `layer=ethernet` | what a port with `mode=record` is sent: `ethernet` frames or `ip` packets | `ethernet` |
 //!
-//! The port has no offloads: whoever sends through it cuts super-packets and fills in checksums
-//! first, so a recorded capture holds what a wire would have carried. Its file appears under its
-//! name, whole, when the port and its transmitters have been dropped.
+//! The port has no offloads: its users segment super-packets and complete checksums, so a recorded
+//! capture contains what a wire would have carried. The complete file gets its name when the port
+//! and its transmitters have been dropped.
 //!
-//! The first frame of a capture decides whether the port carries Ethernet frames or IP packets (of
-//! raw IP, BSD loopback or Linux cooked captures, whose own headers are taken off). Frames that
-//! were cut short when they were captured, and those of other link types, are left out and counted
-//! as `rx_errors`. At the end of the capture nothing more comes, and the port stays open. A file
-//! that ends in mid-record ends there, with a warning.
+//! The first frame of a capture decides whether the port carries Ethernet frames or IP packets. IP
+//! packets come from raw IP, BSD loopback or Linux cooked captures, whose headers are removed.
+//! Frames that were truncated by the capture, or have other link types, are skipped and counted as
+//! `rx_errors`. At the end of the capture the port stays open, but no more packets arrive. A file
+//! that ends within a record ends there, with a warning.
 //!
-//! A capture that comes over a pipe (`-`, a named pipe) is read as it comes, on a thread of its
-//! own, so that no poll waits for it. If no frame has come half a second after the port was opened,
-//! the link type in the header decides what it carries, and without a header it carries Ethernet
-//! frames.
+//! A capture from a pipe (`-`, a named pipe) is read by a separate thread, so that no poll blocks.
+//! If no frame arrives within half a second after the port was opened, the link type in the header
+//! decides; without a header, the port carries Ethernet frames.
 //!
-//! A capture that is recorded into a pipe (`-`, a named pipe that somebody reads) or a device is
-//! written by a thread of its own. What waits for its reader is bounded (4 MiB): beyond that the
-//! port is full. When the port is closed, the reader has half a second to take what waits.
+//! A capture recorded into a pipe (`-`, a named pipe with a reader) or a device is written by a
+//! separate thread. At most 4 MiB wait for the reader; beyond that the port is full. When the port
+//! is closed, the reader has half a second to take the rest.
 
 mod frames;
 mod options;
@@ -47,8 +46,8 @@ use crate::features::{Feature, FeatureSet};
 use superpacket::packet::Layer;
 use superpacket::segment::GsoSupport;
 
-use self::frames::Errors;
-use self::options::{Mode, Options};
+use self::frames::SkippedFrames;
+use self::options::{ReplayMode, ReplayOptions};
 use self::player::Player;
 use self::recorder::{Discard, Recorder, RecorderEnd};
 use super::{
@@ -57,35 +56,35 @@ use super::{
 };
 use superpacket_captures::file::same_file;
 
-/// A capture file.
+/// A port on a capture file.
 #[derive(Debug)]
 pub(super) struct ReplayPort {
     text: String,
     layer: Layer,
     player: Option<Player>,
-    errors: Arc<Errors>,
+    errors: Arc<SkippedFrames>,
     recorder: Option<Arc<Recorder>>,
 }
 
 impl ReplayPort {
-    /// Reads the options of a port string.
+    /// Checks the options of a port string.
     pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
-        Options::read(spec).map(drop)
+        ReplayOptions::read(spec).map(drop)
     }
 
-    /// Opens the capture, or begins one, that a port string of kind `pcap` names.
+    /// Opens the capture named by a port string of kind `pcap`, or creates it.
     pub(super) fn open(spec: &PortSpec) -> Result<Self, PortError> {
-        let options = Options::read(spec)?;
-        let errors = Arc::new(Errors::default());
+        let options = ReplayOptions::read(spec)?;
+        let errors = Arc::new(SkippedFrames::default());
         let unsupported = |reason: &str| PortError::Unsupported {
             port: spec.name().into(),
             reason: reason.into(),
         };
         let (player, layer, recorder) = match options.mode {
-            Mode::Record { layer } => {
+            ReplayMode::Record { layer } => {
                 (None, layer, Some(Recorder::create(spec.name(), spec.device(), None, layer)?))
             }
-            Mode::Replay { speed, times, record } => {
+            ReplayMode::Replay { speed, times, record } => {
                 if let Some(record) = &record
                     && same_file(spec.device(), record).map_err(|error| {
                         PortError::system(spec.name(), "compare the files", error)

@@ -4,41 +4,41 @@ use superpacket::packet::Layer;
 
 use crate::{PortSpec, SpecError};
 
-/// What a port string asks for.
+/// The parsed options of a port string.
 #[derive(Debug, PartialEq)]
-pub(super) struct Options {
-    pub(super) mode: Mode,
+pub(super) struct ReplayOptions {
+    pub(super) mode: ReplayMode,
 }
 
-/// Which way a port goes.
+/// Whether a port replays or records.
 #[derive(Debug, PartialEq)]
-pub(super) enum Mode {
-    /// A capture is replayed.
+pub(super) enum ReplayMode {
+    /// The port replays a capture.
     Replay {
-        /// How fast.
+        /// The speed of the replay.
         speed: Speed,
-        /// How many times; `None`: without end.
+        /// Number of times to replay the capture; `None` for endless.
         times: Option<u64>,
-        /// Where what is sent is recorded.
+        /// Path of the file in which sent frames are recorded.
         record: Option<String>,
     },
-    /// What is sent is recorded, nothing arrives.
+    /// The port records the frames sent, and receives none.
     Record {
-        /// What is sent.
+        /// The first header of the frames sent.
         layer: Layer,
     },
 }
 
-/// How fast a capture is replayed.
+/// The speed of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Speed {
-    /// So many times as fast as it was captured: above 0, finite.
+    /// A multiple of the original speed: above 0, finite.
     Times(f64),
-    /// As fast as it is polled.
+    /// As fast as the port is polled.
     Max,
 }
 
-impl Options {
+impl ReplayOptions {
     pub(super) fn read(spec: &PortSpec) -> Result<Self, SpecError> {
         let options = spec.options();
         let mode = match options.get("mode") {
@@ -66,7 +66,11 @@ impl Options {
                         options.wrong("loop", "needs a file: standard input can be read once")
                     );
                 }
-                Mode::Replay { speed, times, record: options.get("record").map(str::to_owned) }
+                ReplayMode::Replay {
+                    speed,
+                    times,
+                    record: options.get("record").map(str::to_owned),
+                }
             }
             Some("record") => {
                 options.only(&["mode", "layer"])?;
@@ -75,11 +79,11 @@ impl Options {
                     Some("ip") => Layer::Ip,
                     Some(_) => return Err(options.wrong("layer", "takes ethernet or ip")),
                 };
-                Mode::Record { layer }
+                ReplayMode::Record { layer }
             }
             Some(_) => return Err(options.wrong("mode", "takes replay or record")),
         };
-        Ok(Options { mode })
+        Ok(ReplayOptions { mode })
     }
 }
 
@@ -87,14 +91,14 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Mode, SpecError> {
-        Options::read(&text.parse().expect("well formed")).map(|options| options.mode)
+    fn read(text: &str) -> Result<ReplayMode, SpecError> {
+        ReplayOptions::read(&text.parse().expect("well formed")).map(|options| options.mode)
     }
 
     #[test]
     fn the_forms_that_the_documentation_names() {
         let replay = |speed, times, record: Option<&str>| {
-            Ok(Mode::Replay { speed, times, record: record.map(str::to_owned) })
+            Ok(ReplayMode::Replay { speed, times, record: record.map(str::to_owned) })
         };
         assert_eq!(read("pcap:in"), replay(Speed::Times(1.0), Some(1), None));
         assert_eq!(read("pcap:in?speed=0.5&loop=forever"), replay(Speed::Times(0.5), None, None));
@@ -102,8 +106,11 @@ mod tests {
             read("pcap:in?speed=max&loop=3&record=out"),
             replay(Speed::Max, Some(3), Some("out"))
         );
-        assert_eq!(read("pcap:out?mode=record"), Ok(Mode::Record { layer: Layer::Ethernet }));
-        assert_eq!(read("pcap:out?mode=record&layer=ip"), Ok(Mode::Record { layer: Layer::Ip }));
+        assert_eq!(read("pcap:out?mode=record"), Ok(ReplayMode::Record { layer: Layer::Ethernet }));
+        assert_eq!(
+            read("pcap:out?mode=record&layer=ip"),
+            Ok(ReplayMode::Record { layer: Layer::Ip })
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The receiving end of a capture that is replayed.
+//! The receiving end of a replayed capture.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -7,81 +7,81 @@ use std::time::Duration;
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use superpacket::packet::{Layer, RxPacket};
 
-use super::frames::{Errors, Read, Ready, read_among};
+use super::frames::{ReadResult, ReadyFrame, SkippedFrames, read_among};
 use super::options::Speed;
-use super::stream::{Event, Pipe, Stream, by_header};
+use super::stream::{CaptureStream, Event, Pipe, by_header};
 use super::timer::{monotonic_nanoseconds, set_timer};
 use crate::{Buffer, PortError, Receive};
 use superpacket_captures::file::{CaptureError, Format, Reader, Source, Truncated};
 
-/// How long opening a port waits for the first frame of a pipe, to know what its packets start
-/// with.
+/// Time for which opening a port waits for the first frame of a pipe, which tells the layer of its
+/// packets.
 const FIRST_FRAME: Duration = Duration::from_millis(500);
 
-/// Frames of a pipe that are left out, one after the other, in a poll.
-const SKIPPED: usize = 64;
+/// Maximum number of frames of a pipe skipped in one poll.
+const MAX_SKIPPED_OF_PIPE: usize = 64;
 
-/// Frames of a file that are, which takes less than 1 ms: a hole in a file is so many empty ones
-/// that they would take hours.
-const SKIPPED_OF_FILE: usize = 4096;
+/// Maximum number of frames of a file skipped in one step, which takes less than 1 ms. A sparse
+/// file can contain enough empty frames to take hours.
+const MAX_SKIPPED_OF_FILE: usize = 4096;
 
-/// Frames of a file that are looked through for the first one when its port is opened, which takes
-/// a fraction of a second.
-const LOOKED_THROUGH: usize = 1 << 20;
+/// Maximum number of frames of a file examined for the first replayable one when its port is
+/// opened. This takes a fraction of a second.
+const MAX_EXAMINED_FRAMES: usize = 1 << 20;
 
-/// A capture that is replayed.
+/// A capture that is being replayed.
 #[derive(Debug)]
 pub(super) struct Player {
     text: String,
     path: String,
     speed: Speed,
-    /// How many times it is to be replayed after this time; `None`: without end.
-    left: Option<u64>,
+    /// Number of further repetitions; `None` for endless.
+    repetitions_left: Option<u64>,
     layer: Layer,
     format: Option<Format>,
-    errors: Arc<Errors>,
-    /// Readable when the next frame is due; never after the last.
+    errors: Arc<SkippedFrames>,
+    /// Becomes readable when the next frame is due; never after the last one.
     timer: Arc<OwnedFd>,
     clock: Clock,
-    /// `None` after the last frame.
-    input: Option<Input>,
-    /// The frame that is not yet due.
-    next: Option<Ready>,
-    /// No frame has been found since the capture began anew.
+    /// The capture being read; `None` after the last frame.
+    input: Option<PlayerInput>,
+    /// The next frame, which is not due yet.
+    next: Option<ReadyFrame>,
+    /// Whether no frame has been found since the capture was last restarted.
     is_empty: bool,
-    /// What ended the reading, to be told at the next poll.
+    /// The error that ended reading, to be returned by the next poll.
     failure: Option<PortError>,
 }
 
 /// A capture that is being read.
-enum Input {
-    /// A file, whose bytes are all there.
+enum PlayerInput {
+    /// A file, all of whose bytes are available.
     File(Box<Reader>),
-    /// A pipe that nobody has polled for yet: a thread made before would keep the privileges that
-    /// a port is opened with.
+    /// A pipe that has not been polled yet. Its thread starts with the first poll, since it would
+    /// otherwise keep the privileges with which the port was opened.
     Pipe(Pipe),
-    /// A pipe.
-    Stream(Stream),
+    /// A pipe that a thread is reading.
+    Stream(CaptureStream),
 }
 
-impl std::fmt::Debug for Input {
+impl std::fmt::Debug for PlayerInput {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
-            Input::File(_) => "File",
-            Input::Pipe(_) => "Pipe",
-            Input::Stream(_) => "Stream",
+            PlayerInput::File(_) => "File",
+            PlayerInput::Pipe(_) => "Pipe",
+            PlayerInput::Stream(_) => "Stream",
         })
     }
 }
 
 impl Player {
-    /// Opens the capture at `path` and reads its first frame; from a pipe, if it comes soon.
+    /// Opens the capture at `path` and reads its first frame; from a pipe only if it arrives soon.
     pub(super) fn open(
         text: &str,
         path: &str,
         speed: Speed,
         times: Option<u64>,
-        errors: Arc<Errors>,
+        errors: Arc<SkippedFrames>,
     ) -> Result<Self, PortError> {
         let capture = |source: CaptureError| PortError::Capture { port: text.into(), source };
         let timer = timerfd_create(
@@ -101,7 +101,7 @@ impl Player {
             text: text.into(),
             path: path.into(),
             speed,
-            left: times.map(|times| times.saturating_sub(1)),
+            repetitions_left: times.map(|times| times.saturating_sub(1)),
             layer,
             format,
             errors,
@@ -114,43 +114,42 @@ impl Player {
         };
         player.report_truncated(end.as_ref());
         player.go_on_at_end()?;
-        // The first frame is due when it is first asked for; of a pipe, a poll does so.
+        // The first frame is due immediately; from a pipe, a poll must read it.
         player.wait_until(if player.next.is_some() || player.input.is_some() { 1 } else { 0 })?;
         Ok(player)
     }
 
-    /// What its packets start with.
+    /// Returns the first header of the packets.
     pub(super) const fn layer(&self) -> Layer {
         self.layer
     }
 
-    /// The format of the file; `None` if its header has not come.
+    /// Returns the file's format; `None` if its header has not arrived.
     pub(super) const fn format(&self) -> Option<Format> {
         self.format
     }
 
-    /// Reads the frame after the present one. What comes over a pipe may not be there yet: then the
-    /// timer becomes readable when it is. In a file it may be far away: then it is readable at
-    /// once.
+    /// Reads the next frame. If a pipe has not delivered it yet, the timer becomes readable when it
+    /// arrives. If many frames of a file must be skipped first, the timer becomes readable at once.
     fn advance(&mut self) -> Result<(), PortError> {
-        for _ in 0..SKIPPED {
+        for _ in 0..MAX_SKIPPED_OF_PIPE {
             let read = match &mut self.input {
                 None => return self.go_on_at_end(),
-                Some(Input::File(reader)) => {
-                    match read_among(reader, SKIPPED_OF_FILE, Some(self.layer), &self.errors) {
-                        Ok(Read::Frame(frame, layer)) => Event::Frame(frame, layer),
-                        Ok(Read::LeftOut) => break,
-                        Ok(Read::End) => Event::End(reader.truncated().cloned()),
+                Some(PlayerInput::File(reader)) => {
+                    match read_among(reader, MAX_SKIPPED_OF_FILE, Some(self.layer), &self.errors) {
+                        Ok(ReadResult::Frame(frame, layer)) => Event::Frame(frame, layer),
+                        Ok(ReadResult::LeftOut) => break,
+                        Ok(ReadResult::End) => Event::End(reader.truncated().cloned()),
                         Err(error) => Event::Failure(error),
                     }
                 }
-                Some(Input::Stream(stream)) => {
+                Some(PlayerInput::Stream(stream)) => {
                     match stream.take(|| set_timer(&self.text, &self.timer, 0))? {
                         Some(event) => event,
                         None => return Ok(()),
                     }
                 }
-                Some(Input::Pipe(_)) => {
+                Some(PlayerInput::Pipe(_)) => {
                     self.start_reading()?;
                     continue;
                 }
@@ -171,19 +170,23 @@ impl Player {
                 }
             }
         }
-        // Others have their turn before the next.
+        // Other ports are polled before the rest.
         self.wait_until(1)
     }
 
-    /// Has a thread read the pipe.
+    /// Starts the thread that reads the pipe.
     fn start_reading(&mut self) -> Result<(), PortError> {
-        if let Some(Input::Pipe(pipe)) = self.input.take() {
-            let stream =
-                Stream::start(&self.text, pipe, Arc::clone(&self.timer), Arc::clone(&self.errors));
+        if let Some(PlayerInput::Pipe(pipe)) = self.input.take() {
+            let stream = CaptureStream::start(
+                &self.text,
+                pipe,
+                Arc::clone(&self.timer),
+                Arc::clone(&self.errors),
+            );
             let stream = stream.map_err(|error| {
                 PortError::system(&self.text, "start a thread that reads the capture", error)
             })?;
-            self.input = Some(Input::Stream(stream));
+            self.input = Some(PlayerInput::Stream(stream));
         }
         Ok(())
     }
@@ -195,65 +198,72 @@ impl Player {
         }
     }
 
-    /// At the end: from the start again, or nothing more.
+    /// At the end of the capture, restarts it if it is to be repeated.
     fn go_on_at_end(&mut self) -> Result<(), PortError> {
-        // A capture without a frame that can be replayed would be read for ever.
+        // A capture without a replayable frame would be restarted endlessly.
         if self.next.is_some()
             || self.input.is_some()
-            || self.left == Some(0)
+            || self.repetitions_left == Some(0)
             || !self.clock.has_begun()
             || self.is_empty
         {
             return Ok(());
         }
         self.is_empty = true;
-        self.left = self.left.map(|left| left - 1);
+        self.repetitions_left = self.repetitions_left.map(|left| left - 1);
         self.clock.begin_again();
         let capture = |source: CaptureError| PortError::Capture { port: self.text.clone(), source };
         if let Some(pipe) = Pipe::open(&self.path).map_err(capture)? {
-            self.input = Some(Input::Pipe(pipe));
+            self.input = Some(PlayerInput::Pipe(pipe));
             return self.wait_until(1);
         }
-        self.input = Some(Input::File(Box::new(Reader::open(&self.path).map_err(capture)?)));
+        self.input = Some(PlayerInput::File(Box::new(Reader::open(&self.path).map_err(capture)?)));
         self.advance()
     }
 
-    /// Makes the timer readable at a time of the monotonic clock in nanoseconds; at 0: never.
+    /// Makes the timer readable at a monotonic time in nanoseconds; 0 means never.
     fn wait_until(&self, time: u64) -> Result<(), PortError> {
         set_timer(&self.text, &self.timer, time)
     }
 
-    /// Is the next frame yet to come?
+    /// Returns whether the next frame has not been read yet.
     fn is_awaited(&self) -> bool {
         self.next.is_none() && self.input.is_some()
     }
 }
 
-/// What is known of a capture when its port is opened.
+/// The state of a capture when its port is opened.
 struct Opening {
     layer: Layer,
     format: Option<Format>,
-    next: Option<Ready>,
-    /// `None` at the end.
-    input: Option<Input>,
+    next: Option<ReadyFrame>,
+    /// The capture to be read on; `None` at its end.
+    input: Option<PlayerInput>,
     end: Option<Truncated>,
 }
 
 impl Opening {
-    /// Looks through the first frames for one that can be replayed. Where none of them can, the
-    /// header says what packets start with, as that of a pipe does of which no frame has come.
-    fn of_file(mut reader: Box<Reader>, errors: &Errors) -> Result<Self, CaptureError> {
+    /// Searches the first frames for one that can be replayed. If there is none, the header tells
+    /// the layer, as for a pipe without a frame.
+    fn of_file(mut reader: Box<Reader>, errors: &SkippedFrames) -> Result<Self, CaptureError> {
         let format = Some(reader.format());
-        let (next, layer, is_end) = match read_among(&mut reader, LOOKED_THROUGH, None, errors)? {
-            Read::Frame(frame, layer) => (Some(frame), layer, false),
-            Read::LeftOut => (None, by_header(&reader).unwrap_or(Layer::Ethernet), false),
-            Read::End => (None, Layer::Ethernet, true),
-        };
+        let (next, layer, is_end) =
+            match read_among(&mut reader, MAX_EXAMINED_FRAMES, None, errors)? {
+                ReadResult::Frame(frame, layer) => (Some(frame), layer, false),
+                ReadResult::LeftOut => (None, by_header(&reader).unwrap_or(Layer::Ethernet), false),
+                ReadResult::End => (None, Layer::Ethernet, true),
+            };
         let end = reader.truncated().cloned().filter(|_| is_end);
-        Ok(Opening { layer, format, next, input: (!is_end).then_some(Input::File(reader)), end })
+        Ok(Opening {
+            layer,
+            format,
+            next,
+            input: (!is_end).then_some(PlayerInput::File(reader)),
+            end,
+        })
     }
 
-    /// Waits for the first frame, but not longer than [`FIRST_FRAME`].
+    /// Waits for the first frame, at most for [`FIRST_FRAME`].
     fn of_pipe(mut pipe: Pipe) -> Result<Self, CaptureError> {
         let start = pipe.look(FIRST_FRAME)?;
         let layer = start.layer.unwrap_or(Layer::Ethernet);
@@ -261,7 +271,7 @@ impl Opening {
             layer,
             format: start.format,
             next: None,
-            input: Some(Input::Pipe(pipe)),
+            input: Some(PlayerInput::Pipe(pipe)),
             end: None,
         })
     }
@@ -286,7 +296,7 @@ impl Receive for Player {
                 break self.wait_until(1);
             }
             let Some(next) = &self.next else {
-                // Whoever read has said when the timer is to be readable.
+                // The reader has set the timer.
                 break if self.is_awaited() { Ok(()) } else { self.wait_until(0) };
             };
             let due = match self.speed {
@@ -297,10 +307,10 @@ impl Receive for Player {
                 break self.wait_until(due);
             }
             if count == limit {
-                // The timer stays readable.
+                // Keeps the timer readable.
                 break self.wait_until(1);
             }
-            let Some(Ready { bytes, .. }) = self.next.take() else { break Ok(()) };
+            let Some(ReadyFrame { bytes, .. }) = self.next.take() else { break Ok(()) };
             let mut packet = RxPacket::new(Buffer::from(bytes)).with_time(now);
             packet.layer = self.layer;
             packets.push(packet);
@@ -319,28 +329,29 @@ impl Receive for Player {
     }
 }
 
-/// The capture's clock, laid over the monotonic one.
+/// Maps the capture's times to the monotonic clock.
 #[derive(Debug, Default)]
 struct Clock {
-    /// A time of the capture and when that is or was, both in nanoseconds; `None` until the first
-    /// frame that says its time.
+    /// A time in the capture and the corresponding monotonic time, in nanoseconds; `None` before
+    /// the first frame with a time.
     origin: Option<(u64, u64)>,
-    /// When the frame before was due; 0: there was none.
+    /// Time at which the previous frame was due; 0 if there was none.
     last: u64,
 }
 
 impl Clock {
-    /// When a frame captured at `time` is due. Frames keep their order, whatever their times say.
+    /// Returns the time at which a frame captured at `time` is due. Frames keep their order, even
+    /// if their times do not.
     fn due(&mut self, time: Option<u64>, speed: f64, now: u64) -> u64 {
         let start = if self.last == 0 { now } else { self.last };
         let Some(time) = time else { return start };
         let (first, begin) = *self.origin.get_or_insert((time, start));
-        // Rounding is below a nanosecond in the first hundred days of a capture.
+        // The rounding error is below 1 ns in the first hundred days of a capture.
         let since = (time.saturating_sub(first) as f64 / speed) as u64;
         begin.saturating_add(since).max(self.last)
     }
 
-    /// A frame that was due then has been delivered.
+    /// Records the time at which the delivered frame was due.
     fn sent(&mut self, due: u64) {
         self.last = due;
     }
@@ -349,7 +360,7 @@ impl Clock {
         self.last != 0
     }
 
-    /// The next frame's time, whatever it is, follows at once.
+    /// Restarts the mapping: the next frame is due at once, whatever its time is.
     fn begin_again(&mut self) {
         self.origin = None;
     }

@@ -1,4 +1,4 @@
-//! The sending end of a `pcap` port: what is sent is recorded, or thrown away.
+//! The sending end of a `pcap` port, which records or discards frames.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,18 +12,18 @@ use superpacket_captures::file::{
     Record, Sink, TimeResolution, Timestamp, Writer,
 };
 
-/// A capture that is being written. A file gets its name when it is dropped.
+/// A capture that is being written. A file gets its name when this is dropped.
 pub(super) struct Recorder {
     text: String,
     layer: Layer,
-    output: Output,
+    output: RecorderOutput,
 }
 
-/// Where the capture is written.
-enum Output {
-    /// A file, by whoever sends; `None` after an error.
+/// The destination of the capture.
+enum RecorderOutput {
+    /// A file, written by the sending threads; `None` after an error.
     File(Mutex<Option<Writer>>),
-    /// A pipe, a terminal, a device, by a thread of its own.
+    /// A pipe, terminal or device, written by a separate thread.
     Stream(StreamWriter),
 }
 
@@ -38,8 +38,8 @@ impl std::fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// Begins the file at `path`, for the port `text`. What its ending does not say of its format
-    /// is as in `like`; times are in nanoseconds.
+    /// Creates the file at `path` for the port `text`. The parts of its format that the suffix
+    /// leaves open are as in `like`. Times are in nanoseconds.
     pub(super) fn create(
         text: &str,
         path: &str,
@@ -59,21 +59,23 @@ impl Recorder {
         };
         let interface = Interface::new(link_type, TimeResolution::NANOSECONDS).named(text);
         let output = match OutputStream::open(path).map_err(capture)? {
-            Some(stream) => Output::Stream(StreamWriter::new(text, stream, format, interface)),
+            Some(stream) => {
+                RecorderOutput::Stream(StreamWriter::new(text, stream, format, interface))
+            }
             None => {
                 let mut writer = Writer::create(path, format).map_err(capture)?;
                 writer.declare(&[interface]).map_err(capture)?;
-                Output::File(Mutex::new(Some(writer)))
+                RecorderOutput::File(Mutex::new(Some(writer)))
             }
         };
         Ok(Recorder { text: text.into(), layer, output })
     }
 
-    /// How often a frame was refused because its reader was behind.
+    /// Returns the number of frames refused because the reader was too slow.
     pub(super) fn full(&self) -> u64 {
         match &self.output {
-            Output::File(_) => 0,
-            Output::Stream(stream) => stream.full(),
+            RecorderOutput::File(_) => 0,
+            RecorderOutput::Stream(stream) => stream.full(),
         }
     }
 
@@ -95,8 +97,8 @@ impl Recorder {
         }
         let slices = batch.slices(frame).iter().map(|slice| outgoing.slice(*slice));
         let writer = match &self.output {
-            Output::File(writer) => writer,
-            Output::Stream(stream) => {
+            RecorderOutput::File(writer) => writer,
+            RecorderOutput::Stream(stream) => {
                 return stream.write(frame.length as usize, slices, time).map_err(|refused| {
                     match refused {
                         NotWritten::Full => Stop::Full,
@@ -114,7 +116,7 @@ impl Recorder {
             options: FrameOptions::NONE,
         };
         open.write(record, slices).map_err(|source| {
-            // Half a record may have been written: nothing can follow it.
+            // A part of the record may have been written, so no other record can follow.
             *writer = None;
             self.gone(Some(source))
         })
@@ -131,7 +133,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        let Output::File(writer) = &mut self.output else { return };
+        let RecorderOutput::File(writer) = &mut self.output else { return };
         let writer = writer.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Err(error)) = writer.map(Writer::finish) {
             tracing::error!(port = %self.text, %error, "the recorded capture is lost");
@@ -139,7 +141,7 @@ impl Drop for Recorder {
     }
 }
 
-/// An end to record through; all of a port's write into the same file.
+/// A sending end that records. All ends of a port write into the same file.
 #[derive(Debug)]
 pub(super) struct RecorderEnd {
     recorder: Arc<Recorder>,

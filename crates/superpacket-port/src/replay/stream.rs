@@ -1,9 +1,8 @@
-//! A capture that comes over a pipe: read on a thread of its own, so that a poll never waits for
-//! it.
+//! Captures read from a pipe, by a separate thread, so that a poll never blocks.
 //!
-//! Whoever writes may stop in the middle of a record, and decompression and the records' own
-//! lengths decide how much is to be read next. So a thread reads as files are read, waits where
-//! nothing is there, and hands over whole frames by a channel.
+//! The writer of the pipe may stop in the middle of a record, and the amount to read next depends
+//! on the compression and on record lengths. So a thread reads as from a file, blocks when no data
+//! is available, and passes complete frames through a channel.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -20,53 +19,53 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use superpacket::packet::Layer;
 
-use super::frames::{Errors, Ready, read};
+use super::frames::{ReadyFrame, SkippedFrames, read};
 use super::timer::set_timer;
 use superpacket_captures::file::{CaptureError, Format, LinkType, Reader, Source, Truncated};
 
-/// Frames that were read and not yet taken, at most.
+/// Maximum number of frames read in advance.
 const CAPACITY: usize = 64;
 
-/// Bytes of a pipe that are looked at, at most, before its first frame must have come.
-const LOOKED_AT: usize = 1 << 20;
+/// Maximum number of bytes of a pipe examined for the first frame.
+const MAX_EXAMINED_BYTES: usize = 1 << 20;
 
-/// What comes over a stream.
+/// An event of a stream.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A frame, and what it starts with.
-    Frame(Ready, Layer),
-    /// The end, perhaps in mid-record.
+    /// A frame, and its first header.
+    Frame(ReadyFrame, Layer),
+    /// The end of the capture, possibly within a record.
     End(Option<Truncated>),
-    /// What ended the reading.
+    /// The error that ended reading.
     Failure(CaptureError),
 }
 
-/// A pipe of which no thread reads yet.
+/// A pipe that no thread reads yet.
 #[derive(Debug)]
 pub(super) struct Pipe {
     name: String,
     file: File,
-    /// What was read of it to know what is coming.
+    /// The bytes already read, to examine the capture's start.
     head: Vec<u8>,
 }
 
-/// What the first bytes of a pipe say.
+/// The information in the first bytes of a pipe.
 #[derive(Debug, Default)]
 pub(super) struct Start {
-    /// `None`: too little has come.
+    /// The format; `None` if too few bytes have arrived.
     pub(super) format: Option<Format>,
-    /// What packets start with, by the first frame, or else by the header.
+    /// The first header of the packets, derived from the first frame or from the file header.
     pub(super) layer: Option<Layer>,
 }
 
-/// What packets start with by the capture's header, as far as it has been read.
+/// Returns the first header of packets according to the capture's file header, if it has been read.
 pub(super) fn by_header(reader: &Reader) -> Option<Layer> {
     reader.interfaces().first().map(|interface| layer_of(interface.link_type))
 }
 
 impl Pipe {
-    /// Opens the capture at `path` if its bytes may be yet to come: a pipe, a terminal, a socket, a
-    /// device. Does not wait for whoever is to write there.
+    /// Opens the capture at `path` if its bytes may arrive later: a pipe, a terminal, a socket, a
+    /// device. Does not wait for the writer.
     pub(super) fn open(path: &str) -> Result<Option<Self>, CaptureError> {
         let failed = |source| CaptureError::Open { file: path.to_owned(), source };
         if path == "-" {
@@ -87,38 +86,39 @@ impl Pipe {
                     .map_err(failed)?;
                 Ok(Some(Pipe { name: path.to_owned(), file, head: Vec::new() }))
             }
-            // What cannot be opened is told by whoever opens files.
+            // Errors are reported by the caller, who opens the path as a file.
             _ => Ok(None),
         }
     }
 
-    /// Waits until the first frame is there, but not longer than `patience`.
+    /// Waits for the first frame, at most for `patience`.
     pub(super) fn look(&mut self, patience: Duration) -> Result<Start, CaptureError> {
         let until = Instant::now() + patience;
         let mut has_ended = false;
         loop {
-            let is_last = has_ended || self.head.len() >= LOOKED_AT || Instant::now() >= until;
+            let is_last =
+                has_ended || self.head.len() >= MAX_EXAMINED_BYTES || Instant::now() >= until;
             match self.examine() {
                 Ok((start, has_frame)) if has_frame || is_last => return Ok(start),
                 Err(error) if has_ended => return Err(error),
-                // What is wrong with it, if it is not only short, the thread will find too.
+                // The thread will find the same error again, unless the data was only incomplete.
                 Err(_) if is_last => return Ok(Start::default()),
                 Ok(_) | Err(_) => has_ended = self.read_more(until)?,
             }
         }
     }
 
-    /// What the bytes that have come say, and whether there is a frame among them.
+    /// Examines the bytes that have arrived. Also returns whether they contain a frame.
     fn examine(&self) -> Result<(Start, bool), CaptureError> {
         let mut reader =
             Reader::from_stream(&self.name, Box::new(io::Cursor::new(self.head.clone())))?;
         let format = Some(reader.format());
-        // Counted when they are replayed.
-        let first = read(&mut reader, None, &Errors::default())?.map(|(_, layer)| layer);
+        // Skipped frames are counted later, when they are replayed.
+        let first = read(&mut reader, None, &SkippedFrames::default())?.map(|(_, layer)| layer);
         Ok((Start { format, layer: first.or(by_header(&reader)) }, first.is_some()))
     }
 
-    /// Reads what comes until then; says whether it was the end.
+    /// Reads more bytes, waiting at most until the given time. Returns whether the end was reached.
     fn read_more(&mut self, until: Instant) -> Result<bool, CaptureError> {
         let failed = |source| CaptureError::Open { file: self.name.clone(), source };
         let left = until.saturating_duration_since(Instant::now());
@@ -150,7 +150,7 @@ impl Pipe {
     }
 }
 
-/// What packets of a capture with this link type start with.
+/// Returns the first header of packets in captures with this link type.
 const fn layer_of(link_type: LinkType) -> Layer {
     match link_type {
         LinkType::RAW | LinkType::RAW_12 | LinkType::RAW_14 | LinkType::IPV4 | LinkType::IPV6 => {
@@ -163,31 +163,31 @@ const fn layer_of(link_type: LinkType) -> Layer {
 
 /// A capture that another process is still writing.
 #[derive(Debug)]
-pub(super) struct Stream {
-    /// `None` once dropped, which ends a thread that waits for room.
+pub(super) struct CaptureStream {
+    /// The channel; `None` once dropped, which ends a thread that waits for room.
     events: Option<Receiver<Event>>,
-    /// Readable from when the thread is to end.
+    /// Becomes readable to make the thread end.
     stop: OwnedFd,
-    /// The player found nothing and is to be told of the next event.
+    /// Whether the player found no event and must be notified of the next.
     is_waiting: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Stream {
-    /// Begins to read on a thread with the privileges of this one; `timer` becomes readable when
-    /// there is an event and [`take`](Self::take) had found none.
+impl CaptureStream {
+    /// Starts reading in a thread with the privileges of this one. After [`take`](Self::take) has
+    /// found no event, `timer` becomes readable at the next event.
     pub(super) fn start(
         port: &str,
         pipe: Pipe,
         timer: Arc<OwnedFd>,
-        errors: Arc<Errors>,
+        errors: Arc<SkippedFrames>,
     ) -> io::Result<Self> {
         let Pipe { name, file, head } = pipe;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let input = io::Cursor::new(head).chain(Input { file, stop: stop.try_clone()? });
+        let input = io::Cursor::new(head).chain(StoppableInput { file, stop: stop.try_clone()? });
         let (sender, events) = sync_channel(CAPACITY);
         let is_waiting = Arc::new(AtomicBool::new(false));
-        let tell = Tell {
+        let event_sender = EventSender {
             events: sender,
             is_waiting: Arc::clone(&is_waiting),
             timer,
@@ -195,12 +195,12 @@ impl Stream {
         };
         let thread = std::thread::Builder::new()
             .name("capture".into())
-            .spawn(move || read_all(&name, Box::new(input), &tell, &errors))?;
-        Ok(Stream { events: Some(events), stop, is_waiting, thread: Some(thread) })
+            .spawn(move || read_all(&name, Box::new(input), &event_sender, &errors))?;
+        Ok(CaptureStream { events: Some(events), stop, is_waiting, thread: Some(thread) })
     }
 
-    /// The next event, if there is one. Otherwise the timer, which must have been disarmed by
-    /// `disarm`, becomes readable with the next.
+    /// Returns the next event, if there is one. Otherwise, after `disarm` has disarmed the timer,
+    /// the timer becomes readable at the next event.
     pub(super) fn take<E>(
         &self,
         disarm: impl FnOnce() -> Result<(), E>,
@@ -208,8 +208,8 @@ impl Stream {
         if let Some(event) = self.try_take() {
             return Ok(Some(event));
         }
-        // In this order: an event that is sent after the second look finds the mark, and then arms
-        // the timer, which nobody disarms after it.
+        // The order matters: an event sent after the second check finds the flag set, and arms the
+        // timer after it was disarmed.
         disarm()?;
         self.is_waiting.swap(true, Ordering::AcqRel);
         Ok(self.try_take())
@@ -219,16 +219,16 @@ impl Stream {
         match self.events.as_ref()?.try_recv() {
             Ok(event) => Some(event),
             Err(TryRecvError::Empty) => None,
-            // The thread has panicked, which the log says; or the end was taken before.
+            // The thread has panicked, which is logged, or the end was taken before.
             Err(TryRecvError::Disconnected) => Some(Event::End(None)),
         }
     }
 }
 
-impl Drop for Stream {
+impl Drop for CaptureStream {
     fn drop(&mut self) {
         self.events = None;
-        // A counter that is full is readable just as well.
+        // If the counter is full, the descriptor is readable anyway.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -237,17 +237,17 @@ impl Drop for Stream {
 }
 
 /// The thread's end of the channel.
-struct Tell {
+struct EventSender {
     events: SyncSender<Event>,
     is_waiting: Arc<AtomicBool>,
     timer: Arc<OwnedFd>,
-    /// For messages.
+    /// The port's name, for messages.
     port: String,
 }
 
-impl Tell {
-    /// Says whether somebody still wants to know.
-    fn tell(&self, event: Event) -> bool {
+impl EventSender {
+    /// Sends an event; returns whether the receiver still exists.
+    fn send(&self, event: Event) -> bool {
         if self.events.send(event).is_err() {
             return false;
         }
@@ -260,14 +260,14 @@ impl Tell {
     }
 }
 
-/// Reads the capture to its end, or until nobody wants it any more.
-fn read_all(name: &str, input: Box<dyn Read + Send>, tell: &Tell, errors: &Errors) {
+/// Reads the capture to its end, or until the receiver no longer exists.
+fn read_all(name: &str, input: Box<dyn Read + Send>, events: &EventSender, errors: &SkippedFrames) {
     let last = match Reader::from_stream(name, input) {
         Err(error) => Event::Failure(error),
         Ok(mut reader) => loop {
             match read(&mut reader, None, errors) {
                 Ok(Some((frame, layer))) => {
-                    if !tell.tell(Event::Frame(frame, layer)) {
+                    if !events.send(Event::Frame(frame, layer)) {
                         return;
                     }
                 }
@@ -276,16 +276,16 @@ fn read_all(name: &str, input: Box<dyn Read + Send>, tell: &Tell, errors: &Error
             }
         },
     };
-    tell.tell(last);
+    events.send(last);
 }
 
-/// A descriptor that is read when there is something, until it is to stop.
-struct Input {
+/// A file that is read when data is available, until it is stopped.
+struct StoppableInput {
     file: File,
     stop: OwnedFd,
 }
 
-impl Read for Input {
+impl Read for StoppableInput {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let mut descriptors =
@@ -297,10 +297,10 @@ impl Read for Input {
             if !descriptors[0].revents().is_empty() {
                 return Err(io::Error::other("the port was closed"));
             }
-            // The end and errors count too: to read says what they are.
+            // The end and errors also count: reading reports them.
             if !descriptors[1].revents().is_empty() {
                 match self.file.read(buffer) {
-                    // Another process that reads there was faster.
+                    // Another process that reads the same pipe was faster.
                     Err(error)
                         if matches!(
                             error.kind(),

@@ -1,9 +1,8 @@
-//! What is recorded into a pipe: written on a thread of its own, so that nothing that sends ever
-//! waits for whoever reads there.
+//! Recording into a pipe, by a separate thread, so that sending never waits for the pipe's reader.
 //!
-//! A reader may be slow, or not read at all. So frames are handed over by a queue that holds so
-//! many bytes; when it is full, the port is, and what a reader has not taken soon after the port
-//! was closed is given up.
+//! A reader may be slow, or not read at all. Frames therefore pass through a queue of limited
+//! bytes. When the queue is full, the port is full. Frames that the reader does not take soon after
+//! the port was closed are lost.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -25,28 +24,28 @@ use superpacket_captures::file::{
     Writer, open_special,
 };
 
-/// The most bytes that wait to be written, what is kept for each frame included.
+/// Maximum number of bytes in the queue, including `KEPT_PER_FRAME`.
 const CAPACITY: usize = 4 << 20;
 
-/// Kept for each frame that waits, beside its bytes.
+/// Bytes of memory counted per queued frame, in addition to its bytes.
 const KEPT_PER_FRAME: usize = 64;
 
-/// How long a reader has, after the port was closed, to take what waits.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Time for which a reader can take the rest after the port was closed.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long the thread then has to end, which a device that blocks may keep it from.
-const GRACE: Duration = Duration::from_millis(100);
+/// Time for the thread to end after that; a blocking device may prevent it.
+const STOP_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// As much as a pipe that is ready takes at once, if others share its description, which then stays
-/// as it is: blocking (`PIPE_BUF`).
+/// Bytes written at once to an inherited pipe, which stays in blocking mode since other processes
+/// share it. A pipe that is ready accepts this many (`PIPE_BUF`).
 const SHARED_PIECE: usize = 4096;
 
-/// Why a frame is not written.
+/// The reason why a frame was not written.
 #[derive(Debug)]
 pub(super) enum NotWritten {
-    /// Too much waits.
+    /// The queue is full.
     Full,
-    /// Nothing can be written any more; why, where it has not been told before.
+    /// Writing has ended. The error is given once.
     Failed(Option<CaptureError>),
 }
 
@@ -55,13 +54,13 @@ pub(super) enum NotWritten {
 pub(super) struct OutputStream {
     name: String,
     file: File,
-    /// The most bytes that are written at once.
+    /// Maximum number of bytes written at once.
     piece: usize,
 }
 
 impl OutputStream {
-    /// Opens what is at `path` if it is no regular file nor is to be one; `-` is standard output.
-    /// Does not wait for a reader.
+    /// Opens `path`, unless it is a regular file or does not exist; `-` is standard output. Does
+    /// not wait for a reader.
     pub(super) fn open(path: &str) -> Result<Option<Self>, CaptureError> {
         let failed = |source| CaptureError::Create { file: path.to_owned(), source };
         if path == "-" {
@@ -93,71 +92,71 @@ impl OutputStream {
                 })?;
                 Ok(Some(OutputStream { name: path.to_owned(), file, piece: usize::MAX }))
             }
-            // Whoever creates the file reports what is wrong with the path.
+            // Errors are reported by the caller, who creates the path as a file.
             _ => Ok(None),
         }
     }
 }
 
-/// Writes a capture into a stream.
+/// A writer of a capture into a stream.
 #[derive(Debug)]
 pub(super) struct StreamWriter {
-    /// For messages.
+    /// The port's name, for messages.
     port: String,
-    queue: Arc<Queue>,
-    state: Mutex<State>,
-    /// How often there was no room.
+    queue: Arc<WriteQueue>,
+    state: Mutex<WriterState>,
+    /// Number of times that the queue was full.
     full: AtomicU64,
 }
 
 #[derive(Debug)]
-enum State {
-    /// Nothing has been sent yet: a thread made now would keep the privileges that a port is opened
-    /// with.
-    Opened(Beginning),
-    Writing(Thread),
-    /// The thread could not be made.
+enum WriterState {
+    /// No frame has been sent yet. The thread starts with the first one, since it would otherwise
+    /// keep the privileges with which the port was opened.
+    Opened(CaptureParameters),
+    Writing(WriterThread),
+    /// The thread could not be started.
     Failed,
 }
 
-/// What a capture begins with.
+/// The parameters for starting a capture.
 #[derive(Debug)]
-struct Beginning {
+struct CaptureParameters {
     output: OutputStream,
     format: OutputFormat,
     interface: Interface,
 }
 
-/// The thread that writes.
+/// The writing thread.
 #[derive(Debug)]
-struct Thread {
-    frames: Sender<Frame>,
-    /// Readable from when the thread is to end at once.
+struct WriterThread {
+    frames: Sender<QueuedFrame>,
+    /// Becomes readable to make the thread end at once.
     stop: OwnedFd,
     /// Disconnected when the thread ends.
     end: Receiver<()>,
     handle: JoinHandle<()>,
 }
 
-/// A frame that waits.
+/// A frame in the queue.
 #[derive(Debug)]
-struct Frame {
+struct QueuedFrame {
     bytes: Vec<u8>,
     time: Timestamp,
 }
 
-/// What is known on both sides.
+/// State shared by the sending threads and the writing thread.
 #[derive(Debug, Default)]
-struct Queue {
-    /// How many bytes wait.
+struct WriteQueue {
+    /// Number of bytes in the queue.
     length: AtomicUsize,
     has_failed: AtomicBool,
-    /// What ended the writing, until it is told.
+    /// The error that ended writing, until it is reported.
     failure: Mutex<Option<CaptureError>>,
 }
 
-impl Queue {
-    /// Makes room for a frame of so many bytes, if there is any.
+impl WriteQueue {
+    /// Reserves room for a frame of `length` bytes; returns whether there was enough.
     fn reserve(&self, length: usize) -> bool {
         let add = |waiting: usize| {
             waiting.checked_add(length + KEPT_PER_FRAME).filter(|sum| *sum <= CAPACITY)
@@ -180,7 +179,7 @@ impl Queue {
 }
 
 impl StreamWriter {
-    /// Begins a capture of one interface.
+    /// Prepares a capture of one interface.
     pub(super) fn new(
         port: &str,
         output: OutputStream,
@@ -190,17 +189,17 @@ impl StreamWriter {
         StreamWriter {
             port: port.to_owned(),
             queue: Arc::default(),
-            state: Mutex::new(State::Opened(Beginning { output, format, interface })),
+            state: Mutex::new(WriterState::Opened(CaptureParameters { output, format, interface })),
             full: AtomicU64::new(0),
         }
     }
 
-    /// How often a frame was refused because too much waited.
+    /// Returns the number of frames refused because the queue was full.
     pub(super) fn full(&self) -> u64 {
         self.full.load(Ordering::Relaxed)
     }
 
-    /// Has a frame be written, of so many bytes in these pieces, if there is room for it.
+    /// Queues a frame of `length` bytes in these pieces, if there is room.
     pub(super) fn write<'a>(
         &self,
         length: usize,
@@ -212,26 +211,26 @@ impl StreamWriter {
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.start(&mut state);
-        let State::Writing(thread) = &*state else { return Err(self.queue.failed()) };
+        let WriterState::Writing(thread) = &*state else { return Err(self.queue.failed()) };
         if !self.queue.reserve(length) {
             self.full.fetch_add(1, Ordering::Relaxed);
             return Err(NotWritten::Full);
         }
         let mut bytes = Vec::with_capacity(length);
         pieces.for_each(|piece| bytes.extend_from_slice(piece));
-        thread.frames.send(Frame { bytes, time }).map_err(|_| self.queue.failed())
+        thread.frames.send(QueuedFrame { bytes, time }).map_err(|_| self.queue.failed())
     }
 
-    /// Makes the thread, with the privileges of this one, unless it is there.
-    fn start(&self, state: &mut State) {
-        *state = match std::mem::replace(state, State::Failed) {
-            State::Opened(beginning) => {
+    /// Starts the thread, with the privileges of this one, unless it runs.
+    fn start(&self, state: &mut WriterState) {
+        *state = match std::mem::replace(state, WriterState::Failed) {
+            WriterState::Opened(beginning) => {
                 let file = beginning.output.name.clone();
                 match self.spawn(beginning) {
-                    Ok(thread) => State::Writing(thread),
+                    Ok(thread) => WriterState::Writing(thread),
                     Err(source) => {
                         self.queue.fail(CaptureError::Write { file, source });
-                        State::Failed
+                        WriterState::Failed
                     }
                 }
             }
@@ -239,10 +238,11 @@ impl StreamWriter {
         };
     }
 
-    fn spawn(&self, beginning: Beginning) -> io::Result<Thread> {
-        let Beginning { output: OutputStream { name, file, piece }, format, interface } = beginning;
+    fn spawn(&self, beginning: CaptureParameters) -> io::Result<WriterThread> {
+        let CaptureParameters { output: OutputStream { name, file, piece }, format, interface } =
+            beginning;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let output = Box::new(Output { file, piece, stop: stop.try_clone()? });
+        let output = Box::new(StoppableOutput { file, piece, stop: stop.try_clone()? });
         let (frames, waiting) = channel();
         let (ends, end) = channel();
         let queue = Arc::clone(&self.queue);
@@ -257,7 +257,7 @@ impl StreamWriter {
                 queue.fail(error);
             }
         })?;
-        Ok(Thread { frames, stop, end, handle })
+        Ok(WriterThread { frames, stop, end, handle })
     }
 }
 
@@ -265,16 +265,16 @@ impl Drop for StreamWriter {
     fn drop(&mut self) {
         let mut state = std::mem::replace(
             self.state.get_mut().unwrap_or_else(PoisonError::into_inner),
-            State::Failed,
+            WriterState::Failed,
         );
-        // A capture without frames has a header all the same.
+        // A capture without frames also has a header.
         self.start(&mut state);
-        if let State::Writing(Thread { frames, stop, end, handle }) = state {
+        if let WriterState::Writing(WriterThread { frames, stop, end, handle }) = state {
             drop(frames);
-            let mut ended = end.recv_timeout(PATIENCE);
+            let mut ended = end.recv_timeout(CLOSE_TIMEOUT);
             if ended == Err(RecvTimeoutError::Timeout) {
                 let _ = rustix::io::write(&stop, &1u64.to_ne_bytes());
-                ended = end.recv_timeout(GRACE);
+                ended = end.recv_timeout(STOP_TIMEOUT);
             }
             if ended == Err(RecvTimeoutError::Timeout) {
                 tracing::error!(port = %self.port, "the thread that writes the recorded capture is held up, and left behind");
@@ -288,22 +288,22 @@ impl Drop for StreamWriter {
     }
 }
 
-/// Writes what comes, until nothing more can come.
+/// Writes the queued frames until the channel is closed.
 fn write_all(
     mut writer: Writer,
-    waiting: &Receiver<Frame>,
-    queue: &Queue,
+    waiting: &Receiver<QueuedFrame>,
+    queue: &WriteQueue,
 ) -> Result<(), CaptureError> {
     loop {
         let next = match waiting.try_recv() {
-            // A reader that waits gets what there is.
+            // Before waiting, passes on all data for a waiting reader.
             Err(TryRecvError::Empty) => {
                 writer.flush()?;
                 waiting.recv().ok()
             }
             next => next.ok(),
         };
-        let Some(Frame { bytes, time }) = next else { return writer.finish().map(drop) };
+        let Some(QueuedFrame { bytes, time }) = next else { return writer.finish().map(drop) };
         let record = Record {
             interface: 0,
             time: Some(time),
@@ -315,14 +315,14 @@ fn write_all(
     }
 }
 
-/// A descriptor that is written to when it takes something, until it is to stop.
-struct Output {
+/// A file that is written when it accepts data, until it is stopped.
+struct StoppableOutput {
     file: File,
     piece: usize,
     stop: OwnedFd,
 }
 
-impl Write for Output {
+impl Write for StoppableOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             let mut descriptors =
@@ -334,7 +334,7 @@ impl Write for Output {
             if !descriptors[0].revents().is_empty() {
                 return Err(io::Error::other("the port was closed, and nobody read on"));
             }
-            // A reader that is gone counts too: to write says what it is.
+            // A closed reading end also counts: writing reports it.
             if !descriptors[1].revents().is_empty() {
                 match self.file.write(&bytes[..bytes.len().min(self.piece)]) {
                     Err(error)

@@ -1,10 +1,10 @@
-//! Why a port string makes no sense.
+//! Errors of port strings.
 
-/// A port string makes no sense.
+/// An error in a port string.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// It does not start with a kind and a colon.
+    /// The string does not begin with a kind of port and a colon.
     #[error(
         "port {port:?} starts with no kind of port: tap:, tun:, packet:, xdp:, pcap:, nic:, memory:"
     )]
@@ -12,49 +12,49 @@ pub enum SpecError {
         /// The port string.
         port: String,
     },
-    /// Nothing follows the kind.
+    /// No interface or file follows the kind.
     #[error("port {port:?} names no interface or file")]
     Device {
         /// The port string.
         port: String,
     },
-    /// It is opened by the crate `superpacket-model`.
+    /// Only the crate `superpacket-model` opens this kind of port.
     #[error("port {port:?} is in memory or a model NIC: superpacket-model opens it")]
     Modelled {
         /// The port string.
         port: String,
     },
-    /// A model NIC around too many others.
-    #[error("port {port:?} nests more than {most} model NICs (nic:...@nic:...)", most = super::MOST_NESTED)]
+    /// Too many model NICs are nested.
+    #[error("port {port:?} nests more than {most} model NICs (nic:...@nic:...)", most = super::MAX_NESTED_NICS)]
     Nested {
         /// The port string.
         port: String,
     },
-    /// A name that a port cannot have.
+    /// A port cannot have this name.
     #[error("port {port:?}: name {name:?} {problem}")]
     Name {
         /// The port string.
         port: String,
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// What is wrong with the name; continues the sentence after it.
         problem: String,
     },
-    /// An option without value, or twice.
+    /// An option has no value, occurs twice, is unknown, or has an invalid value.
     #[error("port {port:?}: option {option:?} {problem}")]
     Option {
         /// The port string.
         port: String,
         /// The option as it was written.
         option: String,
-        /// What is wrong with it.
+        /// What is wrong with the option; continues the sentence after it.
         problem: String,
     },
 }
 
 impl SpecError {
-    /// Returns what is wrong with the port string `text`, which is not named again: for who has
-    /// said that it is about this one.
+    /// Describes the error without repeating the port string, if that is `text`: for callers that
+    /// have already shown it.
     pub fn problem(&self, text: &str) -> String {
         let (SpecError::Kind { port }
         | SpecError::Device { port }
@@ -63,7 +63,7 @@ impl SpecError {
         | SpecError::Name { port, .. }
         | SpecError::Option { port, .. }) = self;
         if port != text {
-            // It is about the port in it, that a model NIC wraps.
+            // The error is about the port wrapped by a model NIC.
             return self.to_string();
         }
         match self {
@@ -76,7 +76,10 @@ impl SpecError {
                 "it is in memory or a model NIC: superpacket-model opens it".to_owned()
             }
             SpecError::Nested { .. } => {
-                format!("it nests more than {} model NICs (nic:...@nic:...)", super::MOST_NESTED)
+                format!(
+                    "it nests more than {} model NICs (nic:...@nic:...)",
+                    super::MAX_NESTED_NICS
+                )
             }
             SpecError::Name { name, problem, .. } => format!("name {name:?} {problem}"),
             SpecError::Option { option, problem, .. } => format!("option {option:?} {problem}"),

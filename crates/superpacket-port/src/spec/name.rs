@@ -1,15 +1,15 @@
-//! Names of ports: `left` in `left=packet:eth0`.
+//! Names of ports, such as `left` in `left=packet:eth0`.
 
 use super::PortKind;
 
-/// The most characters of a name.
-const LONGEST: usize = 32;
+/// Maximum length of a name in characters.
+const MAX_NAME_LENGTH: usize = 32;
 
-/// Words that commands take where a port's name may stand, or that say which ports are meant.
+/// Words that have a meaning in commands where a port's name may also stand.
 const RESERVED: [&str; 9] = ["all", "any", "auto", "default", "dev", "help", "none", "off", "on"];
 
-/// Takes the name off a port string: what stands before the first `=`, if that comes before the
-/// colon of the kind. Options, which have such signs too, come after it.
+/// Splits the name off a port string: the text before the first `=`, if that comes before the colon
+/// after the kind. Options may also contain `=`, but follow the colon.
 pub(super) fn split(text: &str) -> (Option<&str>, &str) {
     let kind = text.split_once(':').map_or(text, |(kind, _)| kind);
     match kind.split_once('=') {
@@ -18,13 +18,13 @@ pub(super) fn split(text: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// Says what is wrong with a name, behind the name itself.
+/// Checks a name. The error is a phrase that follows the name.
 pub(super) fn check(name: &str) -> Result<(), String> {
     let is_allowed =
         |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
-    if name.is_empty() || name.chars().count() > LONGEST || !name.chars().all(is_allowed) {
+    if name.is_empty() || name.chars().count() > MAX_NAME_LENGTH || !name.chars().all(is_allowed) {
         return Err(format!(
-            "is not 1 to {LONGEST} letters (a to z, A to Z), digits, \"-\", \"_\" and \".\""
+            "is not 1 to {MAX_NAME_LENGTH} letters (a to z, A to Z), digits, \"-\", \"_\" and \".\""
         ));
     }
     if !name.starts_with(|first: char| first.is_ascii_alphabetic()) {

@@ -1,4 +1,4 @@
-//! The options of a port string: their values, read and checked.
+//! The options of a port string, and typed access to their values.
 
 use std::str::FromStr;
 
@@ -30,15 +30,15 @@ impl SpecOptions {
         Ok(SpecOptions { port: port.into(), pairs })
     }
 
-    /// The value of an option as it was written.
+    /// Returns an option's value as written.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.pairs.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
     }
 
-    /// The value of an option, read as `T`; `default` if it is not there.
+    /// Returns an option's value parsed as `T`, or `default` if the option is absent.
     ///
     /// # Errors
-    /// [`SpecError::Option`], which says that `expected` was expected.
+    /// [`SpecError::Option`] with the text `expected`.
     pub fn value<T: FromStr>(&self, key: &str, expected: &str, default: T) -> Result<T, SpecError> {
         match self.get(key) {
             None => Ok(default),
@@ -46,11 +46,11 @@ impl SpecOptions {
         }
     }
 
-    /// The value of an option in bytes, with `k` or `m` for 1,024 or 1,048,576 of them; `default`
-    /// if it is not there.
+    /// Returns an option's value in bytes, or `default` if the option is absent. A suffix `k` or
+    /// `m` multiplies by 1,024 or 1,048,576.
     ///
     /// # Errors
-    /// [`SpecError::Option`] for anything else.
+    /// [`SpecError::Option`] for other values.
     pub fn bytes(&self, key: &str, default: usize) -> Result<usize, SpecError> {
         let Some(value) = self.get(key) else { return Ok(default) };
         let lower = value.to_ascii_lowercase();
@@ -66,10 +66,10 @@ impl SpecOptions {
         bytes.ok_or_else(|| self.wrong(key, "takes a number of bytes: 2048, 4k, 1m"))
     }
 
-    /// The value of a switch: `on` or `off`; `default` if it is not there.
+    /// Returns the value of a switch, `on` or `off`; `default` if the option is absent.
     ///
     /// # Errors
-    /// [`SpecError::Option`] for anything else.
+    /// [`SpecError::Option`] for other values.
     pub fn switch(&self, key: &str, default: bool) -> Result<bool, SpecError> {
         match self.get(key) {
             None => Ok(default),
@@ -79,16 +79,16 @@ impl SpecOptions {
         }
     }
 
-    /// An error about an option that is there.
+    /// Returns an error about an option.
     pub fn wrong(&self, key: &str, problem: &str) -> SpecError {
         let option = self.get(key).map_or_else(|| key.to_owned(), |value| format!("{key}={value}"));
         SpecError::Option { port: self.port.clone(), option, problem: problem.into() }
     }
 
-    /// Refuses options other than these.
+    /// Refuses all options except these.
     ///
     /// # Errors
-    /// [`SpecError::Option`] names the first that is not known, and those that are.
+    /// [`SpecError::Option`], with the first unknown option and a list of the known ones.
     pub fn only(&self, known: &[&str]) -> Result<(), SpecError> {
         match self.pairs.iter().find(|(key, _)| !known.contains(&key.as_str())) {
             None => Ok(()),

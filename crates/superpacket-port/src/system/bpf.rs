@@ -1,8 +1,8 @@
-//! `bpf(2)`, as far as AF_XDP ports need it: a map of sockets, a program, and its attachment to an
-//! interface.
+//! The parts of `bpf(2)` that AF_XDP ports need: a map of sockets, an XDP program, and its
+//! attachment to an interface.
 //!
-//! By hand: the program is a handful of instructions and needs no file, which a loader's library
-//! (aya, libbpf) is for.
+//! The program has only a few instructions and no object file, so no loader library (aya, libbpf)
+//! is needed.
 
 #![expect(unsafe_code, reason = "bpf(2)")]
 
@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-// Commands and kinds of `linux/bpf.h`.
+// Commands and types of `linux/bpf.h`.
 const BPF_MAP_CREATE: libc::c_int = 0;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
 const BPF_PROG_LOAD: libc::c_int = 5;
@@ -20,7 +20,7 @@ const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
 
-/// The name of a map or a program, as `bpftool` shows it: ASCII, and a zero at the end.
+/// The name of a map or a program, as `bpftool` shows it: ASCII, terminated by a zero byte.
 pub(crate) type Name = [u8; 16];
 
 /// `struct bpf_insn`.
@@ -41,7 +41,7 @@ impl Instruction {
         offset: i16,
         immediate: i32,
     ) -> Self {
-        // Two fields of four bits each, in the order of the machine.
+        // Two fields of four bits each, ordered by the machine's endianness.
         let registers = if cfg!(target_endian = "little") {
             destination | source << 4
         } else {
@@ -56,10 +56,10 @@ impl Instruction {
 pub(crate) struct SocketMap(OwnedFd);
 
 impl SocketMap {
-    /// Makes a map for queues up to `queues - 1` (`BPF_MAP_CREATE`).
+    /// Creates a map for the queues 0 to `queues - 1` (`BPF_MAP_CREATE`).
     ///
     /// # Errors
-    /// What the system refused: `EPERM` without `CAP_BPF`.
+    /// The system call's error: `EPERM` without `CAP_BPF`.
     pub(crate) fn new(queues: u32, name: Name) -> io::Result<Self> {
         let mut create = MapCreate {
             map_type: BPF_MAP_TYPE_XSKMAP,
@@ -73,10 +73,10 @@ impl SocketMap {
         Ok(SocketMap(unsafe { descriptor(BPF_MAP_CREATE, &mut create) }?))
     }
 
-    /// Gives `queue` a socket (`BPF_MAP_UPDATE_ELEM`).
+    /// Sets the socket of a queue (`BPF_MAP_UPDATE_ELEM`).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub(crate) fn set(&self, queue: u32, socket: impl AsFd) -> io::Result<()> {
         let value: RawFd = socket.as_fd().as_raw_fd();
         let mut update = MapUpdate {
@@ -86,36 +86,37 @@ impl SocketMap {
             value: (&raw const value).expose_provenance() as u64,
             flags: 0,
         };
-        // SAFETY: the addresses are of a `u32` and of a descriptor, the sizes that `new` made the
-        // map with, both of which live until the call returns; the command only reads them.
+        // SAFETY: the addresses are those of a `u32` and of a descriptor, which have the sizes that
+        // `new` created the map with. Both live until the call returns, and the command only reads
+        // them.
         unsafe { call(BPF_MAP_UPDATE_ELEM, &mut update) }.map(drop)
     }
 
-    /// Its descriptor, by which a program's instructions name it.
+    /// Returns the map's descriptor, by which a program's instructions refer to it.
     pub(crate) fn number(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 }
 
-/// An XDP program that is to be loaded.
+/// An XDP program to be loaded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct XdpProgram<'a> {
     pub(crate) instructions: &'a [Instruction],
     pub(crate) license: &'a CStr,
-    /// `BPF_F_XDP_...`.
+    /// Load flags (`BPF_F_XDP_...`).
     pub(crate) flags: u32,
     pub(crate) name: Name,
-    /// The number of the only interface that it is for; 0: it is for any.
+    /// Index of the only interface that the program may run on; 0 for any.
     pub(crate) interface: u32,
 }
 
 impl XdpProgram<'_> {
-    /// Loads it (`BPF_PROG_LOAD`). The verifier's words go to `log`, with a zero at their end; an
-    /// empty one asks for none.
+    /// Loads the program (`BPF_PROG_LOAD`). The verifier writes its messages to `log`, terminated
+    /// by a zero byte. With an empty log it writes none.
     ///
     /// # Errors
-    /// What the system refused: `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN`; `ENOSPC` if the log
-    /// is too short; else what the verifier has against it.
+    /// The system call's error: `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN`, `ENOSPC` if the log
+    /// is too short, or the verifier's refusal.
     pub(crate) fn load(&self, log: &mut [u8]) -> io::Result<OwnedFd> {
         let mut load = ProgramLoad {
             program_type: BPF_PROG_TYPE_XDP,
@@ -135,19 +136,21 @@ impl XdpProgram<'_> {
             expected_attach_type: BPF_XDP,
             ..ProgramLoad::default()
         };
-        // SAFETY: the addresses are of the instructions, as many as said, and of a string that ends
-        // with zero, both of which are only read, and of a buffer that is ours to write, as long as
-        // said, or none; all are borrowed until the call returns. It yields a descriptor.
+        // SAFETY: the addresses are those of the instructions and of a string that ends with zero,
+        // which are only read, and of the log, which is writable or absent. Each length is that of
+        // its slice, and all are borrowed until the call returns. The command yields a descriptor.
         unsafe { descriptor(BPF_PROG_LOAD, &mut load) }
     }
 }
 
-/// Attaches an XDP program to the interface number `interface` (`BPF_LINK_CREATE`), until the link
-/// that it returns is closed, by all who hold it, or [detached](detach); `flags` are those of
+/// Attaches an XDP program to the interface with index `interface` (`BPF_LINK_CREATE`). `flags` are
 /// `XDP_FLAGS_...`.
 ///
+/// The program stays attached until every holder of the returned link has closed it, or until the
+/// link is [detached](detach).
+///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub(crate) fn attach(program: impl AsFd, interface: u32, flags: u32) -> io::Result<OwnedFd> {
     let program = program.as_fd().as_raw_fd() as u32;
     let mut create = LinkCreate { program, target: interface, attach_type: BPF_XDP, flags };
@@ -155,18 +158,17 @@ pub(crate) fn attach(program: impl AsFd, interface: u32, flags: u32) -> io::Resu
     unsafe { descriptor(BPF_LINK_CREATE, &mut create) }
 }
 
-/// Takes the program of a link off (`BPF_LINK_DETACH`), whoever else holds the link.
+/// Detaches the program of a link (`BPF_LINK_DETACH`), even if other processes hold the link.
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub(crate) fn detach(link: impl AsFd) -> io::Result<()> {
     let mut detach = LinkDetach { link: link.as_fd().as_raw_fd() as u32 };
     // SAFETY: the command reads the attributes, which hold no address.
     unsafe { call(BPF_LINK_DETACH, &mut detach) }.map(drop)
 }
 
-// Parts of `union bpf_attr`, as far as they are used: the kernel takes what is missing at the end
-// as zeros.
+// The used fields of `union bpf_attr`: the kernel treats missing fields at the end as zeros.
 
 #[repr(C)]
 #[derive(Default)]
@@ -220,29 +222,29 @@ struct LinkDetach {
     link: u32,
 }
 
-/// `bpf(2)`.
+/// Calls `bpf(2)`.
 ///
 /// # Safety
-/// `attributes` must be those of `command`, and addresses in them those of what the command reads
-/// and writes.
+/// `attributes` must be those of `command`, and every address in them must be valid for the reads
+/// and writes of the command.
 unsafe fn call<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c_long> {
-    // SAFETY: the kernel reads and writes as many bytes of the attributes as they have; the rest is
-    // up to the caller.
+    // SAFETY: the kernel reads and writes at most the given size of the attributes. The caller
+    // vouches for the addresses in them.
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>())
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// A command that yields a descriptor, which is closed on `exec`.
+/// Runs a command that returns a descriptor, which is closed on `exec`.
 ///
 /// # Safety
-/// As for [`call`], and the command must yield a descriptor.
+/// As for [`call`], and the command must return a new descriptor.
 unsafe fn descriptor<T>(command: libc::c_int, attributes: &mut T) -> io::Result<OwnedFd> {
-    // SAFETY: up to the caller.
+    // SAFETY: the caller vouches for it.
     let descriptor = unsafe { call(command, attributes) }?;
     let descriptor = libc::c_int::try_from(descriptor).map_err(|_| io::ErrorKind::InvalidData)?;
-    // SAFETY: the kernel has just opened it, and nobody else knows of it.
+    // SAFETY: the kernel has just opened this descriptor, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 

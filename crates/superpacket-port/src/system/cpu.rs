@@ -1,23 +1,24 @@
-//! On which CPUs threads may run.
+//! CPU affinity of threads.
 
 use std::io;
 
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
-/// The numbers of the CPUs that the calling thread may run on (`sched_getaffinity(2)`).
+/// Returns the numbers of the CPUs that the calling thread may run on (`sched_getaffinity(2)`).
 ///
 /// # Errors
-/// What the kernel says: it may have more CPUs than the 1,024 that are asked for.
+/// The system call's error, for example if the kernel supports more CPUs than the 1,024 asked for.
 pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
-/// Restricts a thread to some CPUs: the one with this number (`gettid(2)`), or the calling one.
+/// Restricts a thread to the given CPUs. `thread` is the thread's number (`gettid(2)`); `None` is
+/// the calling thread.
 ///
 /// # Errors
-/// `Unsupported` for a CPU from 1,024 on; what the kernel says (`sched_setaffinity(2)`), as where
-/// none of the CPUs is there for this process.
+/// `Unsupported` for a CPU above 1,023; otherwise the error of `sched_setaffinity(2)`, for example
+/// if the process may use none of the CPUs.
 pub fn pin_thread(thread: Option<u32>, cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for &cpu in cpus {

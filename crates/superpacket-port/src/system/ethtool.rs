@@ -1,7 +1,7 @@
-//! What an interface's device does itself, and its switches (`SIOCETHTOOL`, `linux/ethtool.h`).
+//! Features and queues of network devices (`SIOCETHTOOL`, `linux/ethtool.h`).
 //!
-//! By the `ioctl`s, which every kernel has: netlink's family for them came with Linux 5.6, piece by
-//! piece.
+//! Uses the `ioctl`s, which every kernel has. The netlink family for the same purpose exists only
+//! since Linux 5.6, and was completed later.
 
 #![expect(unsafe_code, reason = "ioctls of ethtool(8)")]
 
@@ -13,8 +13,9 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
 
 /// The device of one interface.
 ///
-/// Every call may fail with what the system refused: `ENODEV` where the interface is gone, `EPERM`
-/// for changes without `CAP_NET_ADMIN`, `EOPNOTSUPP` where the driver does not know the command.
+/// Every call may fail with the system call's error: `ENODEV` if the interface no longer exists,
+/// `EPERM` for changes without `CAP_NET_ADMIN`, `EOPNOTSUPP` if the driver does not support the
+/// command.
 #[derive(Clone, Copy, Debug)]
 pub struct Ethtool<'a> {
     socket: BorrowedFd<'a>,
@@ -24,17 +25,18 @@ pub struct Ethtool<'a> {
 /// One feature of a device, as `ethtool -k` lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Feature {
-    /// The kernel's name, such as `tx-tcp-segmentation`; empty for a bit that is not in use.
+    /// The kernel's name, such as `tx-tcp-segmentation`; empty for an unused bit.
     pub name: String,
-    /// It is in force.
+    /// Whether the feature is in force.
     pub active: bool,
-    /// It was asked for; this differs from `active` where something that it needs is off.
+    /// Whether the feature was requested. Differs from `active` if another feature that it depends
+    /// on is off.
     pub requested: bool,
-    /// It may be switched at all.
+    /// Whether the feature can be switched at all.
     pub changeable: bool,
 }
 
-/// A switch of several features that has commands of its own, older than the features' names.
+/// A switch for a group of features. It has its own commands, which are older than named features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switch {
     /// `rx-checksumming`.
@@ -51,7 +53,7 @@ pub enum Switch {
     GenericReceive,
 }
 
-/// The queues of a device that are in use.
+/// Number of a device's queues in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channels {
     /// Receive queues.
@@ -61,7 +63,7 @@ pub struct Channels {
 }
 
 impl Switch {
-    /// The commands that read it and that set it (`ETHTOOL_G...`, `ETHTOOL_S...`).
+    /// Returns the commands that read and set the switch (`ETHTOOL_G...`, `ETHTOOL_S...`).
     const fn commands(self) -> [u32; 2] {
         match self {
             Switch::RxChecksumming => [0x14, 0x15],
@@ -75,8 +77,8 @@ impl Switch {
 }
 
 impl<'a> Ethtool<'a> {
-    /// The device of `interface`, in the network namespace that `socket`, of any family, was opened
-    /// in.
+    /// Creates a handle to the device of `interface`. The interface is looked up in the network
+    /// namespace in which `socket`, of any family, was opened.
     pub const fn new(socket: BorrowedFd<'a>, interface: &'a str) -> Self {
         Ethtool { socket, interface }
     }
@@ -84,7 +86,7 @@ impl<'a> Ethtool<'a> {
     /// Returns the driver's name: `veth`, `tun`, `virtio_net`.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn driver(&self) -> io::Result<String> {
         let mut info = [0; DRIVER_INFO];
         self.call(ETHTOOL_GDRVINFO, &mut info)?;
@@ -92,13 +94,13 @@ impl<'a> Ethtool<'a> {
         Ok(text(&bytes[4..36]))
     }
 
-    /// Returns all features, in the order of their bits.
+    /// Returns all features, ordered by their bits.
     ///
     /// # Errors
-    /// What the system refused; `EOPNOTSUPP` where it has no features with names.
+    /// The system call's error; `EOPNOTSUPP` if the kernel has no named features.
     pub fn features(&self) -> io::Result<Vec<Feature>> {
         let names = self.feature_names()?;
-        // struct ethtool_gfeatures: cmd, count of blocks; for each 32 features four masks:
+        // struct ethtool_gfeatures: cmd, number of blocks; then four masks for each 32 features:
         // available, requested, active, never changed.
         let blocks = names.len().div_ceil(32);
         let mut words = vec![0; 2 + blocks * 4];
@@ -111,18 +113,19 @@ impl<'a> Ethtool<'a> {
         Ok(names.into_iter().enumerate().map(feature).collect())
     }
 
-    /// Asks for a feature, or no longer for it. Whether it is in force then, [`features`] tells.
+    /// Requests a feature, or withdraws the request. [`features`] tells whether it is in force
+    /// afterwards.
     ///
     /// # Errors
-    /// What the system refused; [`NotFound`](io::ErrorKind::NotFound) for a name that this kernel
-    /// does not know.
+    /// The system call's error; [`NotFound`](io::ErrorKind::NotFound) if this kernel does not know
+    /// the name.
     ///
     /// [`features`]: Self::features
     pub fn set_feature(&self, name: &str, on: bool) -> io::Result<()> {
         let names = self.feature_names()?;
         let bit = names.iter().position(|known| known == name).ok_or(io::ErrorKind::NotFound)?;
-        // struct ethtool_sfeatures: cmd, count of blocks; for each 32 features which are meant, and
-        // what they are to be.
+        // struct ethtool_sfeatures: cmd, number of blocks; then two masks for each 32 features:
+        // those to change, and their new values.
         let blocks = names.len().div_ceil(32);
         let mut words = vec![0; 2 + blocks * 2];
         words[1] = blocks as u32;
@@ -131,39 +134,40 @@ impl<'a> Ethtool<'a> {
         self.call(ETHTOOL_SFEATURES, &mut words)
     }
 
-    /// Returns whether a switch of several features is on.
+    /// Returns whether a group of features is switched on.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn switch(&self, switch: Switch) -> io::Result<bool> {
         Ok(self.value(switch.commands()[0])? != 0)
     }
 
-    /// Turns a switch of several features.
+    /// Switches a group of features on or off.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn set_switch(&self, switch: Switch, on: bool) -> io::Result<()> {
         self.call(switch.commands()[1], &mut [0, u32::from(on)])
     }
 
     /// Returns whether the device aggregates received packets (LRO), and whether it reports flow
-    /// hashes, by the command that is older than these features' names.
+    /// hashes. Uses a command older than named features.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn legacy_flags(&self) -> io::Result<(bool, bool)> {
         let flags = self.value(ETHTOOL_GFLAGS)?;
         Ok((flags & ETH_FLAG_LRO != 0, flags & ETH_FLAG_RXHASH != 0))
     }
 
-    /// Returns how many receive and transmit queues are in use, those that do both counted for each
-    /// (`ethtool -l`).
+    /// Returns the number of receive and transmit queues in use (`ethtool -l`). Combined queues
+    /// count as both.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn channels(&self) -> io::Result<Channels> {
-        // struct ethtool_channels: cmd, most of each kind (rx, tx, other, combined), those in use.
+        // struct ethtool_channels: cmd; maximum of rx, tx, other and combined queues; the same in
+        // use.
         let mut words = [0; 9];
         self.call(ETHTOOL_GCHANNELS, &mut words)?;
         let [rx, tx, combined] = [words[5], words[6], words[8]];
@@ -171,37 +175,37 @@ impl<'a> Ethtool<'a> {
     }
 
     fn feature_names(&self) -> io::Result<Vec<String>> {
-        // struct ethtool_sset_info: cmd, reserved, 64-bit mask of sets, then a count for each set
-        // of the mask.
+        // struct ethtool_sset_info: cmd, reserved, 64-bit mask of string sets, then one count per
+        // set in the mask.
         let mut info = [0; 5];
         bytes_of_mask(1 << ETH_SS_FEATURES, &mut info[2..4]);
         self.call(ETHTOOL_GSSET_INFO, &mut info)?;
         let count = info[4] as usize;
-        if count == 0 || count > MOST_FEATURES {
+        if count == 0 || count > MAX_FEATURES {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
-        // struct ethtool_gstrings: cmd, set, count, names of 32 bytes.
+        // struct ethtool_gstrings: cmd, set, count, then names of 32 bytes.
         let mut words = vec![0; 3 + count * NAME / 4];
         (words[1], words[2]) = (ETH_SS_FEATURES, count as u32);
         self.call(ETHTOOL_GSTRINGS, &mut words)?;
         Ok(bytes(&words[3..]).chunks_exact(NAME).map(text).collect())
     }
 
-    /// `struct ethtool_value`.
+    /// Reads a `struct ethtool_value`.
     fn value(&self, command: u32) -> io::Result<u32> {
         let mut words = [0; 2];
         self.call(command, &mut words)?;
         Ok(words[1])
     }
 
-    /// One `SIOCETHTOOL` call; all its structures consist of 32-bit words, or of bytes in them, and
-    /// begin with room for the command.
+    /// Makes one `SIOCETHTOOL` call. Every structure consists of 32-bit words, or of bytes within
+    /// such words, and begins with a word for the command.
     fn call(&self, command: u32, words: &mut [u32]) -> io::Result<()> {
         words[0] = command;
         let mut request =
             Request { name: [0; libc::IFNAMSIZ], data: words.as_mut_ptr().cast(), rest: [0; REST] };
         let name = self.interface.as_bytes();
-        // One byte is left for the NUL behind it.
+        // The last byte stays free for the terminating NUL.
         let room = request.name[..libc::IFNAMSIZ - 1].get_mut(..name.len());
         let too_long = || {
             io::Error::new(
@@ -210,9 +214,9 @@ impl<'a> Ethtool<'a> {
             )
         };
         room.ok_or_else(too_long)?.copy_from_slice(name);
-        // SAFETY: the request names an interface, and its pointer `words`, which lives until the
-        // call returns. By the sizes that the callers above give it, and the counts that they write
-        // into it, the kernel writes no more than its length.
+        // SAFETY: the request contains an interface's name and a pointer to `words`, which lives
+        // until the call returns. The callers above size `words`, and write counts into it, so that
+        // the kernel writes no more than its length.
         Ok(unsafe { rustix::ioctl::ioctl(self.socket, EthtoolCall(&mut request)) }?)
     }
 }
@@ -229,17 +233,17 @@ const ETH_SS_FEATURES: u32 = 4;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 const ETH_FLAG_RXHASH: u32 = 1 << 28;
 
-/// Length of `struct ethtool_drvinfo` in words.
+/// Length of `struct ethtool_drvinfo`, in 32-bit words.
 const DRIVER_INFO: usize = 49;
 
-/// Length of a name in a string set in bytes (`ETH_GSTRING_LEN`).
+/// Length of one name in a string set, in bytes (`ETH_GSTRING_LEN`).
 const NAME: usize = 32;
 
-/// More features than any kernel has: what a count is checked against before memory is taken for
-/// it.
-const MOST_FEATURES: usize = 4096;
+/// Maximum number of features accepted, far above any kernel's. Checked before memory is allocated
+/// for the names.
+const MAX_FEATURES: usize = 4096;
 
-/// What is left of `struct ifreq` behind the name and a pointer.
+/// Bytes of `struct ifreq` after the name and a pointer.
 const REST: usize = size_of::<libc::ifreq>() - libc::IFNAMSIZ - size_of::<*mut c_void>();
 
 /// `struct ifreq` as `SIOCETHTOOL` reads it.
@@ -255,8 +259,8 @@ const _: () = assert!(size_of::<Request>() == size_of::<libc::ifreq>());
 /// `ioctl(SIOCETHTOOL)`.
 struct EthtoolCall<'a>(&'a mut Request);
 
-// SAFETY: the operation takes a pointer to `struct ifreq`, which `Request` has the layout of, and
-// leaves the result in what that points at.
+// SAFETY: the operation takes a pointer to `struct ifreq`, whose layout `Request` has. It leaves
+// the result in the memory that the request points to.
 unsafe impl Ioctl for EthtoolCall<'_> {
     type Output = ();
     const IS_MUTATING: bool = true;
@@ -274,19 +278,19 @@ unsafe impl Ioctl for EthtoolCall<'_> {
     }
 }
 
-/// The words as they lie in memory.
+/// Returns the words' bytes in memory order.
 fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// Puts a 64-bit number into two words as it lies in memory.
+/// Stores a 64-bit number in two words, in memory order.
 fn bytes_of_mask(mask: u64, words: &mut [u32]) {
     for (word, bytes) in words.iter_mut().zip(mask.to_ne_bytes().as_chunks().0) {
         *word = u32::from_ne_bytes(*bytes);
     }
 }
 
-/// The text before the first NUL.
+/// Returns the text before the first NUL.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or(bytes)).into_owned()
 }

@@ -1,4 +1,4 @@
-//! `recvmsg(2)` with any control message, and `sendmmsg(2)`: what std and rustix do not offer.
+//! `recvmsg(2)` with any control message, and `sendmmsg(2)`, which std and rustix do not offer.
 
 #![expect(unsafe_code, reason = "recvmsg(2) and sendmmsg(2)")]
 
@@ -7,35 +7,36 @@ use std::marker::PhantomData;
 use std::mem::{MaybeUninit, zeroed};
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Room for one control message: `struct tpacket_auxdata` of 20 bytes is the longest asked for.
+/// Size of the control area in bytes: enough for one message. The longest in use is `struct
+/// tpacket_auxdata`, of 20 bytes.
 const CONTROL: usize = 64;
 
-/// What [`receive_message`] gave.
+/// The result of [`receive_message`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedMessage {
     /// Bytes written to the buffer.
     pub length: usize,
     /// Whether the message was longer than the buffer.
     pub truncated: bool,
-    /// The data of the control message asked for, its first 32 bytes; the rest of them is zero.
+    /// The first 32 bytes of the requested control message's data, padded with zeros.
     pub control: Option<[u8; 32]>,
 }
 
-/// Aligned as `struct cmsghdr` is.
+/// A control area, aligned like `struct cmsghdr`.
 #[repr(align(8))]
 struct Control([u8; CONTROL]);
 
-/// Receives one message, and the control message of `level` and `kind` (`cmsg(3)`), if there is
-/// one; never waits.
+/// Receives one message and, if present, its control message of this `level` and `kind`
+/// (`cmsg(3)`). Never blocks.
 ///
 /// # Errors
-/// What the system refused, and [`WouldBlock`](io::ErrorKind::WouldBlock) where nothing has come.
+/// The system call's error; [`WouldBlock`](io::ErrorKind::WouldBlock) if no message has arrived.
 pub fn receive_message(
     socket: impl AsFd,
     buffer: &mut [u8],
     level: libc::c_int,
     kind: libc::c_int,
-) -> io::Result<Received> {
+) -> io::Result<ReceivedMessage> {
     let mut control = Control([0; CONTROL]);
     let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: all-zero is a valid msghdr: null pointers with zero lengths.
@@ -73,14 +74,14 @@ pub fn receive_message(
         // SAFETY: `message` is of this header's control area.
         message = unsafe { libc::CMSG_NXTHDR(&header, message) };
     }
-    Ok(Received {
+    Ok(ReceivedMessage {
         length: length as usize,
         truncated: header.msg_flags & libc::MSG_TRUNC != 0,
         control: found,
     })
 }
 
-/// Messages made ready for sending again and again.
+/// Messages prepared once, to be sent repeatedly.
 #[derive(Debug)]
 pub struct Burst<'bytes> {
     headers: Vec<libc::mmsghdr>,
@@ -89,12 +90,12 @@ pub struct Burst<'bytes> {
 }
 
 impl<'bytes> Burst<'bytes> {
-    /// A burst of messages, each gathered from its parts.
+    /// Prepares a burst of messages, each gathered from its parts.
     pub fn new(messages: &'bytes [Vec<IoSlice<'bytes>>]) -> Self {
         let header = |parts: &Vec<IoSlice<'_>>| {
             // SAFETY: all-zero is a valid mmsghdr: null pointers with zero lengths.
             let mut header: libc::mmsghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-            // IoSlice is ABI-compatible with iovec by its documentation; sending does not write to
+            // The documentation of IoSlice guarantees the ABI of iovec; sending does not write to
             // it.
             header.msg_hdr.msg_iov = parts.as_ptr().cast_mut().cast();
             header.msg_hdr.msg_iovlen = parts.len() as _;
@@ -103,13 +104,14 @@ impl<'bytes> Burst<'bytes> {
         Self { headers: messages.iter().map(header).collect(), _parts: messages }
     }
 
-    /// Sends the messages from `first` on, as many as one call takes, and says how many those were.
+    /// Sends messages from index `first` on, as many as one system call accepts. Returns the number
+    /// sent.
     ///
     /// # Errors
-    /// What the system refused of the first of them.
+    /// The system call's error for the first of these messages.
     ///
     /// # Panics
-    /// If there are fewer than `first`.
+    /// If there are fewer than `first` messages.
     pub fn send(&mut self, socket: impl AsFd, first: usize) -> io::Result<usize> {
         let rest = &mut self.headers[first..];
         // sendmmsg takes at most UIO_MAXIOV messages.
@@ -123,8 +125,8 @@ impl<'bytes> Burst<'bytes> {
     }
 }
 
-/// Memory of messages that are gathered from where their bytes lie, each with a header of `HEADER`
-/// bytes before them: kept from one call to the next.
+/// Reusable memory for messages gathered from several slices. Each message begins with a header of
+/// `HEADER` bytes.
 #[derive(Default)]
 pub(crate) struct MessageMemory<const HEADER: usize> {
     headers: Vec<[u8; HEADER]>,
@@ -132,12 +134,12 @@ pub(crate) struct MessageMemory<const HEADER: usize> {
     messages: Vec<libc::mmsghdr>,
 }
 
-// SAFETY: no pointer in it is followed but by `Messages::send`, and `begin` has removed all that
-// were there before its `Messages`.
+// SAFETY: only `Messages::send` follows the pointers in it, and `begin` has removed all older ones
+// before that `Messages` exists.
 unsafe impl<const HEADER: usize> Send for MessageMemory<HEADER> {}
 
 impl<const HEADER: usize> MessageMemory<HEADER> {
-    /// Begins with no message.
+    /// Starts an empty list of messages.
     #[inline]
     pub(crate) fn begin<'bytes>(&mut self) -> Messages<'_, 'bytes, HEADER> {
         self.headers.clear();
@@ -150,12 +152,12 @@ impl<const HEADER: usize> MessageMemory<HEADER> {
 /// Messages for one call of `sendmmsg(2)`.
 pub(crate) struct Messages<'memory, 'bytes, const HEADER: usize> {
     memory: &'memory mut MessageMemory<HEADER>,
-    /// What the pieces point at, but for the headers.
+    /// The slices that the pieces point to, apart from the headers.
     bytes: PhantomData<&'bytes [u8]>,
 }
 
 impl<'bytes, const HEADER: usize> Messages<'_, 'bytes, HEADER> {
-    /// Adds a message: a header, and what follows it.
+    /// Adds a message: a header, followed by the slices.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -165,7 +167,7 @@ impl<'bytes, const HEADER: usize> Messages<'_, 'bytes, HEADER> {
         let MessageMemory { headers, pieces, messages } = &mut *self.memory;
         let first = pieces.len();
         headers.push(header);
-        // A place for the header, whose address is not known yet.
+        // Placeholder for the header, whose final address is not known yet.
         pieces.push(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: HEADER });
         pieces.extend(slices.map(|bytes| libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -177,26 +179,26 @@ impl<'bytes, const HEADER: usize> Messages<'_, 'bytes, HEADER> {
         messages.push(message);
     }
 
-    /// There is none.
+    /// Returns whether the list is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.memory.messages.is_empty()
     }
 
-    /// How many pieces all messages have, headers included.
+    /// Returns the number of pieces of all messages, headers included.
     #[inline]
     pub(crate) fn pieces(&self) -> usize {
         self.memory.pieces.len()
     }
 
-    /// Sends them, and returns how many were taken; never waits.
+    /// Sends the messages without blocking, and returns how many the kernel accepted.
     ///
     /// # Errors
-    /// What the system refused of the first of them.
+    /// The system call's error for the first message.
     #[inline]
     pub(crate) fn send(&mut self, socket: impl AsFd) -> io::Result<usize> {
         let MessageMemory { headers, pieces, messages } = &mut *self.memory;
-        // Nothing is pushed to any of them from here on: what points into them stays true.
+        // Nothing is pushed to these vectors from here on, so pointers into them stay valid.
         let mut rest = pieces.as_mut_slice();
         for (message, header) in messages.iter_mut().zip(headers) {
             let (pieces, others) = rest.split_at_mut(message.msg_hdr.msg_iovlen as _);
@@ -205,8 +207,8 @@ impl<'bytes, const HEADER: usize> Messages<'_, 'bytes, HEADER> {
             rest = others;
         }
         let count = messages.len() as libc::c_uint;
-        // SAFETY: each message points at its pieces, as many as it says, and each of these at a
-        // header or at bytes that are borrowed for as long as `self` lives; they are read only.
+        // SAFETY: each message points to its pieces and has their count. Each piece points to a
+        // header or to bytes borrowed for as long as `self` lives; the kernel only reads them.
         let sent = unsafe {
             libc::sendmmsg(
                 socket.as_fd().as_raw_fd(),
@@ -229,11 +231,11 @@ mod tests {
     fn each_message_is_its_header_and_its_slices() {
         let (from, to) = UnixDatagram::pair().expect("a pair");
         let mut memory = MessageMemory::<2>::default();
-        // The second round has the memory of the first.
+        // The second round reuses the memory of the first.
         for round in 0..2u8 {
             let mut messages = memory.begin();
             assert!(messages.is_empty() && messages.pieces() == 0);
-            // So many that each vector moves while it grows.
+            // Enough messages that each vector is reallocated as it grows.
             for number in 0..5u8 {
                 messages.push(
                     [round, number],

@@ -1,11 +1,9 @@
-//! What ports, bridge and lab ask Linux for besides packets: interfaces by netlink
-//! (`rtnetlink(7)`), their devices' features by `ioctl`, as `ethtool(8)` does, packet sockets and
-//! socket options, TAP and TUN devices, namespaces, and the CPUs that threads run on; and the C
-//! library's allocator to give memory back.
+//! Linux system interfaces used by ports, bridge and lab: netlink (`rtnetlink(7)`), device features
+//! (`ethtool(8)`), packet sockets, socket options, TAP and TUN devices, namespaces, CPU affinity,
+//! and the C library's allocator.
 //!
-//! It stands here once, so that one place knows these structures, and the unsafe code that they
-//! need. A socket belongs to the network namespace of the thread that opened it, and may be used
-//! from any other.
+//! These structures and their unsafe code are kept in this one module. A socket belongs to the
+//! network namespace of the thread that opened it, and can be used from any other.
 
 pub(crate) mod bpf;
 mod cpu;
@@ -21,7 +19,7 @@ mod tun;
 pub use cpu::{allowed_cpus, pin_thread};
 pub use ethtool::{Channels, Ethtool, Feature, Switch};
 pub use memory::{give_back_freed_memory, give_back_large_blocks};
-pub use message::{Burst, Received, receive_message};
+pub use message::{Burst, ReceivedMessage, receive_message};
 pub(crate) use message::{MessageMemory, Messages};
 pub use namespace::{
     NamespaceError, enter_new_network_namespace, enter_new_user_namespace,

@@ -1,4 +1,4 @@
-//! Namespaces of threads, of programs to be started, and of this process
+//! Entering namespaces: for a thread, a child program or the whole process
 //! (`network_namespaces(7)`, `user_namespaces(7)`).
 
 #![expect(unsafe_code, reason = "unshare(2), fork(2), and calls between fork and exec")]
@@ -18,19 +18,19 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, waitpid};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-/// Moves the calling thread into a new network namespace, which has no interface but a loopback one
-/// that is down. Sockets that it has stay where they are.
+/// Moves the calling thread into a new network namespace, whose only interface is a loopback that
+/// is down. Sockets that are already open stay in the old namespace.
 ///
 /// # Errors
-/// What `unshare(2)` says: `EPERM` without `CAP_SYS_ADMIN`.
+/// The error of `unshare(2)`: `EPERM` without `CAP_SYS_ADMIN`.
 pub fn enter_new_network_namespace() -> io::Result<()> {
-    // SAFETY: of what may be unshared, only the table of descriptors concerns others that hold
-    // some.
+    // SAFETY: the only unsafe case of unsharing is the table of file descriptors, which stays
+    // shared.
     Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?)
 }
 
-/// Has the program that `command` starts run in this network namespace, and be killed when the
-/// thread that starts it ends (`PR_SET_PDEATHSIG`).
+/// Makes the program that `command` starts run in this network namespace. The program is killed
+/// when the thread that started it ends (`PR_SET_PDEATHSIG`).
 ///
 /// The descriptor stays open until the command is dropped.
 pub fn start_in_network_namespace(command: &mut Command, namespace: Arc<OwnedFd>) {
@@ -39,12 +39,12 @@ pub fn start_in_network_namespace(command: &mut Command, namespace: Arc<OwnedFd>
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
         Ok(())
     };
-    // SAFETY: between fork and exec only two system calls are made; nothing is allocated and no
-    // lock is taken. An `OwnedFd` is lent without calling what others wrote.
+    // SAFETY: only two system calls are made between fork and exec; nothing is allocated and no
+    // lock is taken. Borrowing an `OwnedFd` calls no foreign code.
     unsafe { command.pre_exec(enter) };
 }
 
-/// The steps into a network namespace of a user namespace of one's own.
+/// The steps into a new user namespace and a network namespace owned by it.
 const STEPS: [&str; 5] = [
     "unshare(CLONE_NEWUSER)",
     "writing /proc/self/setgroups",
@@ -53,12 +53,12 @@ const STEPS: [&str; 5] = [
     "unshare(CLONE_NEWNET) in it",
 ];
 
-/// Which step into namespaces the kernel refused.
+/// A step into new namespaces that the kernel refused.
 #[derive(Debug)]
 pub struct NamespaceError {
-    /// The step, for people.
+    /// The step, described for users.
     pub step: &'static str,
-    /// Why.
+    /// The cause.
     pub error: io::Error,
 }
 
@@ -74,30 +74,30 @@ impl std::error::Error for NamespaceError {
     }
 }
 
-/// Moves this process, which must have one thread, into a user namespace in which it is user and
-/// group 0, and into a mount namespace of its own. Files that it makes still belong to the user who
-/// started it.
+/// Moves this process into a new user namespace, in which it is user and group 0, and into a new
+/// mount namespace. The process must have one thread. Files that it creates still belong to the
+/// user who started it.
 ///
 /// # Errors
-/// The step that was refused; those before it stay done. `EINVAL` of the first: the process has
-/// other threads.
+/// The refused step; earlier steps remain in effect. `EINVAL` in the first step means that the
+/// process has other threads.
 pub fn enter_new_user_namespace() -> Result<(), NamespaceError> {
     enter(&Maps::new())
         .map_err(|(step, error)| NamespaceError { step: STEPS[step], error: error.into() })
 }
 
-/// Does the same, and [`enter_new_network_namespace`], in a child process that ends at once: this
-/// process stays as it is, also where a step is refused.
+/// Tries [`enter_new_user_namespace`] and [`enter_new_network_namespace`] in a child process that
+/// exits at once. This process stays unchanged, even if a step is refused.
 ///
 /// # Errors
-/// The step that was refused, or that there can be no child.
+/// The refused step, or the reason why no child process could be created.
 pub fn try_new_user_namespace() -> Result<(), NamespaceError> {
     let failed = |step| move |error: Errno| NamespaceError { step, error: error.into() };
-    // Programs that other threads start meanwhile must not keep its end.
+    // Programs started by other threads meanwhile must not inherit the pipe's write end.
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("pipe"))?;
     let maps = Maps::new();
-    // SAFETY: the child has one thread and maybe others' locks, so it only makes system calls, on
-    // what was allocated before, and ends.
+    // SAFETY: the child has one thread, and other threads may have held locks. So it only makes
+    // system calls, on memory allocated earlier, and exits.
     let child = unsafe { libc::fork() };
     if child == -1 {
         return Err(NamespaceError { step: "fork", error: io::Error::last_os_error() });
@@ -109,10 +109,10 @@ pub fn try_new_user_namespace() -> Result<(), NamespaceError> {
                 .map_err(|error| (STEPS.len() - 1, error))
         });
         if let Err((step, error)) = tried {
-            let mut answer = [0; ANSWER];
+            let mut answer = [0; REPORT_LENGTH];
             answer[0] = step as u8;
             answer[1..].copy_from_slice(&error.raw_os_error().to_ne_bytes());
-            // What does not reach the parent makes it report the first step.
+            // If the write fails, the parent reports the first step.
             let _ = rustix::io::write(&writer, &answer);
         }
         // SAFETY: ends the child without the parent's exit handlers.
@@ -134,10 +134,10 @@ pub fn try_new_user_namespace() -> Result<(), NamespaceError> {
     Err(NamespaceError { step: STEPS[step], error: io::Error::from_raw_os_error(error) })
 }
 
-/// Bytes by which the child says what was refused: the step and the error.
-const ANSWER: usize = 1 + size_of::<i32>();
+/// Length of the child's report in bytes: the refused step and the error.
+const REPORT_LENGTH: usize = 1 + size_of::<i32>();
 
-/// What makes the user and the group of this process 0 in a new user namespace.
+/// ID maps that make this process's user and group 0 in a new user namespace.
 struct Maps {
     user: String,
     group: String,
@@ -153,13 +153,13 @@ impl Maps {
     }
 }
 
-/// Enters a user namespace. Allocates nothing: a child may do so that has another process's memory.
+/// Enters a user namespace. Allocates nothing, so that a forked child can call it.
 fn enter(maps: &Maps) -> Result<(), (usize, Errno)> {
-    // SAFETY: as in `enter_new_network_namespace`. Nothing in memory depends on the user or on what
-    // is mounted where, and the kernel refuses it where there are other threads.
+    // SAFETY: as in `enter_new_network_namespace`. No memory depends on the user or on the mounts,
+    // and the kernel refuses if the process has other threads.
     unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }
         .map_err(|error| (0, error))?;
-    // A group may be mapped without privilege only after setgroups(2) has been given up
+    // Without privileges, a group may be mapped only after setgroups(2) is denied
     // (user_namespaces(7)).
     let files = [
         (c"/proc/self/setgroups", "deny"),
@@ -172,14 +172,14 @@ fn enter(maps: &Maps) -> Result<(), (usize, Errno)> {
     Ok(())
 }
 
-/// Writes to a file of the kernel's, which takes a text by one call or not at all.
+/// Writes a text to a kernel file, which accepts it only in one call.
 fn write_whole(path: &CStr, text: &str) -> Result<(), Errno> {
     let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::io::write(&file, text.as_bytes()).map(drop)
 }
 
-/// Runs a test's body in a network namespace of its own, whose interfaces vanish with it. Where
-/// there may be none, says so and skips it; in CI that is a failure.
+/// Runs a test's body in a new network namespace, whose interfaces disappear when the test ends. If
+/// the kernel allows no namespace, the test is skipped with a message; in CI it fails.
 #[cfg(test)]
 pub(crate) fn in_network_namespace(body: impl FnOnce() + Send + 'static) {
     let inside = std::thread::spawn(|| match enter_new_network_namespace() {
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(here(), before);
     }
 
-    /// Also in a process of many threads, such as this one: the child has one.
+    /// Works in a process with many threads, such as this one, since the child has one.
     #[test]
     fn what_is_tried_in_a_child_changes_nothing_here() {
         let state = || {
@@ -243,7 +243,7 @@ mod tests {
             ),
         }
         assert_eq!(state(), before);
-        // With other threads this process itself may not.
+        // This process cannot enter one itself, since it has other threads.
         let refused = enter_new_user_namespace().expect_err("it has threads");
         assert_eq!((refused.step, refused.error.raw_os_error()), (STEPS[0], Some(libc::EINVAL)));
         assert_eq!(state(), before);

@@ -15,14 +15,15 @@ use netlink_packet_route::link::{LinkAttribute, LinkHeader, LinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use rustix::net::RecvFlags;
 
-/// Offset of the attributes in the body of an error: behind the header of the request
-/// (`NETLINK_CAP_ACK` leaves its payload out).
+/// Offset of the attributes in the body of an error message: after the header of the request.
+/// `NETLINK_CAP_ACK` leaves out the request's payload.
 const ERROR_ATTRIBUTES: usize = 16;
 
-/// `NLMSGERR_ATTR_MSG`: the kernel's own words on the cause.
+/// `NLMSGERR_ATTR_MSG`: the kernel's explanation of the error.
 const ERROR_ATTRIBUTE_TEXT: u16 = 1;
 
-/// A route socket, of the network namespace that it was opened in, whatever thread asks.
+/// A netlink route socket. It belongs to the network namespace in which it was opened, whichever
+/// thread uses it.
 #[derive(Debug)]
 pub struct RouteSocket {
     socket: Socket,
@@ -33,7 +34,7 @@ impl RouteSocket {
     /// Opens one in this thread's network namespace.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -42,11 +43,11 @@ impl RouteSocket {
         Ok(RouteSocket { socket, sequence: 0 })
     }
 
-    /// Sends `message` and returns what the kernel answered, up to its acknowledgement. `flags` are
-    /// those of `nlmsghdr` beyond `NLM_F_REQUEST` and `NLM_F_ACK`.
+    /// Sends `message` and returns the kernel's answers up to its acknowledgement. `flags` are
+    /// flags of `nlmsghdr`, added to `NLM_F_REQUEST` and `NLM_F_ACK`.
     ///
     /// # Errors
-    /// The kernel's refusal, with its own words where it gave some; an answer that cannot be read.
+    /// The kernel's error, with its explanation if it gave one, or an answer that cannot be parsed.
     pub fn request(
         &mut self,
         message: RouteNetlinkMessage,
@@ -62,31 +63,33 @@ impl RouteSocket {
         Ok(answers)
     }
 
-    /// Asks for the interface `name`; `None` where there is none. Attributes that cannot be read,
-    /// as of a kernel that is newer than this program, are left out.
+    /// Returns the interface `name`, or `None` if it does not exist. Attributes that cannot be
+    /// parsed are left out, for example those of a newer kernel.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn link(&mut self, name: &str) -> io::Result<Option<LinkMessage>> {
-        // A longer name is a malformed message to the kernel, and none that an interface has.
+        // The kernel would treat a longer name as a malformed message; no interface has one.
         if name.len() >= libc::IFNAMSIZ || name.contains('\0') {
             return Ok(None);
         }
-        // No index: the name decides, so that an interface that took it over is seen.
+        // No index: the name decides, so that a new interface with the same name is found.
         let mut message = LinkMessage::default();
         message.attributes = vec![LinkAttribute::IfName(name.to_owned())];
         match self.exchange(RouteNetlinkMessage::GetLink(message), 0) {
             Ok(answers) => answers.first().map(|answer| parse_link(answer)).transpose(),
-            Err(Refusal { error, .. }) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            Err(RequestError { error, .. }) if error.raw_os_error() == Some(libc::ENODEV) => {
+                Ok(None)
+            }
             Err(refusal) => Err(refusal.into()),
         }
     }
 
-    /// Returns the IP addresses of the interface `name`, none where there is no such interface.
-    /// Those that count on its link only are left out: every interface has one.
+    /// Returns the IP addresses of the interface `name`; none if it does not exist. Link-local
+    /// addresses are left out, since every interface has one.
     ///
     /// # Errors
-    /// What the system refused; an answer that cannot be read.
+    /// The system call's error, or an answer that cannot be parsed.
     pub fn addresses(&mut self, name: &str) -> io::Result<Vec<IpAddr>> {
         let Some(link) = self.link(name)? else { return Ok(Vec::new()) };
         let index = link.header.index;
@@ -95,13 +98,12 @@ impl RouteSocket {
         Ok(answers.into_iter().filter_map(|answer| address(&answer, index)).collect())
     }
 
-    /// Sends `message` and returns the answers, whole with their headers, up to the
-    /// acknowledgement.
+    /// Sends `message` and returns the answers, including their headers, up to the acknowledgement.
     fn exchange(
         &mut self,
         message: RouteNetlinkMessage,
         flags: u16,
-    ) -> Result<Vec<Vec<u8>>, Refusal> {
+    ) -> Result<Vec<Vec<u8>>, RequestError> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = flags | NLM_F_REQUEST | NLM_F_ACK;
@@ -110,19 +112,21 @@ impl RouteSocket {
         packet.finalize();
         let mut bytes = vec![0; packet.buffer_len()];
         packet.serialize(&mut bytes);
-        again(|| self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0))?;
+        retry_on_interrupt(|| self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0))?;
         let mut answers = Vec::new();
         loop {
-            let (datagram, _) = again(|| self.socket.recv_from_full())?;
+            let (datagram, _) = retry_on_interrupt(|| self.socket.recv_from_full())?;
             let mut rest = datagram.as_slice();
             while !rest.is_empty() {
                 let message = NetlinkBuffer::new_checked(rest).map_err(unreadable)?;
                 let length = message.length() as usize;
-                // Answers to a request that was given up may lie before this one's.
+                // Answers to an earlier, abandoned request may precede those to this one.
                 if message.sequence_number() == self.sequence {
                     match message.message_type() {
                         NLMSG_DONE => return Ok(answers),
-                        NLMSG_ERROR => return refusal(&rest[..length]).map_or(Ok(answers), Err),
+                        NLMSG_ERROR => {
+                            return request_error(&rest[..length]).map_or(Ok(answers), Err);
+                        }
                         _ => answers.push(rest[..length].to_vec()),
                     }
                 }
@@ -133,47 +137,47 @@ impl RouteSocket {
     }
 }
 
-/// What the kernel tells of the interfaces of a network namespace, and of those that are known in
-/// it: one that comes, goes or changes makes the socket readable (`RTNLGRP_LINK`).
+/// Notifications about interfaces (`RTNLGRP_LINK`). The socket becomes readable when an interface
+/// of its network namespace, or of a namespace known there, appears, disappears or changes.
 ///
-/// A namespace is known in another, by a number (`ip netns list-id`), once an interface was moved
-/// from there to it. The socket keeps none of them alive.
+/// A namespace becomes known in another, by a number (`ip netns list-id`), when an interface is
+/// moved from it to the other. The socket keeps none of them alive.
 #[derive(Debug)]
 pub struct LinkEvents {
     socket: Socket,
-    hears_others: bool,
+    sees_other_namespaces: bool,
 }
 
 impl LinkEvents {
-    /// Listens in this thread's network namespace from now on, and to those known in it, if it may.
+    /// Starts listening to this thread's network namespace and, if permitted, to those known there.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
-        let hears_others = socket.set_listen_all_namespaces(true).is_ok();
+        let sees_other_namespaces = socket.set_listen_all_namespaces(true).is_ok();
         socket.add_membership(libc::RTNLGRP_LINK)?;
-        Ok(LinkEvents { socket, hears_others })
+        Ok(LinkEvents { socket, sees_other_namespaces })
     }
 
-    /// Does it hear of interfaces that were moved from here to another network namespace? It does
-    /// with `CAP_NET_BROADCAST` (`NETLINK_LISTEN_ALL_NSID`, Linux 4.2), of namespaces over whose
-    /// user namespace it has that.
+    /// Returns whether the socket also reports interfaces that were moved from here to another
+    /// network namespace. This needs `CAP_NET_BROADCAST` in that namespace's user namespace
+    /// (`NETLINK_LISTEN_ALL_NSID`, Linux 4.2).
     pub const fn hears_other_namespaces(&self) -> bool {
-        self.hears_others
+        self.sees_other_namespaces
     }
 
-    /// Takes the notices that have come since, without waiting. Returns whether there were any,
-    /// also where they were more than the socket holds.
+    /// Discards the pending notifications without blocking. Returns whether there were any, or so
+    /// many that the socket's buffer overflowed.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn take(&self) -> io::Result<bool> {
-        // What they say is not read: who asks for an interface gets what holds now.
+        // The content is not read: the caller asks for the interface's present state.
         let mut found = false;
         loop {
-            match again(|| {
+            match retry_on_interrupt(|| {
                 Ok(rustix::net::recv(&self.socket, &mut [0_u8; 64][..], RecvFlags::DONTWAIT)?)
             }) {
                 Ok(_) => found = true,
@@ -197,21 +201,21 @@ impl AsFd for RouteSocket {
     }
 }
 
-/// Why there is no answer.
-struct Refusal {
+/// The kernel's refusal of a request, or an error of the socket.
+struct RequestError {
     error: io::Error,
-    /// The kernel's own words.
+    /// The kernel's explanation.
     text: Option<String>,
 }
 
-impl From<io::Error> for Refusal {
+impl From<io::Error> for RequestError {
     fn from(error: io::Error) -> Self {
-        Refusal { error, text: None }
+        RequestError { error, text: None }
     }
 }
 
-impl From<Refusal> for io::Error {
-    fn from(Refusal { error, text }: Refusal) -> Self {
+impl From<RequestError> for io::Error {
+    fn from(RequestError { error, text }: RequestError) -> Self {
         match text {
             Some(text) => io::Error::new(error.kind(), format!("{text} ({error})")),
             None => error,
@@ -219,7 +223,7 @@ impl From<Refusal> for io::Error {
     }
 }
 
-/// Reads an `RTM_NEWLINK` message as far as it can be read.
+/// Parses an `RTM_NEWLINK` message, skipping attributes that cannot be parsed.
 fn parse_link(message: &[u8]) -> io::Result<LinkMessage> {
     let message = NetlinkBuffer::new_checked(message).map_err(unreadable)?;
     let mut link = LinkMessage::default();
@@ -232,7 +236,7 @@ fn parse_link(message: &[u8]) -> io::Result<LinkMessage> {
     Ok(link)
 }
 
-/// The address in an `RTM_NEWADDR` message about this interface; `None` for one of its link only.
+/// Returns the address in an `RTM_NEWADDR` message about this interface, unless it is link-local.
 fn address(message: &RouteNetlinkMessage, interface: u32) -> Option<IpAddr> {
     let RouteNetlinkMessage::NewAddress(message) = message else { return None };
     if message.header.index != interface || message.header.scope == AddressScope::Link {
@@ -240,7 +244,7 @@ fn address(message: &RouteNetlinkMessage, interface: u32) -> Option<IpAddr> {
     }
     let find =
         |own: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(own);
-    // Between two ends, `Address` is the other's.
+    // On a point-to-point link, `Address` is the peer's address.
     let local =
         find(
             |attribute| {
@@ -260,8 +264,8 @@ fn address(message: &RouteNetlinkMessage, interface: u32) -> Option<IpAddr> {
     })
 }
 
-/// What an `NLMSG_ERROR` message says; `None` for an acknowledgement.
-fn refusal(message: &[u8]) -> Option<Refusal> {
+/// Parses an `NLMSG_ERROR` message; returns `None` for an acknowledgement.
+fn request_error(message: &[u8]) -> Option<RequestError> {
     let NetlinkPayload::Error(error) =
         NetlinkMessage::<RouteNetlinkMessage>::deserialize(message).ok()?.payload
     else {
@@ -274,15 +278,15 @@ fn refusal(message: &[u8]) -> Option<Refusal> {
     let text = attributes.find(|attribute| attribute.kind() == ERROR_ATTRIBUTE_TEXT);
     let text =
         text.map(|text| String::from_utf8_lossy(text.value()).trim_end_matches('\0').to_owned());
-    Some(Refusal { error: error.to_io(), text })
+    Some(RequestError { error: error.to_io(), text })
 }
 
 fn unreadable(error: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("a netlink message cannot be read: {error}"))
 }
 
-/// Repeats a call that a signal interrupted.
-fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+/// Calls a function again while a signal interrupts it.
+fn retry_on_interrupt<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -351,7 +355,7 @@ mod tests {
             RouteSocket::open()
                 .and_then(|mut socket| socket.request(RouteNetlinkMessage::SetLink(message), 0))
                 .expect("ours");
-            // The kernel tells it before it answers.
+            // The kernel sends the notification before it answers.
             assert!(events.take().expect("open"));
             assert!(!events.take().expect("open"), "it has been taken");
         });
@@ -399,7 +403,7 @@ mod tests {
         packet.serialize(&mut bytes);
         assert_eq!(parse_link(&bytes).expect("whole"), link);
         for length in 0..bytes.len() {
-            // A length field that says more than there is, and one that is right.
+            // An attribute whose length exceeds the message, and a correct one.
             let _ = parse_link(&bytes[..length]);
             let mut cut = bytes[..length].to_vec();
             if length >= 4 {
@@ -409,7 +413,7 @@ mod tests {
                 assert!(link.attributes.starts_with(&read.attributes), "{length}: {read:?}");
             }
         }
-        // An MTU of three bytes is left out, what follows is not.
+        // An MTU attribute of three bytes is skipped; the attributes after it are read.
         let mtu =
             bytes.windows(4).position(|window| window == 9000_u32.to_ne_bytes()).expect("written");
         bytes[mtu - 4..mtu - 2].copy_from_slice(&7_u16.to_ne_bytes());

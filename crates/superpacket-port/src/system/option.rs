@@ -1,8 +1,7 @@
-//! Socket options whose values are plain numbers or structures of them, for those that rustix has
-//! no call for.
+//! Socket options that rustix does not cover, with plain numbers or structures of them as values.
 //!
-//! The kernel takes the value of some options for an address to read or write, so not every number
-//! is a safe option. Each one that is used is a [`SocketOption`] here, with its proof.
+//! The kernel interprets some options' values as addresses, so a numeric option is not safe in
+//! general. Every option in use is a [`SocketOption`] here, with a proof.
 
 #![expect(unsafe_code, reason = "setsockopt(2) and getsockopt(2) of options that rustix has not")]
 
@@ -13,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use superpacket::wire::IpVersion;
 
-/// A value that the kernel may read as bytes and may fill with any.
+/// A type that the kernel may read as bytes and fill with arbitrary bytes.
 ///
 /// # Safety
 /// The type has no padding, and every bit pattern is one of its values.
@@ -35,7 +34,7 @@ unsafe impl Plain for libc::tpacket_req {}
 unsafe impl Plain for libc::tpacket_req3 {}
 // SAFETY: three `u32`.
 unsafe impl Plain for libc::tpacket_stats_v3 {}
-// SAFETY: each element is plain, and lies behind the one before.
+// SAFETY: each element is plain, and directly follows the previous one.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
 /// A socket option whose value is a `T`.
@@ -46,11 +45,11 @@ pub(crate) struct SocketOption<T> {
 }
 
 impl<T: Plain> SocketOption<T> {
-    /// Names the option `name` of `level`.
+    /// Describes the option `name` of protocol level `level`.
     ///
     /// # Safety
-    /// `setsockopt(2)` and `getsockopt(2)` of this option read and write at most as many bytes of
-    /// the value as they are told, and nothing that the value points to.
+    /// `setsockopt(2)` and `getsockopt(2)` of this option access at most the given number of the
+    /// value's bytes, and no memory that the value points to.
     const unsafe fn new(level: i32, name: i32) -> Self {
         SocketOption { level, name, value: PhantomData }
     }
@@ -58,11 +57,11 @@ impl<T: Plain> SocketOption<T> {
     /// Sets the option (`setsockopt(2)`).
     ///
     /// # Errors
-    /// If the system refuses.
+    /// The system call's error.
     pub(crate) fn set(self, socket: impl AsFd, value: T) -> io::Result<()> {
         let length = size_of::<T>() as libc::socklen_t;
-        // SAFETY: the pointer is to a value of this length, all of whose bytes are initialized. The
-        // kernel reads it during the call only, and nothing else, as `new` promises.
+        // SAFETY: the pointer is to a value of this length, all of whose bytes are initialized. By
+        // the contract of `new`, the kernel reads only that, and only during the call.
         let result = unsafe {
             libc::setsockopt(
                 socket.as_fd().as_raw_fd(),
@@ -75,15 +74,16 @@ impl<T: Plain> SocketOption<T> {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Returns the value of the option (`getsockopt(2)`); what the kernel leaves out is 0.
+    /// Returns the value of the option (`getsockopt(2)`). Bytes that the kernel does not write are
+    /// 0.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// The system call's error.
     pub(crate) fn get(self, socket: impl AsFd) -> io::Result<T> {
         let mut value = MaybeUninit::<T>::zeroed();
         let mut length = size_of::<T>() as libc::socklen_t;
-        // SAFETY: the pointers are to memory of this length, and to the length. The kernel writes
-        // there and nowhere else, as `new` promises.
+        // SAFETY: the pointers are to memory of this length, and to the length. By the contract of
+        // `new`, the kernel writes only there.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_fd().as_raw_fd(),
@@ -96,16 +96,16 @@ impl<T: Plain> SocketOption<T> {
         if result != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: all bytes have been written, and any bytes are a value.
+        // SAFETY: all bytes are initialized, and any bytes are a valid value.
         Ok(unsafe { value.assume_init() })
     }
 }
 
-/// Defines options whose value is one number, in both directions.
+/// Defines options whose value is one number.
 macro_rules! numbers {
     ($($name:ident: $number:ty = $level:ident, $option:expr;)*) => {$(
-        // SAFETY: the value is one number that is no address (packet(7), socket(7), ip(7), ipv6(7),
-        // tcp(7), udp(7); linux/if_xdp.h), and the type is that number's.
+        // SAFETY: the value is one number and not an address (packet(7), socket(7), ip(7), ipv6(7),
+        // tcp(7), udp(7); linux/if_xdp.h), and the type is that of the number.
         pub(crate) const $name: SocketOption<$number> = unsafe { SocketOption::new(libc::$level, $option) };
     )*};
 }
@@ -122,8 +122,8 @@ numbers! {
     SO_NETNS_COOKIE: u64 = SOL_SOCKET, libc::SO_NETNS_COOKIE;
     SO_DETACH_FILTER: i32 = SOL_SOCKET, libc::SO_DETACH_FILTER;
     SO_PREFER_BUSY_POLL: i32 = SOL_SOCKET, libc::SO_PREFER_BUSY_POLL;
-    // Frames that one system call sends in copy mode, 32 unless set (Linux 6.17). libc has no name
-    // for it.
+    // Frames sent per system call in copy mode; 32 by default (Linux 6.17). libc does not define
+    // it.
     XDP_MAX_TX_SKB_BUDGET: i32 = SOL_XDP, 9;
     UDP_SEGMENT: i32 = SOL_UDP, libc::UDP_SEGMENT;
     UDP_GRO: i32 = SOL_UDP, libc::UDP_GRO;
@@ -134,73 +134,77 @@ numbers! {
     IPV6_MTU: u32 = IPPROTO_IPV6, libc::IPV6_MTU;
 }
 
-// SAFETY: numbers and a hardware address, which is bytes and no address of memory (packet(7)).
+// SAFETY: the value consists of numbers and a hardware address, not of memory addresses
+// (packet(7)).
 pub(crate) const PACKET_ADD_MEMBERSHIP: SocketOption<libc::packet_mreq> =
     unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP) };
 // SAFETY: as for `PACKET_ADD_MEMBERSHIP`.
 pub(crate) const PACKET_DROP_MEMBERSHIP: SocketOption<libc::packet_mreq> =
     unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_DROP_MEMBERSHIP) };
-// SAFETY: numbers that describe a ring, whose memory the kernel allocates itself (packet_mmap).
+// SAFETY: the numbers describe a ring, whose memory the kernel allocates itself (packet_mmap).
 pub(crate) const PACKET_RX_RING: SocketOption<libc::tpacket_req> =
     unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_RX_RING) };
 // SAFETY: as for `PACKET_RX_RING`; the longer structure is that of `TPACKET_V3`.
 pub(crate) const PACKET_RX_RING_V3: SocketOption<libc::tpacket_req3> =
     unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_RX_RING) };
-// SAFETY: numbers; the kernel writes as many as it is asked for (packet(7)).
+// SAFETY: the value consists of numbers, and the kernel writes at most the requested length
+// (packet(7)).
 pub(crate) const PACKET_STATISTICS: SocketOption<libc::tpacket_stats_v3> =
     unsafe { SocketOption::new(libc::SOL_PACKET, libc::PACKET_STATISTICS) };
 
-/// Returns the number of the network namespace that a socket belongs to, which no other namespace
-/// has while the machine runs (`SO_NETNS_COOKIE`, Linux 5.14).
+/// Returns the number of a socket's network namespace, which is unique until the machine restarts
+/// (`SO_NETNS_COOKIE`, Linux 5.14).
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub(crate) fn namespace_cookie(socket: impl AsFd) -> io::Result<u64> {
     SO_NETNS_COOKIE.get(socket)
 }
 
-/// Has what is sent by a UDP socket cut into datagrams of `size` bytes of payload (`UDP_SEGMENT`,
-/// Linux 4.18); 0: it is sent as it is.
+/// Makes the kernel split what a UDP socket sends into datagrams of `size` bytes of payload
+/// (`UDP_SEGMENT`, Linux 4.18). 0 switches this off.
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub fn set_udp_segment(socket: impl AsFd, size: u16) -> io::Result<()> {
     UDP_SEGMENT.set(socket, i32::from(size))
 }
 
-/// Lets a UDP socket receive several datagrams as one (`UDP_GRO`, Linux 5.0).
+/// Allows a UDP socket to receive several datagrams as one (`UDP_GRO`, Linux 5.0).
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub fn set_udp_gro(socket: impl AsFd, on: bool) -> io::Result<()> {
     UDP_GRO.set(socket, i32::from(on))
 }
 
-/// Sets the longest segment of a TCP socket in bytes of payload and options (`TCP_MAXSEG`).
+/// Sets the maximum segment size of a TCP socket, in bytes of payload and options (`TCP_MAXSEG`).
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub fn set_tcp_max_segment(socket: impl AsFd, size: u16) -> io::Result<()> {
     TCP_MAXSEG.set(socket, i32::from(size))
 }
 
-/// Returns the first `N` words of what is known of a TCP connection (`TCP_INFO`, `struct tcp_info`
-/// of `linux/tcp.h`); those that the kernel leaves out are 0.
+/// Returns the first `N` words of the state of a TCP connection (`TCP_INFO`, `struct tcp_info` of
+/// `linux/tcp.h`). Words that the kernel does not write are 0.
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub fn tcp_info<const N: usize>(socket: impl AsFd) -> io::Result<[u32; N]> {
-    // SAFETY: numbers; the kernel writes as many as it is asked for (tcp(7)).
+    // SAFETY: the value consists of numbers, and the kernel writes at most the requested length
+    // (tcp(7)).
     let info: SocketOption<[u32; N]> =
         unsafe { SocketOption::new(libc::IPPROTO_TCP, libc::TCP_INFO) };
     info.get(socket)
 }
 
-/// Sends what a UDP socket sends with the don't-fragment bit, and refuses what is too long for the
-/// known way (`IP_PMTUDISC_DO`), or fragments it (`IP_PMTUDISC_DONT`).
+/// Switches path MTU discovery of a UDP socket. If on, datagrams carry the don't-fragment bit, and
+/// those longer than the known path MTU are refused (`IP_PMTUDISC_DO`). If off, they are fragmented
+/// (`IP_PMTUDISC_DONT`).
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub fn set_dont_fragment(socket: impl AsFd, version: IpVersion, on: bool) -> io::Result<()> {
     match version {
         IpVersion::V4 => {
@@ -214,10 +218,10 @@ pub fn set_dont_fragment(socket: impl AsFd, version: IpVersion, on: bool) -> io:
     }
 }
 
-/// Returns the MTU of a connected socket's way in bytes, as far as it is known (`IP_MTU`).
+/// Returns the known path MTU of a connected socket, in bytes (`IP_MTU`).
 ///
 /// # Errors
-/// What the system refused: `ENOTCONN` if the socket is not connected.
+/// The system call's error: `ENOTCONN` if the socket is not connected.
 pub fn path_mtu(socket: impl AsFd, version: IpVersion) -> io::Result<u32> {
     match version {
         IpVersion::V4 => IP_MTU.get(socket),
@@ -225,17 +229,16 @@ pub fn path_mtu(socket: impl AsFd, version: IpVersion) -> io::Result<u32> {
     }
 }
 
-/// Attaches a filter of classic BPF to a socket (`SO_ATTACH_FILTER`), in place of the one that it
-/// has.
+/// Attaches a classic BPF filter to a socket (`SO_ATTACH_FILTER`), replacing an existing one.
 ///
 /// # Errors
-/// What the system refused: `EINVAL` if it is no program.
+/// The system call's error: `EINVAL` if the program is invalid.
 pub(crate) fn attach_filter(socket: impl AsFd, filter: &[libc::sock_filter]) -> io::Result<()> {
     let count = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let program = libc::sock_fprog { len: count, filter: filter.as_ptr().cast_mut() };
     let (descriptor, length) =
         (socket.as_fd().as_raw_fd(), size_of_val(&program) as libc::socklen_t);
-    // SAFETY: the pointer is to a program of this length, whose instructions, as many as it says,
+    // SAFETY: the pointer is to a program of this length. Its instructions, whose count is right,
     // outlive the call, which only reads them.
     let result = unsafe {
         libc::setsockopt(

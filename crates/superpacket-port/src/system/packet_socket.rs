@@ -1,4 +1,4 @@
-//! Packet sockets (`packet(7)`) as far as all of them are alike.
+//! Packet sockets (`packet(7)`): the operations common to all uses.
 
 #![expect(unsafe_code, reason = "addresses of packet(7)")]
 
@@ -12,24 +12,24 @@ use super::option::{
     PACKET_STATISTICS, PACKET_VNET_HDR, Plain, SocketOption,
 };
 
-/// A packet socket: whole frames of an interface, their link headers included.
+/// A packet socket, which sends and receives whole frames of an interface, link headers included.
 #[derive(Debug)]
 pub struct PacketSocket(OwnedFd);
 
-/// Which frames a [`PacketSocket`] receives.
+/// The frames that a [`PacketSocket`] receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frames {
-    /// None: it only sends.
+    /// No frames: the socket only sends.
     None,
-    /// All that the interface receives (`ETH_P_ALL`).
+    /// All frames that the interface receives (`ETH_P_ALL`).
     All,
 }
 
 impl PacketSocket {
-    /// Opens one in this thread's network namespace. It receives nothing until it is bound.
+    /// Opens a socket in this thread's network namespace. It receives nothing until it is bound.
     ///
     /// # Errors
-    /// What the system refused: `EPERM` without `CAP_NET_RAW`.
+    /// The system call's error: `EPERM` without `CAP_NET_RAW`.
     pub fn open() -> io::Result<Self> {
         Ok(PacketSocket(rustix::net::socket_with(
             AddressFamily::PACKET,
@@ -39,10 +39,10 @@ impl PacketSocket {
         )?))
     }
 
-    /// Binds it to the interface number `index`.
+    /// Binds the socket to the interface with this index.
     ///
     /// # Errors
-    /// What the system refused: `ENODEV`, or `ENETDOWN` where the interface is switched off.
+    /// The system call's error: `ENODEV`, or `ENETDOWN` if the interface is down.
     pub fn bind(&self, index: u32, frames: Frames) -> io::Result<()> {
         let protocol = match frames {
             Frames::None => 0,
@@ -51,7 +51,7 @@ impl PacketSocket {
         self.bind_to(index, protocol)
     }
 
-    /// `protocol` is in network byte order.
+    /// Binds the socket. `protocol` is in network byte order.
     fn bind_to(&self, index: u32, protocol: u16) -> io::Result<()> {
         let address = address(index.cast_signed(), protocol);
         let length = size_of_val(&address) as libc::socklen_t;
@@ -61,12 +61,13 @@ impl PacketSocket {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Returns whether it is bound to the interface number `index`. An interface that went, even if
-    /// it came back, has left its sockets (`NETDEV_UNREGISTER`).
+    /// Returns whether the socket is bound to the interface with this index. The kernel unbinds
+    /// sockets when their interface disappears (`NETDEV_UNREGISTER`), even if it comes back.
     pub fn is_bound_to(&self, index: u32) -> bool {
         let mut bound = address(0, 0);
         let mut length = size_of_val(&bound) as libc::socklen_t;
-        // SAFETY: both pointers are to what lives longer than the call, of the length that is said.
+        // SAFETY: both pointers are to values that outlive the call, and the length is that of
+        // `bound`.
         let result = unsafe {
             libc::getsockname(
                 self.0.as_raw_fd(),
@@ -77,38 +78,37 @@ impl PacketSocket {
         result == 0 && bound.sll_ifindex == index.cast_signed()
     }
 
-    /// Asks for frames to all addresses that reach the interface number `index`, while the socket
-    /// is open (`PACKET_MR_PROMISC`).
+    /// Puts the interface with this index into promiscuous mode while the socket is open
+    /// (`PACKET_MR_PROMISC`).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn add_promiscuous(&self, index: u32) -> io::Result<()> {
         self.set(PACKET_ADD_MEMBERSHIP, promiscuous(index))
     }
 
-    /// Takes back what [`add_promiscuous`](Self::add_promiscuous) asked for.
+    /// Ends the promiscuous mode requested by [`add_promiscuous`](Self::add_promiscuous).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub(crate) fn drop_promiscuous(&self, index: u32) -> io::Result<()> {
         self.set(PACKET_DROP_MEMBERSHIP, promiscuous(index))
     }
 
-    /// Takes the socket off its interface, for good: it receives nothing more.
+    /// Unbinds the socket from its interface for good: it receives nothing more.
     ///
     /// # Errors
-    /// What the system refused: `EINVAL` for a socket that shares with others (`PACKET_FANOUT`).
+    /// The system call's error: `EINVAL` for a socket in a fanout group (`PACKET_FANOUT`).
     pub(crate) fn unbind(&self) -> io::Result<()> {
-        // To protocol 0, the kernel would bind it to the one that it has. No frame is of this one:
-        // below 1536 the field is a length.
+        // With protocol 0 the kernel would keep the present protocol. No frame has this one: below
+        // 1536 the field is a length.
         self.bind_to(0, 0x05ff_u16.to_be())
     }
 
-    /// Takes `bytes` for frames that wait to be sent; where the process may not go beyond the
-    /// system's limit (`net.core.wmem_max`), what that allows.
+    /// Sets the send buffer to `bytes`, or without `CAP_NET_ADMIN` to at most `net.core.wmem_max`.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn set_send_buffer(&self, bytes: usize) -> io::Result<()> {
         if sockopt::set_socket_send_buffer_size_force(&self.0, bytes).is_err() {
             sockopt::set_socket_send_buffer_size(&self.0, bytes)?;
@@ -116,11 +116,11 @@ impl PacketSocket {
         Ok(())
     }
 
-    /// Takes `bytes` for frames that wait to be read; where the process may not go beyond the
-    /// system's limit (`net.core.rmem_max`), what that allows. Returns whether it may.
+    /// Sets the receive buffer to `bytes`, or without `CAP_NET_ADMIN` to at most
+    /// `net.core.rmem_max`. Returns whether that limit could be exceeded.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<bool> {
         let whole = sockopt::set_socket_recv_buffer_size_force(&self.0, bytes).is_ok();
         if !whole {
@@ -129,35 +129,36 @@ impl PacketSocket {
         Ok(whole)
     }
 
-    /// Returns how many packets found no room since this was asked last (`PACKET_STATISTICS`).
+    /// Returns the number of packets dropped for lack of room since the last call
+    /// (`PACKET_STATISTICS`).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn take_drops(&self) -> io::Result<u32> {
-        // The longer structure, of `TPACKET_V3`, starts as the other.
+        // The longer structure of `TPACKET_V3` begins with the fields of the shorter one.
         Ok(self.get(PACKET_STATISTICS)?.tp_drops)
     }
 
-    /// Has messages say what the kernel knows of a frame besides its bytes (`PACKET_AUXDATA`).
+    /// Requests metadata of each received frame as a control message (`PACKET_AUXDATA`).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn set_auxiliary_data(&self, on: bool) -> io::Result<()> {
         self.set(PACKET_AUXDATA, i32::from(on))
     }
 
-    /// Leaves out what the machine itself sends (`PACKET_IGNORE_OUTGOING`, Linux 4.20).
+    /// Excludes frames sent by this machine (`PACKET_IGNORE_OUTGOING`, Linux 4.20).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn set_ignore_outgoing(&self, on: bool) -> io::Result<()> {
         self.set(PACKET_IGNORE_OUTGOING, i32::from(on))
     }
 
-    /// Puts a virtio header before each frame (`PACKET_VNET_HDR`).
+    /// Switches the virtio header before each frame (`PACKET_VNET_HDR`).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub fn set_virtio_headers(&self, on: bool) -> io::Result<()> {
         self.set(PACKET_VNET_HDR, i32::from(on))
     }
@@ -165,7 +166,7 @@ impl PacketSocket {
     /// Sets an option.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// The system call's error.
     pub(crate) fn set<T: Plain>(&self, option: SocketOption<T>, value: T) -> io::Result<()> {
         option.set(&self.0, value)
     }
@@ -173,7 +174,7 @@ impl PacketSocket {
     /// Returns the value of an option.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// The system call's error.
     pub(crate) fn get<T: Plain>(&self, option: SocketOption<T>) -> io::Result<T> {
         option.get(&self.0)
     }
@@ -190,7 +191,7 @@ fn promiscuous(index: u32) -> libc::packet_mreq {
     libc::packet_mreq { mr_ifindex, mr_type, mr_alen: 0, mr_address: [0; 8] }
 }
 
-/// `protocol` is in network byte order.
+/// Returns a link-layer address. `protocol` is in network byte order.
 fn address(index: i32, protocol: u16) -> libc::sockaddr_ll {
     libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,

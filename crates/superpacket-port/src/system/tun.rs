@@ -1,4 +1,4 @@
-//! TAP and TUN devices: descriptors of `/dev/net/tun`, and their system calls
+//! TAP and TUN devices: queues of `/dev/net/tun`, and their system calls
 //! (`Documentation/networking/tuntap.rst`, `drivers/net/tun.c`).
 
 #![expect(unsafe_code, reason = "ioctls of tun(4), which rustix has not")]
@@ -10,22 +10,23 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode as FileMode, OFlags};
 use superpacket::virtio::{ByteOrder, Format};
 
-/// `TUN_F_UDP_TUNNEL_GSO`, of Linux 6.17: super-packets in UDP tunnels may come undone.
+/// `TUN_F_UDP_TUNNEL_GSO` of Linux 6.17: the reader accepts unsegmented super-packets in UDP
+/// tunnels.
 pub const TUN_F_UDP_TUNNEL_GSO: u32 = 0x80;
-/// `TUN_F_UDP_TUNNEL_GSO_CSUM`: those too whose outer checksum is to be filled in.
+/// `TUN_F_UDP_TUNNEL_GSO_CSUM`: also those whose outer UDP checksum is still to be filled in.
 pub const TUN_F_UDP_TUNNEL_GSO_CSUM: u32 = 0x100;
 
-/// The two kinds of devices.
+/// The layer of a TUN/TAP device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunKind {
-    /// Ethernet frames.
+    /// A device that carries Ethernet frames.
     Tap,
-    /// IP packets.
+    /// A device that carries IP packets.
     Tun,
 }
 
 impl TunKind {
-    /// Its name: `tap` or `tun`.
+    /// Returns `tap` or `tun`.
     pub const fn name(self) -> &'static str {
         match self {
             TunKind::Tap => "tap",
@@ -34,16 +35,16 @@ impl TunKind {
     }
 }
 
-/// What a queue says of its device.
+/// The device that a queue is attached to.
 #[derive(Debug)]
 pub struct TunIdentity {
-    /// The interface's present name: it may have been renamed.
+    /// The interface's present name; it may have been renamed.
     pub name: String,
-    /// It stays when its last queue is closed.
+    /// Whether the device remains when its last queue is closed.
     pub persistent: bool,
 }
 
-/// An open queue, attached to a device.
+/// An open queue of a TAP or TUN device.
 #[derive(Debug)]
 pub struct TunQueue(OwnedFd);
 
@@ -53,11 +54,11 @@ impl AsFd for TunQueue {
     }
 }
 
-/// Opens the device that makes devices, to be attached to one in the network namespace of this
-/// thread.
+/// Opens `/dev/net/tun`, whose descriptor can then be attached to a device in this thread's network
+/// namespace.
 ///
 /// # Errors
-/// What the system says: it has no such devices, or this process may not use them.
+/// The system call's error: the system has no such devices, or this process may not use them.
 pub fn open_tun() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(
         "/dev/net/tun",
@@ -67,12 +68,12 @@ pub fn open_tun() -> io::Result<OwnedFd> {
 }
 
 impl TunQueue {
-    /// Attaches to the device `name`, which is made if it is not there, as its only queue or one of
-    /// several; in `name`, `%d` stands for the first number that is free. Each packet has a virtio
-    /// header.
+    /// Attaches the descriptor to the device `name`, and creates the device if it does not exist.
+    /// In `name`, `%d` stands for the lowest free number. With `several`, the device may have more
+    /// than one queue. Each packet has a virtio header.
     ///
     /// # Errors
-    /// What the system says (`TUNSETIFF`), or that the name has more than 15 bytes.
+    /// The error of `TUNSETIFF`, or a name longer than 15 bytes.
     pub fn attach(fd: OwnedFd, name: &str, kind: TunKind, several: bool) -> io::Result<TunQueue> {
         let mut request = interface_request(name)?;
         let flag = match kind {
@@ -87,15 +88,15 @@ impl TunQueue {
         Ok(TunQueue(fd))
     }
 
-    /// What device it is attached to.
+    /// Returns the name and persistence of the queue's device.
     ///
     /// # Errors
-    /// `EBADFD` when the device has been deleted.
+    /// `EBADFD` if the device has been deleted.
     pub fn identity(&self) -> io::Result<TunIdentity> {
         let mut request = interface_request("")?;
         // SAFETY: `TUNGETIFF` writes one `ifreq`, which lives through the call.
         check(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNGETIFF, &raw mut request) })?;
-        // SAFETY: the kernel ends the name with a zero byte within the field, and has filled in the
+        // SAFETY: the kernel terminates the name with a zero byte within the field, and has set the
         // flags of the union.
         let (name, flags) =
             unsafe { (CStr::from_ptr(request.ifr_name.as_ptr()), request.ifr_ifru.ifru_flags) };
@@ -105,10 +106,10 @@ impl TunQueue {
         })
     }
 
-    /// Does the device stay when its last queue is closed?
+    /// Sets whether the device remains when its last queue is closed.
     ///
     /// # Errors
-    /// What the system says (`TUNSETPERSIST`).
+    /// The error of `TUNSETPERSIST`.
     pub fn set_persistent(&self, persistent: bool) -> io::Result<()> {
         // SAFETY: `TUNSETPERSIST` takes its argument by value.
         check(unsafe {
@@ -116,38 +117,39 @@ impl TunQueue {
         })
     }
 
-    /// What the host may hand over undone: bits `TUN_F_*`.
+    /// Sets the offloads that the reader of the queue takes over from the host (`TUN_F_*`).
     ///
     /// # Errors
-    /// `EINVAL`: the kernel does not know some of it.
+    /// `EINVAL` if the kernel does not know one of them.
     pub fn set_offloads(&self, offloads: u32) -> io::Result<()> {
         // SAFETY: `TUNSETOFFLOAD` takes its argument by value.
         check(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD, offloads) })
     }
 
-    /// The virtio header before each packet, in this byte order, or else in the machine's. A
-    /// persistent device may come with what its last user chose, so both are always set.
+    /// Sets the format and byte order of the virtio header before each packet; `None` is the
+    /// machine's order. A persistent device may keep its last user's settings, so both are always
+    /// set.
     ///
     /// # Errors
-    /// `EINVAL`: the kernel knows no header of this length.
+    /// `EINVAL` if the kernel has no header of this length.
     pub fn set_header(&self, format: Format, order: Option<ByteOrder>) -> io::Result<()> {
         self.set_integer(libc::TUNSETVNETHDRSZ, format.length() as c_int)?;
         self.set_integer(libc::TUNSETVNETLE, c_int::from(order == Some(ByteOrder::Little)))?;
-        // Most kernels have no switch for the other order, and so need none.
+        // Most kernels do not have this `ioctl`, and use no big-endian headers either.
         let _ = self.set_integer(libc::TUNSETVNETBE, c_int::from(order == Some(ByteOrder::Big)));
         Ok(())
     }
 
-    /// The network namespace that the device lies in now.
+    /// Returns the network namespace that the device is in now.
     ///
     /// # Errors
-    /// What the system says: before Linux 5.10 it does not know.
+    /// The system call's error; unsupported before Linux 5.10.
     pub fn namespace(&self) -> io::Result<OwnedFd> {
         use std::os::fd::FromRawFd;
         // SAFETY: `TUNGETDEVNETNS` takes no argument.
         let fd = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNGETDEVNETNS) };
         check(fd)?;
-        // SAFETY: the call has made this descriptor, for its caller to own.
+        // SAFETY: the call has created this descriptor, which the caller owns.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
@@ -157,7 +159,8 @@ impl TunQueue {
     }
 }
 
-/// A request about an interface; the name is cut by nobody, so it must fit.
+/// Returns a request about an interface. A name that does not fit is refused, since the kernel
+/// would not.
 fn interface_request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: all zeros are valid for this structure of integers and pointers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -1,4 +1,5 @@
-//! A TAP or TUN device: how it is made or found, what its kernel can do, and where it is now.
+//! TAP and TUN devices: creating or attaching to them, probing the kernel's offloads, and following
+//! them.
 
 use std::fs::File;
 use std::io;
@@ -14,55 +15,62 @@ use superpacket::virtio::{ByteOrder, Format, Header, Offload, VirtioError, gso_t
 use superpacket::wire::MAX_HEADER;
 
 use super::offload::HostOffloads;
+<<<<<<< HEAD:crates/superpacket-port/src/tap/device.rs
 use super::options::Options;
 use crate::interface::Interface;
+=======
+use super::options::TapOptions;
+use crate::interface::NetworkInterface;
+use crate::{LinkState, PortCounters, PortError, PortState};
+>>>>>>> w/io:crates/superpacket-port/src/port/tap/device.rs
 use crate::system::{TunKind, TunQueue, open_tun};
 use crate::{LinkState, PortCounters, PortError, PortState};
 
-/// An open device; its queues live as long as it.
+/// An open device, together with its queues.
 #[derive(Debug)]
-pub(super) struct Device {
-    /// The port's name: of one that was given none, its string with the interface's real name.
+pub(super) struct TapDevice {
+    /// The port's name. If it was not given one, it is the port string with the interface's real
+    /// name.
     pub(super) text: String,
     pub(super) kind: TunKind,
-    /// The header before each packet, and its byte order.
+    /// The virtio header before each packet, and its byte order.
     pub(super) format: Format,
     pub(super) order: ByteOrder,
-    /// It takes UDP super-packets (Linux 6.2).
+    /// Whether the kernel accepts UDP super-packets (Linux 6.2).
     pub(super) takes_udp: bool,
-    pub(super) counters: Counters,
+    pub(super) counters: TapCounters,
     queues: Vec<TunQueue>,
-    /// The interface as it was last found, and its state.
-    place: Mutex<Place>,
-    /// The first header that made no sense has been logged.
+    /// The interface as last found, and its state.
+    place: Mutex<FoundInterface>,
+    /// Whether the first unusable header has been logged.
     warned: AtomicBool,
 }
 
-/// What the ends of a port count, all queues together.
+/// The counters of a port's ends, summed over all queues.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct TapCounters {
     pub(super) rx_errors: AtomicU64,
     pub(super) tx_full: AtomicU64,
     pub(super) tx_refused: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Place {
-    interface: Interface,
+struct FoundInterface {
+    interface: NetworkInterface,
     state: PortState,
     drops: DropCounter,
 }
 
-impl Device {
-    /// Makes the device, or attaches to it.
+impl TapDevice {
+    /// Creates the device, or attaches to it.
     ///
     /// # Errors
-    /// [`PortError`]
+    /// [`PortError`] if a system call fails, or if the kernel lacks a requested offload.
     pub(super) fn open(
         text: &str,
         kind: TunKind,
         name: &str,
-        options: &Options,
+        options: &TapOptions,
     ) -> Result<Self, PortError> {
         let system = |action| move |error: io::Error| PortError::system(text, action, error);
         let (found, first) = attach_first(text, kind, name, options.queues > 1)?;
@@ -76,7 +84,7 @@ impl Device {
         if let Some(persist) = options.persist.filter(|persist| *persist != identity.persistent) {
             queues[0].set_persistent(persist).map_err(system("keep the device (TUNSETPERSIST)"))?;
         }
-        let mut interface = Interface::open(text, &identity.name)?;
+        let mut interface = NetworkInterface::open(text, &identity.name)?;
         if let Some(mtu) = options.mtu {
             interface.set_mtu(mtu).map_err(system("set the MTU (RTM_SETLINK)"))?;
         }
@@ -86,7 +94,7 @@ impl Device {
         }
         let state = interface.state();
         let drops = DropCounter::open(&identity.name);
-        Ok(Device {
+        Ok(TapDevice {
             text: if name == identity.name {
                 text.to_owned()
             } else {
@@ -96,9 +104,9 @@ impl Device {
             format,
             order: options.order.unwrap_or(ByteOrder::NATIVE),
             takes_udp,
-            counters: Counters::default(),
+            counters: TapCounters::default(),
             queues,
-            place: Mutex::new(Place { interface, state, drops }),
+            place: Mutex::new(FoundInterface { interface, state, drops }),
             warned: AtomicBool::new(false),
         })
     }
@@ -110,23 +118,23 @@ impl Device {
         }
     }
 
-    /// How many queues there are, 1 or more.
+    /// Returns the number of queues, at least 1.
     pub(super) fn queues(&self) -> usize {
         self.queues.len()
     }
 
-    /// A queue's file, for reading and writing.
+    /// Returns a queue's descriptor, for reading and writing.
     #[inline]
     pub(super) fn queue(&self, queue: u16) -> BorrowedFd<'_> {
         self.queues[usize::from(queue)].as_fd()
     }
 
-    /// The device is no more.
+    /// Returns the error for a device that no longer exists.
     pub(super) fn gone(&self) -> PortError {
         PortError::Gone { port: self.text.clone() }
     }
 
-    /// What the header before a packet says of it. `bytes` starts with the header.
+    /// Interprets the virtio header of a packet. `bytes` begins with the header.
     #[inline]
     pub(super) fn offload(&self, bytes: &[u8], packet: &[u8]) -> Result<Offload, VirtioError> {
         let header = Header::read(bytes, self.format, self.order)?;
@@ -141,15 +149,15 @@ impl Device {
         )
     }
 
-    /// Logs, once, that the kernel handed over what cannot be understood.
+    /// Logs the first unusable header; later ones are only counted.
     pub(super) fn warn_of_header(&self, error: &VirtioError) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(port = %self.text, %error, "a packet with an unusable header was left out; more are counted as rx_errors only");
         }
     }
 
-    /// Where the device is now: it may be down, renamed, moved to another network namespace, or
-    /// deleted.
+    /// Returns the device's present state. It may be down, renamed, moved to another network
+    /// namespace, or deleted.
     pub(super) fn state(&self) -> PortState {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         place.state = match place.interface.state() {
@@ -159,9 +167,9 @@ impl Device {
         place.state
     }
 
-    /// An interface that is not where it was: the queues say whether the device still lives, and
-    /// where.
-    fn look_for(&self, place: &mut Place) -> PortState {
+    /// Searches for an interface that has disappeared: a queue tells whether the device still
+    /// exists, and in which namespace.
+    fn look_for(&self, place: &mut FoundInterface) -> PortState {
         let gone = PortState { link: LinkState::Gone, mtu: 0 };
         let Ok(identity) = self.queues[0].identity() else { return gone };
         match self.find(&identity.name) {
@@ -169,14 +177,14 @@ impl Device {
                 place.interface = interface;
                 place.interface.state()
             }
-            // It lives, in a namespace that this process may not look into. Whether it is up,
-            // writing will show.
+            // The device is in a namespace that this process may not enter. A write will show
+            // whether it is up.
             Err(_) => PortState { link: LinkState::Up, mtu: place.state.mtu },
         }
     }
 
-    /// The interface in the device's own network namespace, through a thread that enters it.
-    fn find(&self, name: &str) -> Result<Interface, PortError> {
+    /// Opens the interface in the device's present network namespace, by a thread that enters it.
+    fn find(&self, name: &str) -> Result<NetworkInterface, PortError> {
         let system = |action| move |error: io::Error| PortError::system(&self.text, action, error);
         let namespace = self.queues[0]
             .namespace()
@@ -184,12 +192,12 @@ impl Device {
         let enter = || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
                 .map_err(|error| system("enter the network namespace (setns)")(error.into()))?;
-            Interface::open(&self.text, name)
+            NetworkInterface::open(&self.text, name)
         };
         std::thread::scope(|scope| scope.spawn(enter).join()).unwrap_or_else(|_| Err(self.gone()))
     }
 
-    /// The interface's Ethernet address.
+    /// Returns the interface's Ethernet address.
     pub(super) fn hardware_address(&self) -> Option<[u8; 6]> {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         place.interface.link().ok().flatten()?.hardware_address
@@ -197,7 +205,7 @@ impl Device {
 
     pub(super) fn counters(&self) -> PortCounters {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        let Place { interface, drops, .. } = &mut *place;
+        let FoundInterface { interface, drops, .. } = &mut *place;
         PortCounters {
             rx_dropped: drops.read(interface.name()),
             rx_errors: self.counters.rx_errors.load(Ordering::Relaxed),
@@ -207,27 +215,28 @@ impl Device {
     }
 }
 
-/// How often, and how long apart, a busy device is tried.
-const ATTEMPTS: u32 = 20;
-const BETWEEN: Duration = Duration::from_millis(10);
+/// Number of attempts to attach to a busy device.
+const MAX_ATTEMPTS: u32 = 20;
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Makes or attaches to the device; the interface is the one that was there before, if any.
+/// Attaches the first queue, and creates the device if necessary. Also returns the interface, if it
+/// existed before.
 ///
-/// A device that was just closed may be busy for a moment more: a child that another thread has
-/// forked holds it until it executes its program.
+/// A device that was just closed may be busy for a moment: a child process forked by another thread
+/// holds it until it executes its program.
 fn attach_first(
     text: &str,
     kind: TunKind,
     name: &str,
     several: bool,
-) -> Result<(Option<Interface>, TunQueue), PortError> {
+) -> Result<(Option<NetworkInterface>, TunQueue), PortError> {
     let mut attempt = 1;
     loop {
-        let found = Interface::open(text, name).ok();
+        let found = NetworkInterface::open(text, name).ok();
         match attach(text, kind, name, several)? {
             Ok(queue) => return Ok((found, queue)),
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempt < ATTEMPTS => {
-                std::thread::sleep(BETWEEN)
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempt < MAX_ATTEMPTS => {
+                std::thread::sleep(RETRY_INTERVAL)
             }
             Err(error) => return Err(refused(text, kind, several, found.as_ref(), error)),
         }
@@ -246,14 +255,15 @@ fn attach(
     Ok(TunQueue::attach(fd, name, kind, several))
 }
 
-/// Chooses header and offloads; says which header, and whether the kernel knows UDP super-packets.
+/// Sets the header and the offloads. Returns the header, and whether the kernel supports UDP
+/// super-packets.
 ///
-/// What the kernel takes from us depends on its version alone, and on the header's length;
-/// `TUNSETOFFLOAD` tells the version.
+/// The super-packets that the kernel accepts depend only on its version and on the header's length.
+/// `TUNSETOFFLOAD` reveals the version.
 fn set_up_offloads(
     queue: &TunQueue,
     text: &str,
-    options: &Options,
+    options: &TapOptions,
 ) -> Result<(Format, bool), PortError> {
     let system = |action| move |error: io::Error| PortError::system(text, action, error);
     let set_header = |format| {
@@ -261,8 +271,8 @@ fn set_up_offloads(
             .set_header(format, options.order)
             .map_err(system("choose the header (TUNSETVNETHDRSZ, TUNSETVNETLE)"))
     };
-    // The header goes first: offloads for tunnels with a header that is too short for them make
-    // every read fail with EFAULT.
+    // The header is set first: with tunnel offloads and a header too short for them, every read
+    // fails with EFAULT.
     set_header(Format::Tunnel)?;
     let taken = |offloads: &HostOffloads| queue.set_offloads(offloads.bits()).is_ok();
     let known = HostOffloads::LADDER.into_iter().find(taken).unwrap_or(HostOffloads::NONE);
@@ -285,12 +295,12 @@ fn set_up_offloads(
     Ok((format, known.has_udp()))
 }
 
-/// Why the kernel refused to attach.
+/// Explains why the kernel refused to attach.
 fn refused(
     text: &str,
     kind: TunKind,
     several: bool,
-    found: Option<&Interface>,
+    found: Option<&NetworkInterface>,
     error: io::Error,
 ) -> PortError {
     let unsupported = |reason| PortError::Unsupported { port: text.into(), reason };
@@ -327,8 +337,8 @@ fn refused(
     }
 }
 
-/// How many packets the host could not put into the queues, from `/proc/net/dev` of the network
-/// namespace that the port was opened in.
+/// Reads the number of packets that the host could not put into the queues, from `/proc/net/dev` of
+/// the network namespace in which the port was opened.
 #[derive(Debug)]
 struct DropCounter {
     file: Option<File>,
@@ -338,7 +348,8 @@ struct DropCounter {
 
 impl DropCounter {
     fn open(name: &str) -> Self {
-        // Of this thread: the namespace is a thread's own. An open file keeps to it.
+        // The thread's file, since threads may be in different namespaces. An open file keeps its
+        // namespace.
         let mut counter =
             DropCounter { file: File::open("/proc/thread-self/net/dev").ok(), before: 0, last: 0 };
         counter.before = counter.absolute(name).unwrap_or(0);
@@ -347,7 +358,7 @@ impl DropCounter {
 
     fn read(&mut self, name: &str) -> u64 {
         if let Some(now) = self.absolute(name) {
-            // A device of the same name that came later starts from nothing.
+            // A later device with the same name starts at 0.
             self.before = self.before.min(now);
             self.last = now - self.before;
         }
@@ -368,8 +379,8 @@ impl DropCounter {
     }
 }
 
-/// The interface's transmit drops: what the host could not hand over. Eight columns of receiving
-/// come first, then bytes, packets, errors, drops.
+/// Returns the interface's transmit drops, which are packets that the host could not hand over. The
+/// columns are eight for receiving, then bytes, packets, errors and drops.
 fn dropped(text: &str, name: &str) -> Option<u64> {
     let line =
         text.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'))?;

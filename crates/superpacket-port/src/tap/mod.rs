@@ -1,9 +1,9 @@
-//! TAP and TUN devices: the host's side is a network interface, the port is the cable.
+//! TAP and TUN devices: the host sees a network interface, whose cable is the port.
 //!
-//! `tap:NAME` carries Ethernet frames, `tun:NAME` IP packets. The device is made if it is not
-//! there, and goes with the port unless it is persistent; `%d` in the name stands for the first
-//! number that is free, and the port's name then has the real one. Attaching to a persistent device
-//! takes `CAP_NET_ADMIN` or being its owner; making one, or changing MTU and state, takes
+//! `tap:NAME` carries Ethernet frames, `tun:NAME` IP packets. The device is created if it does not
+//! exist, and deleted with the port unless it is persistent. `%d` in the name stands for the lowest
+//! free number, and the port's name then contains the real one. Attaching to a persistent device
+//! requires `CAP_NET_ADMIN` or its ownership. Creating one, or changing MTU and state, requires
 //! `CAP_NET_ADMIN`.
 //!
 //! | option | | default |
@@ -16,18 +16,17 @@
 //! | `header=N` | bytes of the virtio header before each packet: 10, 12, or 24, which tunnels need | 24 from Linux 6.17 on, else 10 |
 //! | `endian=native` | its byte order: `native`, `little` (`TUNSETVNETLE`), `big` (`TUNSETVNETBE`) | `native` |
 //!
-//! What the port takes does not depend on `offload`: the kernel cuts TCP super-packets that are
-//! written always, UDP ones from Linux 6.2 on, those in UDP tunnels with a header of 24 bytes.
-//! Super-packets stay below 64 KB in both directions: the driver knows no BIG TCP.
+//! The super-packets that the port accepts do not depend on `offload`. The kernel always segments
+//! TCP, UDP since Linux 6.2, and super-packets in UDP tunnels with a header of 24 bytes.
+//! Super-packets are shorter than 64 KB in both directions: the driver does not support BIG TCP.
 //!
-//! Packets are received into memory of the port's own, 6.3 MiB a queue; from 33 queues on they
-//! share 202 MiB, down to a quarter each, so that 256 queues have 404 MiB. What was never filled is
-//! not taken. Where there is no room for it, the port is not opened.
+//! Packets are received into the port's memory, 6.3 MiB per queue. From 33 queues on, the queues
+//! share 202 MiB, but each has at least a quarter of 6.3 MiB, so 256 queues have 404 MiB. Unused
+//! parts occupy no memory. If the memory is not available, the port is not opened.
 //!
-//! A device that is down gives nothing and takes nothing ([`Stop::Down`](super::Stop::Down)); when
-//! it comes up again, packets pass again. A device that was moved to another network namespace or
-//! renamed is followed. One that was deleted is [gone](super::LinkState::Gone), and the port must
-//! be opened again.
+//! A device that is down passes no packets ([`Stop::Down`](super::Stop::Down)) until it is up
+//! again. A device that is moved to another network namespace or renamed is followed. A deleted
+//! device is [gone](super::LinkState::Gone), and the port must be opened again.
 
 mod device;
 mod offload;
@@ -44,9 +43,9 @@ use superpacket::packet::Layer;
 use superpacket::segment::GsoSupport;
 use superpacket::virtio::Format;
 
-use self::device::Device;
-use self::options::Options;
-use self::receive::{Slots, TapReceiver};
+use self::device::TapDevice;
+use self::options::TapOptions;
+use self::receive::{TapReceiver, TapSlots};
 use self::transmit::TapTransmitter;
 use super::{
     Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortKind, PortSpec, PortState,
@@ -54,31 +53,31 @@ use super::{
 };
 use crate::system::TunKind;
 
-/// A TAP or TUN device.
+/// A port on a TAP or TUN device.
 #[derive(Debug)]
 pub(super) struct TapPort {
-    device: Arc<Device>,
+    device: Arc<TapDevice>,
     /// The receiving ends, until they are handed out.
     receivers: Vec<Box<dyn Receive>>,
-    /// The queue of the next transmitter.
+    /// Number of the next transmitter's queue.
     next: u16,
 }
 
 impl TapPort {
-    /// Reads the options of a port string.
+    /// Checks the options of a port string.
     pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
-        Options::read(spec.options()).map(drop)
+        TapOptions::read(spec.options()).map(drop)
     }
 
-    /// Opens the device that a port string of kind `tap` or `tun` names.
+    /// Opens the device named by a port string of kind `tap` or `tun`.
     pub(super) fn open(spec: &PortSpec) -> Result<Self, PortError> {
-        let options = Options::read(spec.options())?;
+        let options = TapOptions::read(spec.options())?;
         let mode = if spec.kind() == PortKind::Tun { TunKind::Tun } else { TunKind::Tap };
-        // Before a device is made that may stay.
+        // Allocated before the device is created, since that may be persistent.
         let slots = slots(options.queues).map_err(|error| {
             PortError::system(spec.name(), "taking memory for what is received", error)
         })?;
-        let device = Arc::new(Device::open(spec.name(), mode, spec.device(), &options)?);
+        let device = Arc::new(TapDevice::open(spec.name(), mode, spec.device(), &options)?);
         let receiver =
             |(queue, slots)| Box::new(TapReceiver::new(Arc::clone(&device), queue, slots)) as _;
         let receivers = (0..).zip(slots).map(receiver).collect();
@@ -86,13 +85,13 @@ impl TapPort {
     }
 }
 
-/// What so many queues receive into.
-fn slots(queues: u16) -> io::Result<Vec<Slots>> {
-    let slots: Option<Vec<Slots>> = (0..queues).map(|_| Slots::try_new(queues)).collect();
+/// Allocates the receive memory of `queues` queues.
+fn slots(queues: u16) -> io::Result<Vec<TapSlots>> {
+    let slots: Option<Vec<TapSlots>> = (0..queues).map(|_| TapSlots::try_new(queues)).collect();
     slots.ok_or_else(|| {
         let says = format!(
             "there are no {} MiB for {queues} queues: fewer by queues=N",
-            Slots::bytes(queues) >> 20
+            TapSlots::bytes(queues) >> 20
         );
         io::Error::new(io::ErrorKind::OutOfMemory, says)
     })
@@ -114,7 +113,7 @@ impl Port for TapPort {
         Capabilities {
             features,
             gso,
-            // One is for the virtio header.
+            // One slice is the virtio header.
             max_slices: MAX_SLICES - 1,
         }
     }

@@ -1,4 +1,4 @@
-//! What the host may hand to a TAP or TUN port undone: the bits of `TUNSETOFFLOAD`
+//! Offloads that the host leaves to a TAP or TUN port: the bits of `TUNSETOFFLOAD`
 //! (`drivers/net/tun.c`, `set_offload`).
 
 use std::fmt;
@@ -9,7 +9,7 @@ use crate::system::{TUN_F_UDP_TUNNEL_GSO as TUNNEL, TUN_F_UDP_TUNNEL_GSO_CSUM as
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct HostOffloads(u32);
 
-/// Names in port strings. The kernel takes USO for both IP versions or for none.
+/// Names in port strings. The kernel accepts USO only for both IP versions together.
 const NAMES: [(&str, u32); 7] = [
     ("csum", libc::TUN_F_CSUM),
     ("tso4", libc::TUN_F_TSO4),
@@ -20,7 +20,7 @@ const NAMES: [(&str, u32); 7] = [
     ("tunnel-csum", TUNNEL_CHECKSUM),
 ];
 
-/// Each needs one of the second: without, the kernel refuses it.
+/// Dependencies: the kernel refuses the first bits without at least one of the second.
 const NEEDS: [(u32, u32); 6] = [
     (libc::TUN_F_TSO4, libc::TUN_F_CSUM),
     (libc::TUN_F_TSO6, libc::TUN_F_CSUM),
@@ -31,24 +31,24 @@ const NEEDS: [(u32, u32); 6] = [
 ];
 
 impl HostOffloads {
-    /// Every packet finished: cut, and with its checksums.
+    /// No offload: the host segments every packet and completes its checksums.
     pub(super) const NONE: HostOffloads = HostOffloads(0);
 
     const TCP: HostOffloads =
         HostOffloads(libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN);
 
-    /// With UDP segmentation, of Linux 6.2.
+    /// TCP and UDP segmentation, since Linux 6.2.
     const UDP: HostOffloads = HostOffloads(Self::TCP.0 | libc::TUN_F_USO4 | libc::TUN_F_USO6);
 
     const ALL: HostOffloads = HostOffloads(Self::UDP.0 | TUNNEL | TUNNEL_CHECKSUM);
 
-    /// From the most to the least, as kernels came to know them.
+    /// The sets supported by kernel versions, from the newest to the oldest.
     pub(super) const LADDER: [HostOffloads; 4] = [Self::ALL, Self::UDP, Self::TCP, Self::NONE];
 
-    /// Reads the value of the option: `on` (`None`: as many as there are), `off`, or names with
-    /// commas between.
+    /// Parses the option's value: `on` (`None`, meaning all that the kernel supports), `off`, or a
+    /// comma-separated list of names.
     ///
-    /// The error says what the option takes.
+    /// The error is a phrase with the accepted values.
     pub(super) fn parse(value: &str) -> Result<Option<HostOffloads>, String> {
         match value {
             "on" => return Ok(None),
@@ -72,32 +72,32 @@ impl HostOffloads {
         }
     }
 
-    /// As the system call takes them.
+    /// Returns the bits for the system call.
     pub(super) const fn bits(self) -> u32 {
         self.0
     }
 
-    /// Are all of these in the set?
+    /// Returns whether the set contains all of `others`.
     pub(super) const fn contain(self, others: HostOffloads) -> bool {
         self.0 & others.0 == others.0
     }
 
-    /// Those of `self` that `others` lacks.
+    /// Returns the offloads of `self` that `others` lacks.
     pub(super) const fn beyond(self, others: HostOffloads) -> HostOffloads {
         HostOffloads(self.0 & !others.0)
     }
 
-    /// Super-packets in UDP tunnels are among them.
+    /// Returns whether super-packets in UDP tunnels are included.
     pub(super) const fn has_tunnels(self) -> bool {
         self.0 & TUNNEL != 0
     }
 
-    /// Those that a header without the places for tunnels can describe.
+    /// Returns the offloads that a header without tunnel fields can describe.
     pub(super) const fn without_tunnels(self) -> HostOffloads {
         HostOffloads(self.0 & !(TUNNEL | TUNNEL_CHECKSUM))
     }
 
-    /// UDP super-packets are among them.
+    /// Returns whether UDP super-packets are included.
     pub(super) const fn has_udp(self) -> bool {
         self.0 & libc::TUN_F_USO4 != 0
     }

@@ -5,29 +5,30 @@ use superpacket::virtio::{ByteOrder, Format};
 use super::offload::HostOffloads;
 use crate::{SpecError, SpecOptions};
 
-/// The most queues that a device has (`MAX_TAP_QUEUES`).
+/// Maximum number of queues per device (the kernel's `MAX_TAP_QUEUES`).
 const MAX_QUEUES: u16 = 256;
 
-/// What a port string asks for.
+/// The parsed options of a port string.
 #[derive(Debug)]
-pub(super) struct Options {
-    /// Queues, 1 to 256.
+pub(super) struct TapOptions {
+    /// Number of queues, 1 to 256.
     pub(super) queues: u16,
-    /// Does the device stay when the port is closed? `None`: as it is; a new one does not.
+    /// Whether the device remains when the port is closed. `None` keeps the setting; a new device
+    /// does not remain.
     pub(super) persist: Option<bool>,
-    /// The longest IP packet in bytes; `None`: as it is.
+    /// Maximum length of an IP packet in bytes; `None` keeps the setting.
     pub(super) mtu: Option<u32>,
-    /// Switch the interface on? `None`: if this port makes it.
+    /// Whether to set the interface up; `None` does so only for a new device.
     pub(super) up: Option<bool>,
-    /// What the host may leave undone; `None`: all that the kernel knows.
+    /// Offloads that the host leaves to the port; `None` for all that the kernel supports.
     pub(super) offloads: Option<HostOffloads>,
-    /// The header before each packet; `None`: the longest that is of use.
+    /// The header before each packet; `None` for the longest useful one.
     pub(super) header: Option<Format>,
-    /// Its byte order; `None`: the machine's own.
+    /// Byte order of the header; `None` for the machine's order.
     pub(super) order: Option<ByteOrder>,
 }
 
-impl Options {
+impl TapOptions {
     pub(super) fn read(options: &SpecOptions) -> Result<Self, SpecError> {
         options.only(&["queues", "persist", "mtu", "up", "offload", "header", "endian"])?;
         let switch = |key: &str| match options.get(key) {
@@ -59,7 +60,7 @@ impl Options {
             Some("big") => Some(ByteOrder::Big),
             Some(_) => return Err(options.wrong("endian", "takes native, little or big")),
         };
-        Ok(Options {
+        Ok(TapOptions {
             queues,
             persist: switch("persist")?,
             mtu,
@@ -76,8 +77,8 @@ mod tests {
     use super::*;
     use crate::PortSpec;
 
-    fn read(text: &str) -> Result<Options, SpecError> {
-        Options::read(text.parse::<PortSpec>().expect("well formed").options())
+    fn read(text: &str) -> Result<TapOptions, SpecError> {
+        TapOptions::read(text.parse::<PortSpec>().expect("well formed").options())
     }
 
     #[test]

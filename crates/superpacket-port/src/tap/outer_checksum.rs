@@ -1,30 +1,30 @@
-//! The first bytes of a super-packet in a tunnel, with the outer UDP checksum that Linux needs
+//! The start of a super-packet in a tunnel, with the outer UDP checksum that Linux requires
 //! ([`Header::outer_checksum`]).
 
 use superpacket::packet::Layer;
 use superpacket::virtio::Header;
 use superpacket::wire::MAX_HEADER;
 
-/// The first bytes of a frame, up to its outer UDP checksum, which is another.
+/// The first bytes of a frame, up to and including its changed outer UDP checksum.
 #[derive(Debug)]
-pub(super) struct Front {
+pub(super) struct FrameStart {
     bytes: [u8; MAX_HEADER],
     length: usize,
 }
 
-impl Front {
-    /// Makes the first bytes of a frame of `length` bytes that begins with `head`; `None` where the
-    /// frame goes as it is.
+impl FrameStart {
+    /// Returns the changed first bytes of a frame of `length` bytes that begins with `head`; `None`
+    /// if the frame needs no change.
     pub(super) fn of(
         described: &Header,
         head: &[u8],
         length: usize,
         layer: Layer,
-    ) -> Option<Front> {
+    ) -> Option<FrameStart> {
         let head = &head[..head.len().min(MAX_HEADER)];
         let (place, value) = described.outer_checksum(head, length, layer)?;
         let end = place + 2;
-        let mut front = Front { bytes: [0; MAX_HEADER], length: end };
+        let mut front = FrameStart { bytes: [0; MAX_HEADER], length: end };
         front.bytes.get_mut(..end)?.copy_from_slice(head.get(..end)?);
         front.bytes[place..end].copy_from_slice(&value.to_be_bytes());
         Some(front)
@@ -45,7 +45,7 @@ mod tests {
 
     use super::*;
 
-    fn front(frame: &Frame) -> (Vec<u8>, Option<Front>) {
+    fn front(frame: &Frame) -> (Vec<u8>, Option<FrameStart>) {
         let bytes = frame.to_bytes();
         let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(100).expect("not 0"));
         let checksum = RxChecksum::Partial { start: frame.offsets().transport as u16, offset: 16 };
@@ -53,7 +53,7 @@ mod tests {
         let header =
             Header::describe(&offload, Format::Tunnel, &bytes, bytes.len(), Layer::Ethernet)
                 .expect("virtio can say it");
-        let front = Front::of(&header, &bytes, bytes.len(), Layer::Ethernet);
+        let front = FrameStart::of(&header, &bytes, bytes.len(), Layer::Ethernet);
         (bytes, front)
     }
 

@@ -1,11 +1,9 @@
-//! The receiving end: one `read` a packet.
+//! The receiving end, which makes one `read` call per packet.
 //!
-//! Every packet is read into a slot that holds the largest. A small one is copied from there, where
-//! it lies in the first-level cache, into a slot of its own: so 512 small packets take a megabyte
-//! instead of 35, and the large slot serves again at once. Measured with 480 packets in the queue,
-//! lower quartiles in nanoseconds a packet: 60 bytes 469 this way, 482 with a large slot for each,
-//! 558 with `readv` into a small and a large slot, because the kernel must fetch two descriptions;
-//! 1,400 bytes 562, 546 and 612; 56,000 bytes 2,200, 2,200 and 2,300.
+//! Every packet is read into a slot large enough for any packet. A small packet is then copied,
+//! from the L1 cache, into a small slot. So 512 small packets occupy 1 MB instead of 35, and the
+//! large slot is reused at once. Calling `readv` with a small and a large slot would be slower,
+//! since the kernel must read two descriptors.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -14,50 +12,55 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 use superpacket::packet::RxPacket;
 
+<<<<<<< HEAD:crates/superpacket-port/src/tap/receive.rs
 use super::device::Device;
 use crate::{Buffer, POLL_LIMIT, Pool, PortError, Receive};
+=======
+use super::device::TapDevice;
+use crate::{Buffer, POLL_LIMIT, Pool, PortError, Receive};
+>>>>>>> w/io:crates/superpacket-port/src/port/tap/receive.rs
 
-/// Bytes of a slot for the largest packet: an IP packet of 65,535 bytes (a TUN or TAP device takes
-/// no larger ones: `tso_max_size` is 65,536), an Ethernet header with two tags, a virtio header,
-/// and one byte by which a packet that is too long would show.
+/// Size in bytes of a slot for the largest packet: an IP packet of 65,535 bytes (`tso_max_size` of
+/// TUN and TAP devices is 65,536), an Ethernet header with two tags, a virtio header, and one byte
+/// that reveals longer packets.
 const LARGE_SLOT: usize = 68 * 1024;
 
-/// Slots for large packets, of a queue that is one of few: what a poll can take of super-packets,
+/// Number of large slots per queue, if there are few queues: enough for one poll of super-packets,
 /// 4 MB.
 const LARGE_SLOTS: usize = 64;
 
-/// Bytes of a slot for small packets: a frame of 1,500 bytes with its header. An odd number of
-/// cache lines, so that packets do not all fall into the same sets of a cache.
+/// Size in bytes of a slot for small packets: a frame with 1,500 bytes of payload. An odd number of
+/// cache lines, so that packets spread over the cache's sets.
 const SMALL_SLOT: usize = 33 * 64;
 
-/// Slots for small packets, of a queue that is one of few: two polls' worth.
+/// Number of small slots per queue, if there are few queues: two polls of packets.
 const SMALL_SLOTS: usize = 2 * POLL_LIMIT;
 
-/// So many queues of a port have all these slots each. More have as many together, but each has a
-/// quarter of them at least.
+/// Number of queues up to which each has all its slots. More queues share the same total, but each
+/// has at least a quarter.
 const FEW_QUEUES: usize = 32;
 
-/// How many of so many slots each of so many queues has.
+/// Returns the number of slots per queue.
 fn share(slots: usize, queues: u16) -> usize {
     (slots * FEW_QUEUES / usize::from(queues).max(1)).clamp(slots / 4, slots)
 }
 
-/// What a queue receives into.
+/// The receive memory of one queue.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(super) struct TapSlots {
     small: Pool,
     large: Pool,
 }
 
-impl Slots {
-    /// The slots of one of so many queues; `None` if there is no memory for them. They need it
-    /// when they are used first.
+impl TapSlots {
+    /// Allocates the memory of one of `queues` queues; `None` if there is not enough. Slots occupy
+    /// memory from their first use on.
     pub(super) fn try_new(queues: u16) -> Option<Self> {
         let small = Pool::try_new(share(SMALL_SLOTS, queues), SMALL_SLOT)?;
-        Some(Slots { small, large: Pool::try_new(share(LARGE_SLOTS, queues), LARGE_SLOT)? })
+        Some(TapSlots { small, large: Pool::try_new(share(LARGE_SLOTS, queues), LARGE_SLOT)? })
     }
 
-    /// Bytes of the slots of so many queues together.
+    /// Returns the total size of the memory of `queues` queues in bytes.
     pub(super) fn bytes(queues: u16) -> usize {
         usize::from(queues)
             * (share(SMALL_SLOTS, queues) * SMALL_SLOT + share(LARGE_SLOTS, queues) * LARGE_SLOT)
@@ -67,14 +70,14 @@ impl Slots {
 /// The receiving end of a queue.
 #[derive(Debug)]
 pub(super) struct TapReceiver {
-    device: Arc<Device>,
+    device: Arc<TapDevice>,
     queue: u16,
     small: Pool,
     large: Pool,
 }
 
 impl TapReceiver {
-    pub(super) fn new(device: Arc<Device>, queue: u16, slots: Slots) -> Self {
+    pub(super) fn new(device: Arc<TapDevice>, queue: u16, slots: TapSlots) -> Self {
         TapReceiver { device, queue, small: slots.small, large: slots.large }
     }
 
@@ -82,8 +85,8 @@ impl TapReceiver {
         self.device.counters.rx_errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The packet of which `length` bytes, header included, lie in the large slot; the second value
-    /// says whether it keeps that slot.
+    /// Returns the packet whose `length` bytes, header included, lie in the large slot, and whether
+    /// it keeps that slot.
     fn packet(
         &mut self,
         large: usize,
@@ -124,7 +127,7 @@ impl Receive for TapReceiver {
         packets: &mut Vec<RxPacket<Buffer>>,
         limit: usize,
     ) -> Result<usize, PortError> {
-        // From the first slots on: what came back is in the cache.
+        // Starts at the first slots: recently returned ones are in the cache.
         self.small.rewind();
         self.large.rewind();
         let time = monotonic_nanoseconds();
@@ -184,7 +187,7 @@ mod tests {
         let slots = [1, 32, 33, 64, 128, 256]
             .map(|queues| (share(SMALL_SLOTS, queues), share(LARGE_SLOTS, queues)));
         assert_eq!(slots, [(1024, 64), (1024, 64), (992, 62), (512, 32), (256, 16), (256, 16)]);
-        let mebibytes = [1, 32, 64, 128, 256].map(|queues| Slots::bytes(queues) >> 20);
+        let mebibytes = [1, 32, 64, 128, 256].map(|queues| TapSlots::bytes(queues) >> 20);
         assert_eq!(mebibytes, [6, 202, 202, 202, 404]);
     }
 }

@@ -1,4 +1,5 @@
-//! The sending end: one `writev` a frame, of a virtio header and the frame's slices.
+//! The sending end, which makes one `writev` call per frame: the virtio header and the frame's
+//! slices.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -8,29 +9,35 @@ use rustix::io::Errno;
 use superpacket::virtio::{Format, Header, Offload, VirtioError};
 use superpacket::wire::MAX_HEADER;
 
+<<<<<<< HEAD:crates/superpacket-port/src/tap/transmit.rs
 use super::device::Device;
 use super::outer_checksum::Front;
 use crate::{LinkState, Outgoing, Progress, Stop, Transmit, TxBatch, TxFrame};
+=======
+use super::device::TapDevice;
+use super::outer_checksum::FrameStart;
+use crate::{LinkState, Outgoing, Progress, Stop, Transmit, TxBatch, TxFrame};
+>>>>>>> w/io:crates/superpacket-port/src/port/tap/transmit.rs
 
-/// Slices of a frame that need no memory but the stack: a super-packet of 64 KB that was merged
-/// from frames of 1,500 bytes has 46.
+/// Number of slices that are kept on the stack. A super-packet of 64 KB merged from frames of 1,500
+/// bytes has 46.
 const INLINE: usize = 64;
 
-/// An end to send through. Any number may write to one queue; packets of a flow come back through
-/// the queue that they were written to.
+/// A sending end. Any number may write to one queue. The kernel returns a flow's packets through
+/// the queue that the flow was written to.
 #[derive(Debug)]
 pub(super) struct TapTransmitter {
-    device: Arc<Device>,
+    device: Arc<TapDevice>,
     queue: u16,
 }
 
 impl TapTransmitter {
-    pub(super) const fn new(device: Arc<Device>, queue: u16) -> Self {
+    pub(super) const fn new(device: Arc<TapDevice>, queue: u16) -> Self {
         TapTransmitter { device, queue }
     }
 
     fn send(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> Result<(), Stop> {
-        // A plain frame has a header of zeros.
+        // The header of a plain frame consists of zeros.
         let mut header = [0; Format::LONGEST];
         let mut front = None;
         if !frame.is_plain() {
@@ -68,14 +75,15 @@ impl TapTransmitter {
         result.map_err(|error| self.stop(frame, error))
     }
 
-    /// Writes the frame's header; of a frame that cannot go as it is, its front is returned.
+    /// Writes the frame's virtio header. If the frame's start must be changed, returns the new
+    /// start.
     fn describe(
         &self,
         outgoing: &Outgoing,
         batch: &TxBatch,
         frame: &TxFrame,
         header: &mut [u8],
-    ) -> Result<Option<Front>, VirtioError> {
+    ) -> Result<Option<FrameStart>, VirtioError> {
         let offload = Offload::new(frame.checksum, frame.gso);
         let mut scratch = [0; MAX_HEADER];
         let head = batch.head(outgoing, frame, &mut scratch);
@@ -87,12 +95,12 @@ impl TapTransmitter {
             frame.layer,
         )?;
         described.write(header, self.device.format, self.device.order)?;
-        Ok(Front::of(&described, head, frame.length as usize, frame.layer))
+        Ok(FrameStart::of(&described, head, frame.length as usize, frame.layer))
     }
 
     #[inline]
     fn write(&self, slices: &[IoSlice<'_>]) -> Result<(), Errno> {
-        // A packet is taken whole or not at all.
+        // The kernel takes a packet completely or not at all.
         rustix::io::retry_on_intr(|| rustix::io::writev(self.device.queue(self.queue), slices))
             .map(drop)
     }
@@ -107,7 +115,7 @@ impl TapTransmitter {
             }
             Errno::BADFD | Errno::NODEV | Errno::NXIO => Stop::Gone(self.device.gone()),
             Errno::NETDOWN => Stop::Down,
-            // What the kernel says for an interface that is down, too.
+            // The kernel also returns EIO if the interface is down.
             Errno::IO if self.device.state().link != LinkState::Up => Stop::Down,
             Errno::MSGSIZE => Stop::TooLong,
             Errno::INVAL | Errno::IO | Errno::OPNOTSUPP if !frame.is_plain() => {

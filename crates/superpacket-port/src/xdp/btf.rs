@@ -1,34 +1,34 @@
-//! Functions of the kernel that programs may call, found by name in its own description of its
-//! types (BTF).
+//! Kernel functions callable from BPF programs (kfuncs), found by name in the kernel's type
+//! information (BTF).
 
 use std::{fs, io};
 
-/// Where the kernel describes its types (`CONFIG_DEBUG_INFO_BTF`).
-const KERNEL: &str = "/sys/kernel/btf/vmlinux";
+/// File with the kernel's type information (`CONFIG_DEBUG_INFO_BTF`).
+const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// The first two bytes of such a description.
+/// The first two bytes of BTF data.
 const MAGIC: u16 = 0xeb9f;
 
 // Kinds of types (`linux/btf.h`).
 const KIND_FUNC: u32 = 12;
 
-/// The number by which programs call the kernel's function `name`.
+/// Returns the number by which programs call the kernel function `name`.
 ///
 /// # Errors
-/// Without a description, with one that cannot be read, or without such a function; in words that
-/// name it.
+/// If the BTF data is missing or unreadable, or lacks the function. The message names the file.
 pub(super) fn kernel_function(name: &str) -> io::Result<i32> {
-    let said = |kind, what: &str| io::Error::new(kind, format!("{KERNEL}: {what}"));
-    let bytes = fs::read(KERNEL).map_err(|error| said(error.kind(), &error.to_string()))?;
+    let failure = |kind, what: &str| io::Error::new(kind, format!("{KERNEL_BTF}: {what}"));
+    let bytes = fs::read(KERNEL_BTF).map_err(|error| failure(error.kind(), &error.to_string()))?;
     let number = function(&bytes, name).ok_or_else(|| {
-        said(io::ErrorKind::InvalidData, "not a description of types that is known")
+        failure(io::ErrorKind::InvalidData, "not valid BTF, or of an unknown version")
     })?;
-    number
-        .ok_or_else(|| said(io::ErrorKind::NotFound, &format!("the kernel has no function {name}")))
+    number.ok_or_else(|| {
+        failure(io::ErrorKind::NotFound, &format!("the kernel has no function {name}"))
+    })
 }
 
-/// The number of the function `name`: `Some(None)` if there is none, `None` if the bytes are no
-/// BTF, or have kinds of types that are not known.
+/// Returns the number of the function `name`, or `Some(None)` if it does not exist. `None` means
+/// that the bytes are not BTF, or contain unknown kinds of types.
 fn function(bytes: &[u8], name: &str) -> Option<Option<i32>> {
     let word =
         |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?));
@@ -36,8 +36,8 @@ fn function(bytes: &[u8], name: &str) -> Option<Option<i32>> {
     if magic != MAGIC {
         return None;
     }
-    // `struct btf_header`: magic, version, flags, its length, then where types and strings lie
-    // behind it.
+    // `struct btf_header`: magic, version, flags, header length, then the positions of types and
+    // strings after the header.
     let [header, types, types_length, strings, strings_length] = [4, 8, 12, 16, 20].map(word);
     let section = |offset: Option<u32>, length: Option<u32>| {
         let start = (header? as usize).checked_add(offset? as usize)?;
@@ -45,23 +45,23 @@ fn function(bytes: &[u8], name: &str) -> Option<Option<i32>> {
     };
     let strings = section(strings, strings_length)?;
     let mut types = section(types, types_length)?;
-    // Number 0 is `void`, which is not described.
+    // Number 0 is `void`, which has no entry.
     for number in 1.. {
         let Some((description, rest)) = types.split_first_chunk::<12>() else { break };
-        // `struct btf_type`: where its name lies, kind and count, and a size or a type.
+        // `struct btf_type`: offset of the name, kind and count, and a size or type.
         let [a, b, c, d, e, f, g, h, ..] = *description;
         let (name_offset, info) =
             (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
         let (kind, count) = (info >> 24 & 0x1f, info as usize & 0xffff);
         let more = match kind {
             // Pointers, forward declarations, `typedef`, `volatile`, `const`, `restrict`,
-            // functions, floating-point numbers, tags of types.
+            // functions, floating-point numbers, type tags.
             2 | 7..=12 | 16 | 18 => 0,
-            // Integers, variables, tags of declarations.
+            // Integers, variables, declaration tags.
             1 | 14 | 17 => 4,
             // Arrays.
             3 => 12,
-            // Structures, unions, sections of data, enumerations of 64 bits.
+            // Structures, unions, data sections, 64-bit enumerations.
             4 | 5 | 15 | 19 => 12 * count,
             // Enumerations, prototypes.
             6 | 13 => 8 * count,
@@ -80,8 +80,8 @@ fn function(bytes: &[u8], name: &str) -> Option<Option<i32>> {
 mod tests {
     use super::*;
 
-    /// A description of an integer, a structure with a member, and two functions whose names begin
-    /// alike.
+    /// BTF data with an integer, a structure with one member, and two functions whose names have a
+    /// common prefix.
     fn description() -> Vec<u8> {
         let strings = b"\0int\0pair\0first\0hash_all\0hash\0";
         let at = |name: &str| {

@@ -1,32 +1,33 @@
-//! What a queue counts itself.
+//! The counters that a queue maintains itself.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters that one thread at a time changes.
+/// The counters of a queue. Only one thread at a time changes a counter.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
-    /// Frames left out because their descriptors made no sense.
+pub(super) struct XdpCounts {
+    /// Frames skipped because their descriptors were invalid.
     pub(super) malformed: AtomicU64,
-    /// Frames sent from the chunks that they were received in.
+    /// Frames sent from the chunks in which they were received.
     pub(super) sent_in_place: AtomicU64,
-    /// Frames sent from chunks that they were copied to.
+    /// Frames copied to other chunks and sent from there.
     pub(super) sent_by_copy: AtomicU64,
-    /// Frames sent from both: what was received from its chunks, the rest copied.
+    /// Frames sent from both: received bytes from their chunks, the rest from copies.
     pub(super) sent_gathered: AtomicU64,
-    /// Bytes that were copied to chunks.
+    /// Bytes copied to chunks.
     pub(super) bytes_copied: AtomicU64,
-    /// Times that a frame found no room, or that the device dropped one because its queue was full.
+    /// Number of times that a frame found no room, or that the device dropped one because its queue
+    /// was full.
     pub(super) tx_full: AtomicU64,
-    /// Frames refused because something was left to the device that it cannot do.
+    /// Frames refused because they need an offload that the port lacks.
     pub(super) tx_refused: AtomicU64,
-    /// System calls that made the kernel look at the TX ring.
+    /// System calls that made the kernel process the TX ring.
     pub(super) tx_wakeups: AtomicU64,
-    /// System calls that made the kernel look at the fill ring.
+    /// System calls that made the kernel process the fill ring.
     pub(super) rx_wakeups: AtomicU64,
 }
 
-impl Counts {
-    /// Adds to one of them.
+impl XdpCounts {
+    /// Adds `count` to a counter.
     pub(super) fn add(counter: &AtomicU64, count: u64) {
         counter.fetch_add(count, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The two ends of a port that its users have: what receives by a queue, and what sends.
+//! The receiving and sending ends of a port's queues, as used by the port's owner.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -10,32 +10,41 @@ use rustix::time::{ClockId, clock_gettime};
 use superpacket::packet::RxPacket;
 use superpacket::wire::ethernet;
 
+<<<<<<< HEAD:crates/superpacket-port/src/xdp/ends.rs
 use super::counts::Counts;
 use super::queue::Queue;
 use super::shared::Shared;
 use crate::{Buffer, Outgoing, PortError, Progress, Receive, Stop, Transmit, TxBatch, TxFrame};
+=======
+use super::counts::XdpCounts;
+use super::queue::XdpQueue;
+use super::shared::XdpShared;
+use crate::{
+    Buffer, Outgoing, PortError, Progress, Receive, Stop, Transmit, TxBatch, TxFrame,
+};
+>>>>>>> w/io:crates/superpacket-port/src/port/xdp/ends.rs
 
-/// How often a look at an empty ring asks the kernel whether the interface is still up, in
-/// nanoseconds.
-const INTERVAL: i64 = 10_000_000;
+/// Interval at which polls of an empty ring check that the interface is up, in nanoseconds.
+const STATE_CHECK_INTERVAL: i64 = 10_000_000;
 
 /// The receiving end of a queue.
 #[derive(Debug)]
-pub(super) struct Receiver {
-    queue: Arc<Queue>,
-    shared: Arc<Shared>,
-    /// When the kernel was last asked for the interface's state, in nanoseconds.
-    asked: i64,
-    /// The interface was down then.
+pub(super) struct XdpReceiver {
+    queue: Arc<XdpQueue>,
+    shared: Arc<XdpShared>,
+    /// Time of the last check of the interface's state, in nanoseconds.
+    last_check: i64,
+    /// Whether the interface was down at that check.
     is_down: bool,
 }
 
-impl Receiver {
-    pub(super) const fn new(shared: Arc<Shared>, queue: Arc<Queue>) -> Self {
-        Receiver { queue, shared, asked: 0, is_down: false }
+impl XdpReceiver {
+    pub(super) const fn new(shared: Arc<XdpShared>, queue: Arc<XdpQueue>) -> Self {
+        XdpReceiver { queue, shared, last_check: 0, is_down: false }
     }
 
-    /// What is left to do when no frame is there.
+    /// Does the work that is due when no frame is available: refills the fill ring, and checks the
+    /// interface.
     fn idle(&mut self) -> Result<(), PortError> {
         let needs_wakeup = {
             let mut half = self.queue.receive();
@@ -47,11 +56,11 @@ impl Receiver {
         if !(needs_wakeup
             || self.is_down
             || self.shared.facts.busy_poll
-            || now.wrapping_sub(self.asked) >= INTERVAL)
+            || now.wrapping_sub(self.last_check) >= STATE_CHECK_INTERVAL)
         {
             return Ok(());
         }
-        self.asked = now;
+        self.last_check = now;
         let port = || self.shared.facts.name.clone();
         self.is_down = false;
         match wake(&self.queue) {
@@ -60,13 +69,13 @@ impl Receiver {
                 Err(PortError::Down { port: port() })
             }
             Err(Errno::NXIO | Errno::NODEV) => Err(PortError::Gone { port: port() }),
-            // Anything else would be said again where it matters.
+            // Other errors will occur again where they matter.
             _ => Ok(()),
         }
     }
 }
 
-impl Receive for Receiver {
+impl Receive for XdpReceiver {
     fn poll(
         &mut self,
         packets: &mut Vec<RxPacket<Buffer>>,
@@ -95,11 +104,11 @@ impl Receive for Receiver {
         let needs_wakeup = half.needs_wakeup();
         drop(half);
         if needs_wakeup {
-            // The next look at an empty ring says what is wrong.
+            // The next poll of an empty ring reports errors.
             let _ = wake(&self.queue);
         }
         if self.shared.facts.stalled.load(Ordering::Relaxed) {
-            // Frames are left in a TX ring: whoever put them there may have nothing more to send.
+            // Frames are left in a TX ring, and their sender may have nothing more to send.
             self.shared.resume();
         }
     }
@@ -113,43 +122,43 @@ impl Receive for Receiver {
     }
 }
 
-/// Makes the kernel look at the fill ring, and, where it polls busily, at the device.
-fn wake(queue: &Queue) -> Result<(), Errno> {
-    Counts::add(&queue.counts.rx_wakeups, 1);
+/// Makes the kernel process the fill ring and, with busy polling, the device.
+fn wake(queue: &XdpQueue) -> Result<(), Errno> {
+    XdpCounts::add(&queue.counts.rx_wakeups, 1);
     rustix::net::recv(queue.socket(), &mut [0u8; 0][..], RecvFlags::DONTWAIT).map(drop)
 }
 
 /// The sending end of a port, through one of its queues.
 #[derive(Debug)]
-pub(super) struct Sender {
-    queue: Arc<Queue>,
-    /// Its place among the port's queues.
+pub(super) struct XdpSender {
+    queue: Arc<XdpQueue>,
+    /// Index of the queue within the port.
     place: u16,
-    shared: Arc<Shared>,
+    shared: Arc<XdpShared>,
 }
 
-impl Sender {
-    pub(super) const fn new(shared: Arc<Shared>, queue: Arc<Queue>, place: u16) -> Self {
-        Sender { queue, place, shared }
+impl XdpSender {
+    pub(super) const fn new(shared: Arc<XdpShared>, queue: Arc<XdpQueue>, place: u16) -> Self {
+        XdpSender { queue, place, shared }
     }
 
-    /// Why a frame cannot be sent whatever the ring's state.
+    /// Returns the reason why a frame can never be sent, whatever the ring's state.
     fn unfit(&self, frame: &TxFrame, longest: usize) -> Option<Stop> {
         if !frame.is_plain() {
-            Counts::add(&self.queue.counts.tx_refused, 1);
+            XdpCounts::add(&self.queue.counts.tx_refused, 1);
             return Some(Stop::Offload(Errno::INVAL.into()));
         }
         let length = frame.length as usize;
         if length < ethernet::HEADER_LENGTH {
             return Some(Stop::Refused(Errno::INVAL.into()));
         }
-        // The kernel does not compare what comes from AF_XDP with the MTU: the other end or the
-        // wire would drop it in silence.
+        // The kernel does not check frames from AF_XDP against the MTU: the other end or the wire
+        // would silently drop them.
         (length > longest || !self.shared.fits(length)).then_some(Stop::TooLong)
     }
 }
 
-impl Transmit for Sender {
+impl Transmit for XdpSender {
     fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
         let (queue, shared) = (&*self.queue, &*self.shared);
         let mut half = queue.send();
@@ -163,7 +172,7 @@ impl Transmit for Sender {
         let longest = half.longest();
         for (sent, frame) in frames.iter().enumerate() {
             if let Some(stop) = self.unfit(frame, longest) {
-                // What is wrong with the interface, the next call says.
+                // The next call reports errors of the interface.
                 half.kick(queue.socket(), &queue.counts, &shared.facts);
                 return Progress { sent, stopped: Some(stop) };
             }
@@ -175,7 +184,7 @@ impl Transmit for Sender {
             }
             half.reap();
             if !half.push(outgoing, batch, frame, &queue.counts) {
-                Counts::add(&queue.counts.tx_full, 1);
+                XdpCounts::add(&queue.counts.tx_full, 1);
                 return Progress { sent, stopped: Some(Stop::Full) };
             }
         }

@@ -1,20 +1,20 @@
-//! What is known of an AF_XDP port once it is open, and what its queues tell each other.
+//! Properties of an open AF_XDP port, and a flag shared by its queues.
 
 use std::sync::atomic::AtomicBool;
 
-/// What the halves of its queues look at.
+/// The properties of a port that its queues use.
 #[derive(Debug)]
-pub(super) struct Facts {
+pub(super) struct PortFacts {
     /// The port's name.
     pub(super) name: String,
-    /// Unfinished checksums are looked for.
+    /// Whether incomplete checksums are detected.
     pub(super) detect: bool,
-    /// The program puts the flow hash before frames.
+    /// Whether the program stores the flow hash before frames.
     pub(super) hash: bool,
-    /// The kernel polls the device when it is asked to.
+    /// Whether the kernel polls the device on request.
     pub(super) busy_poll: bool,
-    /// The device moves the frames.
+    /// Whether the device moves the frames itself.
     pub(super) zero_copy: bool,
-    /// Frames may be left in a TX ring.
+    /// Whether frames may be left in a TX ring.
     pub(super) stalled: AtomicBool,
 }

@@ -1,28 +1,28 @@
-//! The program, instruction by instruction.
+//! The XDP program's instructions.
 
 use crate::system::bpf::Instruction;
 
-/// In the bytes before a frame: a hash follows. Whoever reads it overwrites it, so that no frame is
-/// taken to have the hash of one before.
+/// Marks that a hash follows, in the bytes before a frame. Its reader overwrites it, so that no
+/// later frame inherits the hash.
 pub(super) const MARK: u32 = 0x5350_4858;
 
-/// Bytes that the program puts before a frame: the mark and the hash, 4 bytes each in the machine's
-/// byte order; a hash of 0 is none.
+/// Bytes that the program stores before a frame: the mark and the hash, 4 bytes each in the
+/// machine's byte order. A hash of 0 means none.
 pub(super) const METADATA: usize = 8;
 
-/// What to do with a frame that no socket waits for: the interface's own stack gets it.
+/// The action for frames without a socket: the interface's own network stack receives them.
 const XDP_PASS: i32 = 2;
 
-// Numbers of functions for programs (`enum bpf_func_id`).
+// Numbers of BPF helper functions (`enum bpf_func_id`).
 const REDIRECT_MAP: i32 = 51;
 const ADJUST_META: i32 = 54;
 
-// Where fields lie in `struct xdp_md`.
+// Offsets of fields in `struct xdp_md`.
 const DATA: i16 = 0;
 const DATA_META: i16 = 8;
 const RX_QUEUE_INDEX: i16 = 16;
 
-// Codes of `linux/bpf_common.h` and `linux/bpf.h`.
+// Instruction codes of `linux/bpf_common.h` and `linux/bpf.h`.
 const LOAD_DOUBLE: u8 = 0x18;
 const LOAD_WORD: u8 = 0x61;
 const STORE_WORD: u8 = 0x62;
@@ -37,24 +37,23 @@ const JUMP_IF_REGISTER_GREATER: u8 = 0x2d;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 
-/// What is loaded is a map, by its descriptor.
+/// Marks a load of a map, given by its descriptor.
 const PSEUDO_MAP_FD: u8 = 1;
-/// What is called is a function of the kernel, by its number in the kernel's BTF.
+/// Marks a call of a kernel function, given by its BTF number.
 const PSEUDO_KFUNC_CALL: u8 = 2;
 
-/// `return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS);`
+/// Returns the program `return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS);`
 ///
-/// With `hash`, the number of `bpf_xdp_metadata_rx_hash`, before that: room for [`METADATA`] bytes
-/// is made before the frame, if there can be any, and filled.
+/// With `hash`, the number of `bpf_xdp_metadata_rx_hash`, the program first reserves [`METADATA`]
+/// bytes before the frame, if possible, and stores the hash there.
 pub(super) fn program(map: i32, hash: Option<i32>) -> Vec<Instruction> {
     let mut program = vec![Instruction::new(MOVE_REGISTER, 6, 1, 0, 0)];
     if let Some(function) = hash {
-        // On the stack: the hash at -4, its kind (`enum xdp_rss_hash_type`), which is not used, at
-        // -8.
+        // Stack: the hash at -4, and its unused type (`enum xdp_rss_hash_type`) at -8.
         program.extend([
             Instruction::new(MOVE, 2, 0, 0, -(METADATA as i32)),
             Instruction::new(CALL, 0, 0, 0, ADJUST_META),
-            // To the end of this part: a driver without metadata.
+            // Skips this part if the driver has no room for metadata.
             Instruction::new(JUMP_IF_NOT_EQUAL, 0, 0, 17, 0),
             Instruction::new(STORE_DOUBLE, 10, 0, -8, 0),
             Instruction::new(MOVE_REGISTER, 1, 6, 0, 0),
@@ -64,13 +63,13 @@ pub(super) fn program(map: i32, hash: Option<i32>) -> Vec<Instruction> {
             Instruction::new(ADD, 3, 0, 0, -8),
             Instruction::new(CALL, 0, PSEUDO_KFUNC_CALL, 0, function),
             Instruction::new(JUMP_IF_EQUAL, 0, 0, 1, 0),
-            // The device has none for this frame.
+            // The device has no hash for this frame.
             Instruction::new(STORE_DOUBLE, 10, 0, -8, 0),
             Instruction::new(LOAD_WORD, 1, 6, DATA_META, 0),
             Instruction::new(LOAD_WORD, 2, 6, DATA, 0),
             Instruction::new(MOVE_REGISTER, 3, 1, 0, 0),
             Instruction::new(ADD, 3, 0, 0, METADATA as i32),
-            // The verifier must see that they fit.
+            // The verifier requires this bounds check.
             Instruction::new(JUMP_IF_REGISTER_GREATER, 3, 2, 3, 0),
             Instruction::new(STORE_WORD, 1, 0, 0, MARK as i32),
             Instruction::new(LOAD_WORD, 4, 10, -4, 0),
@@ -108,8 +107,7 @@ mod tests {
         assert_eq!(hex(program(7, None)), plain);
         let hashing = program(7, Some(99));
         assert_eq!(size_of::<Instruction>(), 8);
-        // Both ways past the part that fills the metadata lead to what it has in common with the
-        // plain one.
+        // Both jumps that skip the metadata lead to the start of the plain program.
         let lands = |code: u8| {
             let at = hashing
                 .iter()

@@ -14,35 +14,35 @@
 //! | `hash` | `on`, `off`: the driver is asked for the flow hash of each frame (XDP metadata, Linux 6.3, `mode=native`) | `off` |
 //! | `promiscuous` | `on`, `off`: the device is asked for frames to all addresses | `on` |
 //!
-//! It needs `CAP_NET_ADMIN`, `CAP_NET_RAW` and `CAP_BPF` (in the machine's first user namespace: a
-//! user namespace of one's own is not enough to load an XDP program), `CAP_IPC_LOCK` or a
-//! sufficient `RLIMIT_MEMLOCK`, and Linux 5.9. No compiler, library or file is needed: the program
-//! has seven instructions, or 27 with `hash=on`. It vanishes with the port, also when the process
-//! is killed. An interface that has another XDP program is refused.
+//! The port requires `CAP_NET_ADMIN`, `CAP_NET_RAW`, `CAP_BPF`, and `CAP_IPC_LOCK` or a sufficient
+//! `RLIMIT_MEMLOCK`, in the machine's initial user namespace, since other user namespaces may not
+//! load XDP programs. It requires Linux 5.9, but no compiler, library or file: the program has
+//! seven instructions, or 27 with `hash=on`. The program disappears with the port, even if the
+//! process is killed. An interface with another XDP program is refused.
 //!
-//! All AF_XDP ports of a process with the same `frames` and `frame` share their memory, up to a
-//! limit: a frame that goes out as it came in is not copied by this process, whatever the kernel
-//! does below. The first port takes twice what its own queues need, at least for four queues, so
-//! that a second one finds room; where that is full, another port takes memory of its own.
+//! All AF_XDP ports of a process with the same `frames` and `frame` share memory, up to a limit, so
+//! this process forwards frames without copying them. The first port allocates twice its own need,
+//! and at least four queues, to leave room for a second port. When it is full, a further port
+//! allocates new memory.
 //!
-//! `RLIMIT_MEMLOCK` is charged this memory once, whatever the number of queues and ports in it
-//! (`XDP_SHARED_UMEM`): twice queues times `frames` times `frame`, 256 MiB for 16 queues. It is
-//! charged once more for each way of copying and of chunks that its ports are bound with; before
-//! Linux 5.10, or 6.7 with frames in several chunks, for each queue; and with zero copy and frames
-//! in several chunks, for each port.
+//! This memory counts towards `RLIMIT_MEMLOCK` once, for any number of queues and ports
+//! (`XDP_SHARED_UMEM`): twice queues times `frames` times `frame`, or 256 MiB for 16 queues. It
+//! counts once more for each combination of copy mode and multi-buffer mode among its ports. It
+//! counts per queue before Linux 5.10, and before 6.7 for frames in several chunks. With zero copy
+//! and frames in several chunks, it counts per port.
 //!
-//! # What AF_XDP does not carry
-//! It knows bytes, and nothing about them: neither partial checksums nor super-packets nor VLAN
-//! tags that are kept beside the frame.
+//! # Limits of AF_XDP
+//! AF_XDP transfers bytes without metadata: no partial checksums, no super-packets, and no VLAN
+//! tags kept outside the frame.
 //!
-//! - **Sending**: checksums must be whole and frames cut ([`Capabilities`] has neither
-//!   `tx-checksumming` nor `tcp-segmentation-offload`).
-//! - **Receiving on veth**: what the other end's stack left to its device arrives unfinished.
-//!   Checksums: `partial=detect` recognizes those of TCP, UDP and DCCP, or switch them off at the
-//!   other end (`ethtool -K PEER tx off`). Super-packets: with `mode=native` the kernel switches
-//!   TSO off at the other end by itself; with `mode=generic` do so by hand (`ethtool -K PEER tso
-//!   off gso off`), or they arrive as frames above the MTU, which can be sent nowhere.
-//! - **VLAN tags**: a tag that the device (or veth's other end) took out of the frame is lost.
+//! - **Sending**: checksums must be complete and frames segmented. [`Capabilities`] has neither
+//!   `tx-checksumming` nor `tcp-segmentation-offload`.
+//! - **Receiving on veth**: work that the other end's stack left to its device arrives undone.
+//!   `partial=detect` recognizes incomplete TCP, UDP and DCCP checksums; or switch them off at the
+//!   other end (`ethtool -K PEER tx off`). With `mode=native` the kernel switches TSO off at the
+//!   other end. With `mode=generic` do so yourself (`ethtool -K PEER tso off gso off`), or
+//!   super-packets arrive as frames above the MTU, which no port can send.
+//! - **VLAN tags**: a tag that the device, or veth's other end, removed from the frame is lost.
 //!   Switch that off: `ethtool -K IFACE rxvlan off`, on veth `ethtool -K PEER txvlan off`.
 
 mod btf;
@@ -73,81 +73,81 @@ use superpacket::segment::GsoSupport;
 use superpacket::wire::ipv4;
 
 use super::ethtool::has_feature;
-use super::interface::Interface;
+use super::interface::NetworkInterface;
 use super::{
     Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortSpec, PortState, Receive,
     SpecError, Transmit,
 };
-use ends::{Receiver, Sender};
-use facts::Facts;
+use ends::{XdpReceiver, XdpSender};
+use facts::PortFacts;
 use opening::Opening;
-use option::{HEADROOM, MAX_CHUNKS, Options, Switch};
-use program::Slot;
-use queue::Queue;
-use shared::{LINK_HEADER, Shared};
+use option::{AutoSwitch, HEADROOM, MAX_CHUNKS, XdpOptions};
+use program::AttachMode;
+use queue::XdpQueue;
+use shared::{LINK_HEADER, XdpShared};
 
 /// An open AF_XDP port.
 #[derive(Debug)]
 pub struct XdpPort {
-    shared: Arc<Shared>,
+    shared: Arc<XdpShared>,
     hardware_address: Option<[u8; 6]>,
     driver: String,
-    slot: Slot,
+    slot: AttachMode,
     several: bool,
     are_receivers_out: bool,
     next_sender: usize,
-    /// What each queue's socket counted, when it was asked last.
+    /// The counters of each queue's socket, when last read.
     statistics: Vec<XdpStatistics>,
 }
 
-/// What an AF_XDP port counted, and how it works, all queues together.
+/// The statistics of an AF_XDP port, summed over all queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpStatistics {
-    /// Frames that the kernel dropped: too long, or no chunk was in the fill ring (`rx_dropped`).
+    /// Frames that the kernel dropped: too long, or without a chunk in the fill ring
+    /// (`rx_dropped`).
     pub rx_dropped: u64,
     /// Frames that the kernel dropped because the RX ring was full (`rx_ring_full`).
     pub rx_ring_full: u64,
-    /// Times that the kernel found no chunk in the fill ring (`rx_fill_ring_empty_descs`).
+    /// Number of times that the kernel found the fill ring empty (`rx_fill_ring_empty_descs`).
     pub fill_ring_empty: u64,
     /// Chunks in the fill ring that the kernel refused (`rx_invalid_descs`), and received
-    /// descriptors that this port did.
+    /// descriptors that this port refused.
     pub rx_invalid: u64,
     /// Descriptors in the TX ring that the kernel refused (`tx_invalid_descs`).
     pub tx_invalid: u64,
-    /// Frames sent from the chunks that they were received in.
+    /// Frames sent from the chunks in which they were received.
     pub sent_in_place: u64,
-    /// Frames sent from chunks that they were copied to.
+    /// Frames copied to other chunks and sent from there.
     pub sent_by_copy: u64,
-    /// Frames of which what was received was sent from its chunks, and the rest, headers, was
-    /// copied (`gather=on`).
+    /// Frames sent from both: received bytes from their chunks, the rest, such as headers, from
+    /// copies (`gather=on`).
     pub sent_gathered: u64,
-    /// Bytes that were copied to chunks.
+    /// Bytes copied to chunks.
     pub bytes_copied: u64,
-    /// Times that the TX ring was full, or the device's own queue.
+    /// Number of times that the TX ring or the device's queue was full.
     pub tx_full: u64,
-    /// Frames refused because something was left to the device that it cannot do.
+    /// Frames refused because they need an offload that the port lacks.
     pub tx_refused: u64,
-    /// System calls that made the kernel look at a TX ring.
+    /// System calls that made the kernel process a TX ring.
     pub tx_wakeups: u64,
-    /// System calls that made the kernel look at a fill ring.
+    /// System calls that made the kernel process a fill ring.
     pub rx_wakeups: u64,
 }
 
 impl XdpPort {
-    /// Reads the options of a port string.
+    /// Checks the options of a port string.
     pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
-        Options::read(spec).map(drop)
+        XdpOptions::read(spec).map(drop)
     }
 
-    /// Opens the port that a port string of kind `xdp` names.
+    /// Opens the port named by a port string of kind `xdp`.
     ///
     /// # Errors
-    /// [`PortError`]: options that make no sense, no such interface or queue, another program on
-    /// it, a mode that its driver does not have, a missing permission, or what else the system
-    /// refused.
+    /// [`PortError`] for invalid options, a missing interface or queue, another attached program, a
+    /// mode that the driver lacks, a missing permission, or another failed system call.
     pub fn open(spec: &PortSpec) -> Result<Self, PortError> {
-        let options = Options::read(spec)?;
-        let mut interface = Interface::open(spec.name(), spec.device())?;
+        let options = XdpOptions::read(spec)?;
+        let mut interface = NetworkInterface::open(spec.name(), spec.device())?;
         let system = |action: &'static str| {
             move |error: io::Error| PortError::system(spec.name(), action, error)
         };
@@ -157,7 +157,7 @@ impl XdpPort {
         let opening = Opening { spec, options, link, driver: &driver };
         let numbers = opening.queues(&interface)?;
         let needed = link.mtu + LINK_HEADER > options.room();
-        if needed && options.multi_buffer == Switch::Off {
+        if needed && options.multi_buffer == AutoSwitch::Off {
             let room = options.room() - LINK_HEADER;
             return Err(opening.unsupported(format!(
                 "with multi_buffer=off and frame={} the MTU is {room} at most, and it is {}",
@@ -182,8 +182,8 @@ impl XdpPort {
         let promiscuous = promiscuous
             .map_err(system("asking for frames to all addresses (PACKET_MR_PROMISC)"))?;
         let zero_copy = queues.iter().all(|queue| queue.is_zero_copy());
-        let detect =
-            options.partial == Switch::On || (options.partial == Switch::Auto && driver == "veth");
+        let detect = options.partial == AutoSwitch::On
+            || (options.partial == AutoSwitch::Auto && driver == "veth");
         if driver != "veth" && has_feature(&interface, "rx-vlan-hw-parse").unwrap_or(false) {
             tracing::warn!(
                 port = spec.name(),
@@ -193,10 +193,10 @@ impl XdpPort {
         }
         tracing::info!(port = spec.name(), driver, mode = %slot, zero_copy, queues = queues.len(), multi_buffer = several, "AF_XDP port opened");
         let statistics = vec![XdpStatistics::default(); queues.len()];
-        let shared = Shared {
+        let shared = XdpShared {
             _link: attached,
             _promiscuous: promiscuous,
-            facts: Facts {
+            facts: PortFacts {
                 name: spec.name().into(),
                 detect,
                 hash: options.hash,
@@ -220,28 +220,29 @@ impl XdpPort {
         })
     }
 
-    /// Does the program run in the driver (`mode=native`)?
+    /// Returns whether the program runs in the driver (`mode=native`).
     pub fn is_native(&self) -> bool {
-        self.slot == Slot::Native
+        self.slot == AttachMode::Native
     }
 
-    /// Does the device itself move frames (`copy=zero`)?
+    /// Returns whether the device moves the frames itself (`copy=zero`).
     pub fn is_zero_copy(&self) -> bool {
         self.shared.facts.zero_copy
     }
 
-    /// The numbers of the queues that it uses.
+    /// Returns the numbers of the queues in use.
     pub fn queues(&self) -> Vec<u32> {
         self.shared.queues.iter().map(|queue| queue.number()).collect()
     }
 
-    /// What it counted so far.
+    /// Returns the statistics since the port was opened.
     pub fn statistics(&mut self) -> XdpStatistics {
         let mut total = XdpStatistics::default();
         for (queue, last) in self.shared.queues.iter().zip(&mut self.statistics) {
             let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
             let counts = &queue.counts;
-            // The socket of an interface that is gone may not say: then what it said last stands.
+            // If the interface no longer exists, the socket may fail to report: the last values are
+            // kept.
             if let Some(socket) = queue.statistics() {
                 last.rx_dropped = socket.rx_dropped;
                 last.rx_ring_full = socket.rx_ring_full.unwrap_or(0);
@@ -303,8 +304,9 @@ impl Port for XdpPort {
         if std::mem::replace(&mut self.are_receivers_out, true) {
             return Vec::new();
         }
-        let end = |queue: &Arc<Queue>| {
-            Box::new(Receiver::new(Arc::clone(&self.shared), Arc::clone(queue))) as Box<dyn Receive>
+        let end = |queue: &Arc<XdpQueue>| {
+            Box::new(XdpReceiver::new(Arc::clone(&self.shared), Arc::clone(queue)))
+                as Box<dyn Receive>
         };
         self.shared.queues.iter().map(end).collect()
     }
@@ -312,7 +314,7 @@ impl Port for XdpPort {
     fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError> {
         let place = self.next_sender % self.shared.queues.len();
         self.next_sender += 1;
-        Ok(Box::new(Sender::new(
+        Ok(Box::new(XdpSender::new(
             Arc::clone(&self.shared),
             Arc::clone(&self.shared.queues[place]),
             place as u16,

@@ -1,4 +1,5 @@
-//! The steps of opening an AF_XDP port: what the interface has is tried in turn, the best first.
+//! The steps of opening an AF_XDP port, which try the interface's capabilities from the best to the
+//! least.
 
 use std::io;
 use std::sync::Arc;
@@ -6,21 +7,26 @@ use std::sync::Arc;
 use rustix::net::xdp::SocketAddrXdpFlags;
 
 use super::btf::kernel_function;
-use super::option::{Attach, Copying, Options, Switch};
-use super::program::{Attachment, Hash, Redirect, Slot};
-use super::queue::Queue;
-use super::socket::{Failed, Socket, sharing_keeps_several};
+use super::option::{AttachOption, AutoSwitch, CopyMode, XdpOptions};
+use super::program::{AttachMode, Attachment, HashFunction, Redirect};
+use super::queue::XdpQueue;
+use super::socket::{CallError, Socket, sharing_keeps_several};
 use super::umem::{Lease, Umem};
+<<<<<<< HEAD:crates/superpacket-port/src/xdp/opening.rs
 use crate::interface::{Interface, InterfaceInfo};
 use crate::{PortError, PortSpec};
+=======
+use crate::interface::{InterfaceInfo, NetworkInterface};
+use crate::{PortError, PortSpec};
+>>>>>>> w/io:crates/superpacket-port/src/port/xdp/opening.rs
 
-/// What is tried where memory for frames is made.
+/// Description of the failed action for errors of allocating frame memory.
 const MAPPING: &str = "mapping memory for frames (mmap)";
 
-/// What is known while a port is being opened.
+/// The inputs for opening a port.
 pub(super) struct Opening<'a> {
     pub(super) spec: &'a PortSpec,
-    pub(super) options: Options,
+    pub(super) options: XdpOptions,
     pub(super) link: InterfaceInfo,
     pub(super) driver: &'a str,
 }
@@ -34,10 +40,10 @@ impl Opening<'_> {
         PortError::system(self.spec.name(), action, error)
     }
 
-    /// The numbers of the queues to be used.
-    pub(super) fn queues(&self, interface: &Interface) -> Result<Vec<u32>, PortError> {
-        // A driver that does not tell how many of its queues are in use (TUN, bridges) has one for
-        // certain; `queue` names another.
+    /// Returns the numbers of the queues to use.
+    pub(super) fn queues(&self, interface: &NetworkInterface) -> Result<Vec<u32>, PortError> {
+        // A driver that does not report its queues in use (TUN, bridges) has at least one; `queue`
+        // can name another.
         let used = interface.ethtool().channels().map(|channels| channels.rx);
         match (self.options.queue, used) {
             (Some(queue), Ok(used)) if queue >= used => {
@@ -48,8 +54,7 @@ impl Opening<'_> {
         }
     }
 
-    /// Loads the program for `queues`; the second value says whether it takes frames of several
-    /// buffers.
+    /// Loads the program for `queues`. Also returns whether it accepts frames of several buffers.
     pub(super) fn program(
         &self,
         queues: &[u32],
@@ -60,7 +65,7 @@ impl Opening<'_> {
             Redirect::map(size)
                 .map_err(|error| self.system("making a map of sockets (BPF_MAP_CREATE)", error))
         };
-        let fragments = self.options.multi_buffer != Switch::Off;
+        let fragments = self.options.multi_buffer != AutoSwitch::Off;
         let hash = self.options.hash.then(|| self.hash()).transpose()?;
         let refused = match Redirect::load(map()?, fragments, hash.as_ref()) {
             Ok(redirect) => return Ok((redirect, fragments)),
@@ -91,25 +96,25 @@ impl Opening<'_> {
         })
     }
 
-    /// What a program needs to hash.
-    fn hash(&self) -> Result<Hash, PortError> {
+    /// Finds the function with which the program reads flow hashes.
+    fn hash(&self) -> Result<HashFunction, PortError> {
         let function = kernel_function("bpf_xdp_metadata_rx_hash");
         let function = function.map_err(|error| {
-            self.unsupported(format!("hash=on needs Linux 6.3, and its types described: {error}"))
+            self.unsupported(format!("hash=on needs Linux 6.3 with BTF type information: {error}"))
         })?;
-        Ok(Hash { function, interface: self.link.index })
+        Ok(HashFunction { function, interface: self.link.index })
     }
 
-    /// Attaches it where the options say.
+    /// Attaches the program in the mode that the options select.
     pub(super) fn attach(
         &self,
         redirect: &Redirect,
-        interface: &mut Interface,
-    ) -> Result<(Attachment, Slot), PortError> {
-        let slots: &[Slot] = match self.options.attach {
-            Attach::Auto if !self.options.hash => &[Slot::Native, Slot::Generic],
-            Attach::Auto | Attach::Native => &[Slot::Native],
-            Attach::Generic => &[Slot::Generic],
+        interface: &mut NetworkInterface,
+    ) -> Result<(Attachment, AttachMode), PortError> {
+        let slots: &[AttachMode] = match self.options.attach {
+            AttachOption::Auto if !self.options.hash => &[AttachMode::Native, AttachMode::Generic],
+            AttachOption::Auto | AttachOption::Native => &[AttachMode::Native],
+            AttachOption::Generic => &[AttachMode::Generic],
         };
         let mut refusal = None;
         for &slot in slots {
@@ -125,8 +130,8 @@ impl Opening<'_> {
                 Some(libc::EPERM | libc::EACCES) => {
                     return Err(self.system("attaching an XDP program (BPF_LINK_CREATE)", error));
                 }
-                _ if slots.len() > 1 && slot == Slot::Native => {
-                    tracing::info!(port = self.spec.name(), driver = self.driver, %error, "no XDP program in the driver: it goes behind it");
+                _ if slots.len() > 1 && slot == AttachMode::Native => {
+                    tracing::info!(port = self.spec.name(), driver = self.driver, %error, "the driver accepts no XDP program: attaching in generic mode");
                 }
                 _ => {}
             }
@@ -138,8 +143,8 @@ impl Opening<'_> {
         })
     }
 
-    /// Another program is there.
-    fn taken(&self, interface: &mut Interface) -> PortError {
+    /// Returns the error for an interface with another program.
+    fn taken(&self, interface: &mut NetworkInterface) -> PortError {
         let program = interface.link().ok().flatten().and_then(|link| link.xdp_program);
         let which = program.map_or_else(String::new, |number| format!(" (number {number})"));
         let name = self.spec.device();
@@ -148,7 +153,7 @@ impl Opening<'_> {
         ))
     }
 
-    fn no_slot(&self, slot: Slot, error: &io::Error) -> PortError {
+    fn no_slot(&self, slot: AttachMode, error: &io::Error) -> PortError {
         let why = match error.raw_os_error() {
             Some(libc::EOPNOTSUPP) => {
                 format!(": the driver {:?} has no XDP: mode=generic needs none", self.driver)
@@ -165,29 +170,28 @@ impl Opening<'_> {
         ))
     }
 
-    /// Opens and binds a socket for each queue; the second value says whether frames may have
-    /// several chunks.
+    /// Opens and binds a socket per queue. Also returns whether frames may have several chunks.
     pub(super) fn bind(
         &self,
         numbers: &[u32],
-        slot: Slot,
+        slot: AttachMode,
         needed: bool,
-    ) -> Result<(Vec<Arc<Queue>>, bool), PortError> {
-        let several = self.options.multi_buffer == Switch::On || needed;
+    ) -> Result<(Vec<Arc<XdpQueue>>, bool), PortError> {
+        let several = self.options.multi_buffer == AutoSwitch::On || needed;
         let mut attempts = Vec::new();
-        if self.options.copying != Copying::Copy && slot == Slot::Native {
+        if self.options.copying != CopyMode::Copy && slot == AttachMode::Native {
             attempts.push((SocketAddrXdpFlags::XDP_ZEROCOPY, several));
         }
-        if self.options.copying != Copying::Zero {
-            if self.options.multi_buffer != Switch::Off {
+        if self.options.copying != CopyMode::Zero {
+            if self.options.multi_buffer != AutoSwitch::Off {
                 attempts.push((SocketAddrXdpFlags::XDP_COPY, true));
             }
             if !several {
                 attempts.push((SocketAddrXdpFlags::XDP_COPY, false));
             }
         }
-        // The memory stays between attempts: pinning it takes a while.
-        let Options { frames, frame_size, .. } = self.options;
+        // Keeps the memory between attempts, since pinning it takes a while.
+        let XdpOptions { frames, frame_size, .. } = self.options;
         let mapping = |error: io::Error| self.system(MAPPING, error);
         let _umem = Lease::take(frame_size, frames, numbers.len())
             .map_err(mapping)?
@@ -198,7 +202,7 @@ impl Opening<'_> {
         for (flags, several) in attempts {
             match self.sockets(numbers, flags, several) {
                 Ok(queues) => return Ok((queues, several)),
-                Err(Failed { action, error }) => {
+                Err(CallError { action, error }) => {
                     let number = error.raw_os_error();
                     refusal = match number {
                         Some(libc::ENODEV | libc::ENXIO) => PortError::Gone { port: self.spec.name().into() },
@@ -209,7 +213,7 @@ impl Opening<'_> {
                         )),
                         _ => self.system(action, error),
                     };
-                    // What another way of copying does not change.
+                    // Another copy mode would not help.
                     if matches!(
                         number,
                         Some(
@@ -235,8 +239,8 @@ impl Opening<'_> {
         numbers: &[u32],
         copying: SocketAddrXdpFlags,
         several: bool,
-    ) -> Result<Vec<Arc<Queue>>, Failed> {
-        let Options { frames, frame_size, .. } = self.options;
+    ) -> Result<Vec<Arc<XdpQueue>>, CallError> {
+        let XdpOptions { frames, frame_size, .. } = self.options;
         let leases = Lease::take(frame_size, frames, numbers.len()).map_err(unmapped)?;
         let flags = if several { copying | SocketAddrXdpFlags::XDP_USE_SG } else { copying };
         let mut queues = Vec::with_capacity(numbers.len());
@@ -248,22 +252,22 @@ impl Opening<'_> {
         Ok(queues)
     }
 
-    /// Opens and binds the socket of a queue. It shares what another socket registered, where one
-    /// is bound with the same flags; else it registers the memory itself. `opened` are the port's
-    /// queues so far.
+    /// Opens and binds the socket of a queue. It shares the registration of another socket with the
+    /// same flags, if there is one, and otherwise registers the memory again. `opened` are the
+    /// port's queues so far.
     fn socket(
         &self,
         number: u32,
         lease: Lease,
         flags: SocketAddrXdpFlags,
-        opened: &[Arc<Queue>],
-    ) -> Result<Arc<Queue>, Failed> {
+        opened: &[Arc<XdpQueue>],
+    ) -> Result<Arc<XdpQueue>, CallError> {
         let umem = Arc::clone(lease.umem());
         let mut lease = Some(lease);
         for shared in sharing(&umem, flags, opened) {
             match self.attempt(number, lease.take(), &umem, flags, Some(&shared)) {
-                // That interface is gone, or the kernel is older than Linux 5.10.
-                Err(Failed { error, .. }) if !is_about_queue(&error) => {
+                // The other interface no longer exists, or the kernel is older than Linux 5.10.
+                Err(CallError { error, .. }) if !is_about_queue(&error) => {
                     tracing::debug!(port = self.spec.name(), queue = number, %error, "the memory of another socket cannot be shared");
                 }
                 result => return result,
@@ -278,41 +282,45 @@ impl Opening<'_> {
         lease: Option<Lease>,
         umem: &Arc<Umem>,
         flags: SocketAddrXdpFlags,
-        shared: Option<&Queue>,
-    ) -> Result<Arc<Queue>, Failed> {
+        shared: Option<&XdpQueue>,
+    ) -> Result<Arc<XdpQueue>, CallError> {
         let lease = lease.map_or_else(|| Lease::again(umem), Ok).map_err(unmapped)?;
         let own = shared.is_none().then(|| &**lease.umem());
         let socket = Socket::open(own, self.options.ring_size())?;
         socket.tune(self.options.busy_poll);
         let action =
             "binding a socket to a queue (bind; EBUSY: another AF_XDP socket has the queue)";
-        Queue::bind(self.link.index, number, lease, socket, flags, shared)
-            .map_err(|error| Failed { action, error })
+        XdpQueue::bind(self.link.index, number, lease, socket, flags, shared)
+            .map_err(|error| CallError { action, error })
     }
 }
 
-fn unmapped(error: io::Error) -> Failed {
-    Failed { action: MAPPING, error }
+fn unmapped(error: io::Error) -> CallError {
+    CallError { action: MAPPING, error }
 }
 
-/// The queues whose registration of `umem` a socket to be bound with `flags` may share.
-fn sharing(umem: &Arc<Umem>, flags: SocketAddrXdpFlags, opened: &[Arc<Queue>]) -> Vec<Arc<Queue>> {
+/// Returns the queues whose registration of `umem` can be shared by a socket with `flags`.
+fn sharing(
+    umem: &Arc<Umem>,
+    flags: SocketAddrXdpFlags,
+    opened: &[Arc<XdpQueue>],
+) -> Vec<Arc<XdpQueue>> {
     let several = flags.contains(SocketAddrXdpFlags::XDP_USE_SG);
     if several && !sharing_keeps_several() {
         return Vec::new();
     }
-    // Another device that moves frames itself is not asked whether it takes those of several
-    // chunks too, when it is bound to a UMEM that has them.
+    // The kernel does not check whether another zero-copy device supports frames of several chunks
+    // when it is bound to a UMEM that uses them.
     let mut queues = if several && flags.contains(SocketAddrXdpFlags::XDP_ZEROCOPY) {
         opened.to_vec()
     } else {
-        Queue::of(umem)
+        XdpQueue::of(umem)
     };
     queues.retain(|queue| queue.flags() == flags);
     queues
 }
 
-/// Does the error say something of the queue or its interface, whosever memory it is?
+/// Returns whether the error concerns the queue or its interface, independently of the memory.
 fn is_about_queue(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,24 +1,24 @@
-//! What follows the interface in `xdp:IFACE?...`.
+//! The options of AF_XDP port strings, `xdp:IFACE?...`.
 
 use superpacket::packet::MAX_BUFFERS;
 
 use super::super::{PortSpec, SpecError};
 
-/// Which program slot of the interface is used.
+/// The mode in which the program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Attach {
-    /// The driver's, or the kernel's generic one where the driver has none.
+pub(super) enum AttachOption {
+    /// In the driver, or generic if the driver has no XDP.
     Auto,
-    /// The driver's (`XDP_FLAGS_DRV_MODE`).
+    /// In the driver (`XDP_FLAGS_DRV_MODE`).
     Native,
-    /// The kernel's own, behind the driver (`XDP_FLAGS_SKB_MODE`).
+    /// Generic, in the kernel's network stack after the driver (`XDP_FLAGS_SKB_MODE`).
     Generic,
 }
 
-/// Who moves frames into the memory of the port.
+/// The copy mode: whether the kernel or the device moves frames into the port's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Copying {
-    /// The device where it can, else the kernel.
+pub(super) enum CopyMode {
+    /// The device if it can, otherwise the kernel.
     Auto,
     /// The kernel (`XDP_COPY`).
     Copy,
@@ -26,9 +26,9 @@ pub(super) enum Copying {
     Zero,
 }
 
-/// A switch that may be left to the port.
+/// A switch with an automatic setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Switch {
+pub(super) enum AutoSwitch {
     Auto,
     On,
     Off,
@@ -36,31 +36,31 @@ pub(super) enum Switch {
 
 /// The options of an AF_XDP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Options {
-    /// The one queue to be used; `None`: all.
+pub(super) struct XdpOptions {
+    /// The only queue to use; `None` for all.
     pub(super) queue: Option<u32>,
-    pub(super) attach: Attach,
-    pub(super) copying: Copying,
-    /// Chunks of each queue: half to receive, half to send.
+    pub(super) attach: AttachOption,
+    pub(super) copying: CopyMode,
+    /// Number of chunks per queue: half to receive, half to send.
     pub(super) frames: u32,
-    /// Bytes of a chunk.
+    /// Size of a chunk in bytes.
     pub(super) frame_size: u32,
-    /// Frames that need several chunks.
-    pub(super) multi_buffer: Switch,
-    /// Payload goes out from the chunks that it was received in, behind headers in chunks of their
-    /// own.
+    /// Whether frames may occupy several chunks.
+    pub(super) multi_buffer: AutoSwitch,
+    /// Whether payload is sent from the chunks in which it was received, after headers in separate
+    /// chunks.
     pub(super) gather: bool,
-    /// How long a look for packets drives the device's own polling, in microseconds; 0: not at all.
+    /// Duration for which polling for packets also polls the device, in microseconds; 0 to disable.
     pub(super) busy_poll: u32,
-    /// Are checksums that their sender left unfinished recognized?
-    pub(super) partial: Switch,
-    /// Is the device asked for frames to all addresses?
+    /// Whether incomplete checksums are detected.
+    pub(super) partial: AutoSwitch,
+    /// Whether the interface is put into promiscuous mode.
     pub(super) promiscuous: bool,
-    /// Is the driver asked for the flow hash of frames?
+    /// Whether the driver provides the flow hashes of frames.
     pub(super) hash: bool,
 }
 
-/// All options.
+/// The names of all options.
 const KNOWN: [&str; 11] = [
     "queue",
     "mode",
@@ -75,11 +75,11 @@ const KNOWN: [&str; 11] = [
     "hash",
 ];
 
-impl Options {
-    /// Reads those of a port string.
+impl XdpOptions {
+    /// Parses the options of a port string.
     ///
     /// # Errors
-    /// [`SpecError`] names the option and what it takes.
+    /// [`SpecError`], with the option and its accepted values.
     pub(super) fn read(spec: &PortSpec) -> Result<Self, SpecError> {
         let options = spec.options();
         options.only(&KNOWN)?;
@@ -90,20 +90,20 @@ impl Options {
                 .position(|known| *known == value)
                 .ok_or_else(|| options.wrong(key, takes)),
         };
-        let attach = [Attach::Auto, Attach::Native, Attach::Generic]
+        let attach = [AttachOption::Auto, AttachOption::Native, AttachOption::Generic]
             [one_of("mode", "takes auto, native or generic", &["auto", "native", "generic"])?];
-        let copying = [Copying::Auto, Copying::Copy, Copying::Zero]
+        let copying = [CopyMode::Auto, CopyMode::Copy, CopyMode::Zero]
             [one_of("copy", "takes auto, copy or zero", &["auto", "copy", "zero"])?];
-        if attach == Attach::Generic && copying == Copying::Zero {
+        if attach == AttachOption::Generic && copying == CopyMode::Zero {
             return Err(options
                 .wrong("copy", "is not available with mode=generic: zero copy needs the driver"));
         }
         let hash = options.switch("hash", false)?;
-        if attach == Attach::Generic && hash {
+        if attach == AttachOption::Generic && hash {
             return Err(options
                 .wrong("hash", "is not available with mode=generic: the driver is asked for it"));
         }
-        let switches = [Switch::Auto, Switch::On, Switch::Off];
+        let switches = [AutoSwitch::Auto, AutoSwitch::On, AutoSwitch::Off];
         let frames = options.value("frames", "takes a power of two from 64 to 65536", 4096u32)?;
         if !frames.is_power_of_two() || !(64..=65536).contains(&frames) {
             return Err(options.wrong("frames", "takes a power of two from 64 to 65536"));
@@ -122,20 +122,20 @@ impl Options {
         let multi_buffer =
             switches[one_of("multi_buffer", "takes auto, on or off", &["auto", "on", "off"])?];
         let gather = options.switch("gather", false)?;
-        if gather && multi_buffer == Switch::Off {
+        if gather && multi_buffer == AutoSwitch::Off {
             return Err(options.wrong(
                 "gather",
                 "is not available with multi_buffer=off: such frames lie in several chunks",
             ));
         }
-        Ok(Options {
+        Ok(XdpOptions {
             queue,
             attach,
             copying,
             frames,
             frame_size: frame_size as u32,
-            // Such frames lie in several chunks.
-            multi_buffer: if gather { Switch::On } else { multi_buffer },
+            // Gathered frames occupy several chunks.
+            multi_buffer: if gather { AutoSwitch::On } else { multi_buffer },
             gather,
             busy_poll: options.value("busy_poll", "takes microseconds", 0)?,
             partial: switches
@@ -145,30 +145,30 @@ impl Options {
         })
     }
 
-    /// Entries of each ring.
+    /// Returns the number of entries per ring.
     pub(super) const fn ring_size(&self) -> u32 {
         self.frames / 2
     }
 
-    /// The longest frame that is received in one chunk, in bytes: the kernel keeps [`HEADROOM`] of
-    /// it.
+    /// Returns the maximum length of a frame received in one chunk, in bytes: the kernel reserves
+    /// [`HEADROOM`].
     pub(super) const fn room(&self) -> u32 {
         self.frame_size - HEADROOM
     }
 }
 
-/// Bytes at the start of each chunk that received frames leave free (`XDP_PACKET_HEADROOM`).
+/// Bytes left free at the start of each chunk with a received frame (`XDP_PACKET_HEADROOM`).
 pub(super) const HEADROOM: u32 = 256;
 
-/// The most chunks of a frame: a kernel packet's fragments (`MAX_SKB_FRAGS`).
+/// Maximum number of chunks per frame: that of fragments in a kernel packet (`MAX_SKB_FRAGS`).
 pub(super) const MAX_CHUNKS: usize = MAX_BUFFERS;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Options, SpecError> {
-        Options::read(&text.parse().expect("a port string"))
+    fn read(text: &str) -> Result<XdpOptions, SpecError> {
+        XdpOptions::read(&text.parse().expect("a port string"))
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
         let options = read("xdp:eth0").expect("no option");
         assert_eq!(
             (options.queue, options.attach, options.copying),
-            (None, Attach::Auto, Copying::Auto)
+            (None, AttachOption::Auto, CopyMode::Auto)
         );
         assert_eq!(
             (options.frames, options.frame_size, options.ring_size(), options.room()),
@@ -184,7 +184,7 @@ mod tests {
         );
         assert_eq!(
             (options.multi_buffer, options.partial, options.busy_poll),
-            (Switch::Auto, Switch::Auto, 0)
+            (AutoSwitch::Auto, AutoSwitch::Auto, 0)
         );
         assert!(options.promiscuous && !options.hash && !options.gather);
     }
@@ -194,23 +194,23 @@ mod tests {
         let options =
             read("xdp:eth0?queue=3&mode=native&copy=zero&frames=1024&frame=4k&multi_buffer=on&gather=on&busy_poll=20&partial=detect&promiscuous=off&hash=on")
                 .expect("all known");
-        let expected = Options {
+        let expected = XdpOptions {
             queue: Some(3),
-            attach: Attach::Native,
-            copying: Copying::Zero,
+            attach: AttachOption::Native,
+            copying: CopyMode::Zero,
             frames: 1024,
             frame_size: 4096,
-            multi_buffer: Switch::On,
+            multi_buffer: AutoSwitch::On,
             gather: true,
             busy_poll: 20,
-            partial: Switch::On,
+            partial: AutoSwitch::On,
             promiscuous: false,
             hash: true,
         };
         assert_eq!(options, expected);
         assert_eq!(
             read("xdp:eth0?gather=on").expect("known").multi_buffer,
-            Switch::On,
+            AutoSwitch::On,
             "such frames lie in several chunks"
         );
     }

@@ -1,27 +1,26 @@
-//! Checksums that their sender left unfinished: veth hands frames over as the other end's stack
-//! made them, and AF_XDP has no word for it.
+//! Detection of incomplete checksums. veth passes frames on as the other end's stack made them, and
+//! AF_XDP does not tell their checksum state.
 //!
-//! A sender that counts on its device to fill in the checksum leaves the pseudo-header's sum in the
-//! field (`CHECKSUM_PARTIAL`), so a field that holds just that is taken as unfinished. One right
-//! checksum in 65,535 looks the same, and filling it in yields it again: the sum over a packet with
-//! a right checksum, its field taken as part of the data, is the complement of the pseudo-header's
-//! sum.
+//! A sender that relies on its device stores only the pseudo-header's sum in the checksum field
+//! (`CHECKSUM_PARTIAL`), so such a field is treated as incomplete. One in 65,535 correct checksums
+//! looks the same. Completing it yields the same value again: the sum over a packet with a correct
+//! checksum is the complement of the pseudo-header's sum.
 
 use superpacket::checksum::pseudo_header;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::wire::{IpVersion, ipv4, ipv6, parse};
 
-/// What is known of the checksum of a frame of `length` bytes that starts with `head`.
+/// Returns the checksum state of a frame of `length` bytes that begins with `head`.
 #[inline]
 pub(super) fn detect(head: &[u8], length: usize) -> RxChecksum {
-    seeded(head, length).unwrap_or_default()
+    detect_partial(head, length).unwrap_or_default()
 }
 
-fn seeded(head: &[u8], length: usize) -> Option<RxChecksum> {
+fn detect_partial(head: &[u8], length: usize) -> Option<RxChecksum> {
     let layout = parse(head, length, Layer::Ethernet).ok()?;
     let be16 = |at: usize| Some(u16::from_be_bytes(*head.get(at..)?.first_chunk()?));
     let network = usize::from(layout.network);
-    // Inside a tunnel there may be padding behind the inner packet, so its own length counts.
+    // In a tunnel, padding may follow the inner packet, so its own length counts.
     let stated = match layout.version {
         IpVersion::V4 => usize::from(be16(network + ipv4::TOTAL_LENGTH)?),
         IpVersion::V6 => usize::from(be16(network + ipv6::PAYLOAD_LENGTH)?) + ipv6::HEADER_LENGTH,
@@ -36,7 +35,7 @@ fn seeded(head: &[u8], length: usize) -> Option<RxChecksum> {
     )
     .fold();
     let found = be16(usize::from(layout.checksum()))?;
-    // A zero UDP checksum means that there is none.
+    // A UDP checksum of zero means that there is none.
     (found == pseudo && found != 0).then(|| RxChecksum::Partial {
         start: layout.transport,
         offset: layout.protocol.checksum_offset(),
@@ -50,7 +49,7 @@ mod tests {
     use superpacket::checksum::{Sum, sum_ranges, transport_field};
     use superpacket::wire::Protocol;
 
-    /// A frame with right checksums, and where its IP and TCP headers lie.
+    /// Returns a frame with correct checksums, and the offsets of its IP and TCP headers.
     fn frame() -> (Vec<u8>, usize, usize) {
         (superpacket_traffic::workload::w1(1).remove(0), 14, 34)
     }
@@ -92,7 +91,7 @@ mod tests {
         let (mut bytes, network, transport) = frame();
         seed(&mut bytes, network, transport);
         let pseudo = u16::from_be_bytes([bytes[transport + 16], bytes[transport + 17]]);
-        // The urgent pointer takes up what is missing, so that the seed is the right checksum.
+        // The urgent pointer is chosen so that the pseudo-header's sum is the correct checksum.
         bytes[transport + 18..transport + 20].fill(0);
         let sum = Sum::new(pseudo).add(sum_ranges(Simd::scalar(), [&bytes[transport..]]));
         bytes[transport + 18..transport + 20].copy_from_slice(&sum.checksum().to_be_bytes());

@@ -1,7 +1,7 @@
-//! The program that hands an interface's frames to AF_XDP sockets, and its attachment.
+//! The XDP program that redirects an interface's frames to AF_XDP sockets, and its attachment.
 //!
-//! It is attached by a link (`BPF_LINK_CREATE`, Linux 5.9): the kernel takes it off when the link's
-//! descriptor is closed, also when the process is killed.
+//! The program is attached by a link (`BPF_LINK_CREATE`, Linux 5.9). The kernel detaches it when
+//! the link's descriptor is closed, even if the process is killed.
 
 use std::fmt;
 use std::io;
@@ -16,55 +16,56 @@ const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// Bytes for what the verifier says of a program that it refuses.
-const LOG: usize = 64 << 10;
+/// Size of the buffer for the verifier's messages, in bytes.
+const LOG_SIZE: usize = 64 << 10;
 
-/// The name of map and program, as `bpftool` shows it.
+/// The name of map and program as shown by `bpftool`.
 const NAME: Name = *b"superpacket\0\0\0\0\0";
 
-/// Where a program is attached.
+/// The place at which a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slot {
+pub(super) enum AttachMode {
     /// In the driver.
     Native,
-    /// Behind it.
+    /// In the kernel's network stack, after the driver.
     Generic,
 }
 
-impl fmt::Display for Slot {
+impl fmt::Display for AttachMode {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Slot::Native => "native",
-            Slot::Generic => "generic",
+            AttachMode::Native => "native",
+            AttachMode::Generic => "generic",
         })
     }
 }
 
-/// A program was refused.
+/// The kernel refused a program.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct LoadError {
     pub(super) error: io::Error,
-    /// The verifier's words; empty if it was not asked.
+    /// The verifier's messages; empty if none were requested.
     pub(super) log: String,
 }
 
-/// What a program needs to ask the driver for the flow hash: it is for one interface then.
+/// The data with which a program reads the driver's flow hash. Such a program is bound to one
+/// interface.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hash {
+pub(super) struct HashFunction {
     /// The number of `bpf_xdp_metadata_rx_hash` in this kernel.
     pub(super) function: i32,
-    /// The interface's number.
+    /// Index of the interface.
     pub(super) interface: u32,
 }
 
-/// The program, loaded, and the map that it reads: a socket for each queue.
+/// A loaded program, and its map of one socket per queue.
 #[derive(Debug)]
 pub(super) struct Redirect {
     map: SocketMap,
     program: OwnedFd,
 }
 
-/// A program attached to an interface, until this is dropped.
+/// A program attached to an interface, detached when dropped.
 #[derive(Debug)]
 pub(super) struct Attachment {
     link: OwnedFd,
@@ -72,38 +73,39 @@ pub(super) struct Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // Closing the descriptor would do, but for a copy that a child process may hold for a
+        // Closing the descriptor is not sufficient, since a child process may hold a copy for a
         // moment, between `fork` and `exec`.
         let _ = bpf::detach(&self.link);
     }
 }
 
 impl Redirect {
-    /// Makes a map for queues up to `queues - 1` (`BPF_MAP_CREATE`).
+    /// Creates a map for the queues 0 to `queues - 1` (`BPF_MAP_CREATE`).
     ///
     /// # Errors
-    /// What the system refused: `EPERM` without `CAP_BPF`.
+    /// The system call's error: `EPERM` without `CAP_BPF`.
     pub(super) fn map(queues: u32) -> io::Result<SocketMap> {
         SocketMap::new(queues, NAME)
     }
 
-    /// Loads the program that redirects to the sockets of `map` (`BPF_PROG_LOAD`); `fragments`: it
-    /// takes frames of several buffers too; `hash`: it puts the device's hash before them.
+    /// Loads the program that redirects to the sockets of `map` (`BPF_PROG_LOAD`). With
+    /// `fragments`, it accepts frames of several buffers. With `hash`, it stores the device's flow
+    /// hash before frames.
     ///
     /// # Errors
-    /// What the system refused: `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN`, `EINVAL` for a
-    /// driver without metadata or a kernel before Linux 6.3 that is to hash; else with the
-    /// verifier's words.
+    /// The system call's error and the verifier's messages: `EPERM` without `CAP_BPF` and
+    /// `CAP_NET_ADMIN`; with `hash`, `EINVAL` for a driver without metadata or before Linux 6.3.
     pub(super) fn load(
         map: SocketMap,
         fragments: bool,
-        hash: Option<&Hash>,
-    ) -> Result<Self, Refused> {
+        hash: Option<&HashFunction>,
+    ) -> Result<Self, LoadError> {
         let bound = if hash.is_some() { BPF_F_XDP_DEV_BOUND_ONLY } else { 0 };
         let several = if fragments { BPF_F_XDP_HAS_FRAGS } else { 0 };
         let program = XdpProgram {
             instructions: &program(map.number(), hash.map(|hash| hash.function)),
-            // Functions of the kernel are for programs under the GPL, be it among others.
+            // Kernel functions may be called only by programs under the GPL, which may be
+            // dual-licensed.
             license: if hash.is_some() { c"Dual MIT/GPL" } else { c"MIT" },
             flags: bound | several,
             name: NAME,
@@ -113,13 +115,13 @@ impl Redirect {
         loop {
             match program.load(&mut log) {
                 Ok(program) => return Ok(Redirect { map, program }),
-                // Whoever lacks a permission learns nothing from the verifier.
+                // Without permission, the verifier gives no messages.
                 Err(error) if log.is_empty() && error.raw_os_error() != Some(libc::EPERM) => {
-                    log = vec![0u8; LOG]
+                    log = vec![0u8; LOG_SIZE]
                 }
                 Err(error) => {
                     let words = log.split(|&byte| byte == 0).next().unwrap_or_default();
-                    return Err(Refused {
+                    return Err(LoadError {
                         error,
                         log: String::from_utf8_lossy(words).trim().to_owned(),
                     });
@@ -131,20 +133,20 @@ impl Redirect {
     /// Redirects the frames of `queue` to a socket (`BPF_MAP_UPDATE_ELEM`).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system call's error.
     pub(super) fn set(&self, queue: u32, socket: impl AsFd) -> io::Result<()> {
         self.map.set(queue, socket)
     }
 
-    /// Attaches the program to the interface number `interface` (`BPF_LINK_CREATE`).
+    /// Attaches the program to the interface with this index (`BPF_LINK_CREATE`).
     ///
     /// # Errors
-    /// `EBUSY` and `EEXIST` if it has a program, `EOPNOTSUPP` from drivers without XDP, `ERANGE`
-    /// for an MTU that the driver cannot have with it, `EINVAL` from kernels before Linux 5.9.
-    pub(super) fn attach(&self, interface: u32, slot: Slot) -> io::Result<Attachment> {
+    /// `EBUSY` or `EEXIST` if the interface has another program, `EOPNOTSUPP` if the driver has no
+    /// XDP, `ERANGE` if the MTU is too large for XDP in the driver, `EINVAL` before Linux 5.9.
+    pub(super) fn attach(&self, interface: u32, slot: AttachMode) -> io::Result<Attachment> {
         let flags = match slot {
-            Slot::Native => XDP_FLAGS_DRV_MODE,
-            Slot::Generic => XDP_FLAGS_SKB_MODE,
+            AttachMode::Native => XDP_FLAGS_DRV_MODE,
+            AttachMode::Generic => XDP_FLAGS_SKB_MODE,
         };
         Ok(Attachment { link: bpf::attach(&self.program, interface, flags)? })
     }

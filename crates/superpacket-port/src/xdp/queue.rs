@@ -1,4 +1,4 @@
-//! One queue of an AF_XDP port: the socket, and what its two ends share with the ports around it.
+//! A queue of an AF_XDP port: its socket, and the state shared by its two ends and by other ports.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,50 +7,49 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use rustix::net::sockopt;
 use rustix::net::xdp::{SocketAddrXdpFlags, XdpOptionsFlags, XdpStatistics};
 
-use super::counts::Counts;
+use super::counts::XdpCounts;
 use super::receive::ReceiveHalf;
 use super::send::SendHalf;
 use super::socket::{self, Socket};
-use super::umem::{self, Lease, QueuePlace, Umem, list};
+use super::umem::{self, Lease, QueuePlace, Umem, zeroed_list};
 use crate::system::namespace_cookie;
 
-/// All of the process.
-static ALL: Mutex<Vec<Weak<Queue>>> = Mutex::new(Vec::new());
+/// All queues of this process.
+static ALL: Mutex<Vec<Weak<XdpQueue>>> = Mutex::new(Vec::new());
 
-/// A bound socket.
+/// A socket bound to a queue.
 ///
-/// Its fields are dropped in their order: rings and socket are gone before the memory is free for
-/// others.
+/// Its fields are dropped in order: rings and socket must be closed before the memory is reused.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct XdpQueue {
     receive: Mutex<ReceiveHalf>,
     send: Mutex<SendHalf>,
     descriptor: OwnedFd,
     lease: Lease,
     number: u32,
-    /// Where the socket is bound; `None` where the system does not say.
+    /// The queue to which the socket is bound; `None` if the kernel does not identify namespaces.
     place: Option<QueuePlace>,
     flags: SocketAddrXdpFlags,
-    pub(super) counts: Counts,
+    pub(super) counts: XdpCounts,
 }
 
-impl Queue {
-    /// Takes the memory of `lease` for `socket`, which is not yet bound, fills the fill ring, and
-    /// binds it to the queue `number` of the interface number `interface`: as `flags` say, or to
-    /// share the UMEM of `shared`, which was bound with the same flags.
+impl XdpQueue {
+    /// Binds `socket` to the queue `number` of an interface, after filling its fill ring with
+    /// memory of `lease`. It uses `flags`, or shares the UMEM of `shared`, which was bound with the
+    /// same flags.
     ///
     /// # Errors
-    /// What `bind` refused.
+    /// The error of `bind`.
     pub(super) fn bind(
         interface: u32,
         number: u32,
         mut lease: Lease,
         socket: Socket,
         flags: SocketAddrXdpFlags,
-        shared: Option<&Queue>,
+        shared: Option<&XdpQueue>,
     ) -> io::Result<Arc<Self>> {
-        // Before the part is taken: it stays with the lease if there is no memory.
-        let posted = list(lease.umem().chunks())?;
+        // Done before taking the part, which stays with the lease if memory is short.
+        let posted = zeroed_list(lease.umem().chunks())?;
         let part = lease.part().ok_or(io::ErrorKind::OutOfMemory)?;
         let umem = Arc::clone(lease.umem());
         let first = lease.first();
@@ -59,16 +58,16 @@ impl Queue {
         let receive = ReceiveHalf::new(rx, fill, part.receive, Arc::clone(&umem), first);
         let send =
             SendHalf::new(tx, completion, part.send, Arc::clone(&umem), first, several, posted);
-        // Before Linux 5.14 the namespace has no number: nothing is released there.
+        // Before Linux 5.14 namespaces have no number: withheld memory is then never released.
         let place = namespace_cookie(&descriptor).ok().map(|namespace| QueuePlace {
             namespace,
             interface,
             queue: number,
         });
-        let (receive, send, counts) = (Mutex::new(receive), Mutex::new(send), Counts::default());
+        let (receive, send, counts) = (Mutex::new(receive), Mutex::new(send), XdpCounts::default());
         let queue =
-            Arc::new(Queue { receive, send, descriptor, lease, number, place, flags, counts });
-        socket::bind(queue.socket(), interface, number, flags, shared.map(Queue::socket))?;
+            Arc::new(XdpQueue { receive, send, descriptor, lease, number, place, flags, counts });
+        socket::bind(queue.socket(), interface, number, flags, shared.map(XdpQueue::socket))?;
         if let Some(place) = place {
             umem::release(place);
         }
@@ -79,7 +78,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// The queues that have parts of this UMEM.
+    /// Returns the queues that use parts of this UMEM.
     pub(super) fn of(umem: &Arc<Umem>) -> Vec<Arc<Self>> {
         all()
             .iter()
@@ -88,32 +87,32 @@ impl Queue {
             .collect()
     }
 
-    /// Which of the interface's queues it is.
+    /// Returns the queue's number at the interface.
     pub(super) const fn number(&self) -> u32 {
         self.number
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub(super) const fn umem(&self) -> &Arc<Umem> {
         self.lease.umem()
     }
 
-    /// The receiving half.
+    /// Locks the receiving half.
     pub(super) fn receive(&self) -> MutexGuard<'_, ReceiveHalf> {
         self.receive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sending half.
+    /// Locks the sending half.
     pub(super) fn send(&self) -> MutexGuard<'_, SendHalf> {
         self.send.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sending half, unless somebody has it.
+    /// Locks the sending half, unless it is in use.
     pub(super) fn try_send(&self) -> Option<MutexGuard<'_, SendHalf>> {
         match self.send.try_lock() {
             Ok(half) => Some(half),
@@ -122,44 +121,44 @@ impl Queue {
         }
     }
 
-    /// Looks for completions of all queues of this UMEM that nobody sends through now: those that
-    /// have sent last may hold chunks of others.
+    /// Processes the completions of all queues of this UMEM whose sending half is not in use. Idle
+    /// queues may hold chunks of other queues.
     pub(super) fn reap_all(&self) {
-        for queue in Queue::of(self.umem()) {
+        for queue in XdpQueue::of(self.umem()) {
             if let Some(mut half) = queue.try_send() {
                 half.reap();
             }
         }
     }
 
-    /// What its socket was bound with, or the one that registered its UMEM.
+    /// Returns the flags with which the socket was bound, or the socket that registered its UMEM.
     pub(super) const fn flags(&self) -> SocketAddrXdpFlags {
         self.flags
     }
 
-    /// Does the device itself move its frames?
+    /// Returns whether the device moves the frames itself.
     pub(super) fn is_zero_copy(&self) -> bool {
         sockopt::xdp_options(&self.descriptor)
             .is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
-    /// What the socket counted; `None` if it does not say.
+    /// Returns the socket's counters, if the kernel reports them.
     pub(super) fn statistics(&self) -> Option<XdpStatistics> {
         sockopt::xdp_statistics(&self.descriptor).ok()
     }
 }
 
-fn all() -> MutexGuard<'static, Vec<Weak<Queue>>> {
+fn all() -> MutexGuard<'static, Vec<Weak<XdpQueue>>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Queue {
+impl Drop for XdpQueue {
     fn drop(&mut self) {
         let is_zero_copy = self.is_zero_copy();
         let receive = self.receive.get_mut().unwrap_or_else(PoisonError::into_inner).region.take();
         let half = self.send.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // A device that moves frames itself lets go of the chunks in deferred work, some time after
-        // the socket is closed.
+        // A zero-copy device releases the chunks in deferred work, some time after the socket is
+        // closed.
         if is_zero_copy || !half.settle() {
             self.lease.withhold(self.place);
         }

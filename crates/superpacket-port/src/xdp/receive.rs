@@ -1,4 +1,4 @@
-//! Frames out of the RX ring, and chunks back into the fill ring.
+//! Receiving: taking frames from the RX ring, and returning chunks to the fill ring.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use superpacket::packet::{FlowHash, MAX_BUFFERS, RxPacket};
 
-use super::counts::Counts;
-use super::facts::Facts;
+use super::counts::XdpCounts;
+use super::facts::PortFacts;
 use super::instructions::{MARK, METADATA};
 use super::partial;
 use super::ring::{Consumer, Producer};
@@ -20,12 +20,12 @@ use crate::{Buffer, Region};
 pub(super) struct ReceiveHalf {
     rx: Consumer<XdpDesc>,
     fill: Producer<u64>,
-    /// The chunks that are received into; gone only when the queue is.
+    /// The chunks for received frames; `None` only after the queue is dropped.
     pub(super) region: Option<Region>,
     umem: Arc<Umem>,
-    /// The first of them, counted from the UMEM's start.
+    /// Number of the first of these chunks in the UMEM.
     first: u32,
-    /// Slots that frames were taken from and that have not been given back.
+    /// Slots whose frames were taken and which have not been returned to the kernel.
     outstanding: Vec<u32>,
 }
 
@@ -37,14 +37,14 @@ impl ReceiveHalf {
         umem: Arc<Umem>,
         first: u32,
     ) -> Self {
-        // Whoever had the memory before may have left some of it with others.
+        // Some slots may still be lent from the memory's previous use.
         let outstanding = (0..region.slots() as u32).collect();
         let mut half = ReceiveHalf { rx, fill, region: Some(region), umem, first, outstanding };
         half.refill();
         half
     }
 
-    /// Gives the kernel all chunks that nobody holds any more, and says how many.
+    /// Returns all chunks that are not in use to the kernel. Returns their number.
     pub(super) fn refill(&mut self) -> usize {
         let Some(region) = &self.region else { return 0 };
         let before = self.outstanding.len();
@@ -52,7 +52,8 @@ impl ReceiveHalf {
         let (fill, umem, first) = (&mut self.fill, &self.umem, self.first);
         let mut room = fill.room();
         self.outstanding.retain(|&slot| {
-            // Lent first: once it is not, no descriptor for it is added.
+            // The lent flag is checked first: once it is clear, no descriptor for the slot is
+            // added.
             let keep =
                 room == 0 || region.is_lent(slot as usize) || umem.is_in_flight(first + slot);
             if !keep {
@@ -65,15 +66,14 @@ impl ReceiveHalf {
         before - self.outstanding.len()
     }
 
-    /// Appends up to `limit` frames of the RX ring, which say that they came by the queue of this
-    /// number.
+    /// Appends up to `limit` frames from the RX ring, marked as received by queue `number`.
     pub(super) fn take(
         &mut self,
         packets: &mut Vec<RxPacket<Buffer>>,
         limit: usize,
         number: u32,
-        counts: &Counts,
-        facts: &Facts,
+        counts: &XdpCounts,
+        facts: &PortFacts,
     ) -> usize {
         let available = self.rx.available();
         if available == 0 {
@@ -85,10 +85,10 @@ impl ReceiveHalf {
         while count < limit && used < available {
             let continued =
                 |index| self.rx.peek(index).options.contains(XdpDescOptions::XDP_PKT_CONTD);
-            // The kernel publishes a frame's descriptors at once; if it ever does not, the frame
-            // waits for its rest.
+            // The kernel publishes all descriptors of a frame together; otherwise the frame waits
+            // for the rest.
             let Some(last) = (used..available).find(|&index| !continued(index)) else { break };
-            // While the chunk is nobody's.
+            // Read before the chunk is lent.
             let hash = if facts.hash { self.hash(used) } else { None };
             match self.packet(used, last) {
                 Some(mut packet) => {
@@ -106,7 +106,7 @@ impl ReceiveHalf {
                     packets.push(packet);
                     count += 1;
                 }
-                None => Counts::add(&counts.malformed, 1),
+                None => XdpCounts::add(&counts.malformed, 1),
             }
             used = last + 1;
         }
@@ -114,14 +114,14 @@ impl ReceiveHalf {
         count
     }
 
-    /// The frame whose descriptors have the numbers `from` to `last`; `None` if they make no sense.
+    /// Returns the frame with the descriptors `from` to `last`; `None` if they are invalid.
     fn packet(&mut self, from: u32, last: u32) -> Option<RxPacket<Buffer>> {
         if last - from >= MAX_BUFFERS as u32 {
             return self.copied(from, last);
         }
         let mut packet = self.buffer(from).map(RxPacket::new);
         for index in from + 1..=last {
-            // All chunks are taken, so that they come back, whatever the others are.
+            // All chunks are taken, even if others are invalid, so that all are returned.
             let buffer = self.buffer(index);
             packet = packet
                 .zip(buffer)
@@ -130,7 +130,7 @@ impl ReceiveHalf {
         packet
     }
 
-    /// A frame with more chunks than a packet has buffers.
+    /// Copies a frame with more chunks than a packet can have buffers.
     fn copied(&mut self, from: u32, last: u32) -> Option<RxPacket<Buffer>> {
         let mut bytes = Some(Vec::new());
         for index in from..=last {
@@ -143,8 +143,7 @@ impl ReceiveHalf {
         Some(RxPacket::new(Buffer::from(bytes?)))
     }
 
-    /// The hash that the program put before the frame whose first descriptor has the number
-    /// `index`.
+    /// Returns the hash that the program stored before the frame with the first descriptor `index`.
     fn hash(&mut self, index: u32) -> Option<FlowHash> {
         let (slot, within) = self.locate(index)?;
         let before =
@@ -155,14 +154,14 @@ impl ReceiveHalf {
         (is_there && hash != 0).then_some(FlowHash(hash))
     }
 
-    /// The chunk that the descriptor number `index` describes, and where its bytes begin there.
+    /// Returns the slot of the descriptor `index`, and the offset of its bytes in the slot.
     fn locate(&self, index: u32) -> Option<(usize, usize)> {
         let (address, size) = (self.rx.peek(index).addr, u64::from(self.umem.frame_size()));
         let slot = u32::try_from(address / size).ok()?.checked_sub(self.first)?;
         Some((slot as usize, (address % size) as usize))
     }
 
-    /// Lends what the descriptor number `index` describes.
+    /// Lends the bytes of the descriptor `index`.
     fn buffer(&mut self, index: u32) -> Option<Buffer> {
         let length = self.rx.peek(index).len as usize;
         let (slot, within) = self.locate(index)?;
@@ -171,17 +170,18 @@ impl ReceiveHalf {
         region.lend(slot, within..within + length)
     }
 
-    /// Does the kernel look at the fill ring only when it is told?
+    /// Returns whether the kernel processes the fill ring only after a system call.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.fill.needs_wakeup()
     }
 
-    /// Is more than half of the chunks outstanding?
+    /// Returns whether more than half of the chunks are outstanding.
     pub(super) fn is_crowded(&self) -> bool {
         self.region.as_ref().is_some_and(|region| self.outstanding.len() * 2 > region.slots())
     }
 
-    /// Is so much outstanding that it is worth to look for what other ports have sent?
+    /// Returns whether so many chunks are outstanding that other ports' completions should be
+    /// processed.
     pub(super) fn is_short(&self) -> bool {
         self.region.as_ref().is_some_and(|region| self.outstanding.len() * 4 > region.slots())
     }

@@ -1,8 +1,8 @@
-//! The four rings of an AF_XDP socket, shared with the kernel: each has one writer and one reader
+//! The four rings of an AF_XDP socket, shared with the kernel. Each has one writer and one reader
 //! (`net/xdp/xsk_queue.h`).
 //!
-//! Producer and consumer are counters of 32 bits that wrap. What is written into an entry is
-//! published by the producer's store (release), and an entry is given back by the consumer's.
+//! Producer and consumer are 32-bit counters that wrap around. The producer's store (release)
+//! publishes entries, and the consumer's store returns them.
 
 #![expect(unsafe_code, reason = "rings shared with the kernel")]
 
@@ -14,47 +14,47 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::xdp::XdpRingOffset;
 
-/// `XDP_RING_NEED_WAKEUP`: the kernel looks at the ring only after a system call.
+/// `XDP_RING_NEED_WAKEUP`: the kernel processes the ring only after a system call.
 const NEED_WAKEUP: u32 = 1;
 
-/// What a ring may hold: the kernel's own types, without pointers, valid for all bits.
-pub(super) trait Entry: Copy {}
+/// An entry of a ring: a kernel type without pointers, valid for all bit patterns.
+pub(super) trait RingEntry: Copy {}
 
-/// Addresses in the fill and the completion ring.
-impl Entry for u64 {}
+/// Addresses, in the fill and completion rings.
+impl RingEntry for u64 {}
 
-/// Descriptors in the RX and the TX ring.
-impl Entry for rustix::net::xdp::XdpDesc {}
+/// Descriptors, in the RX and TX rings.
+impl RingEntry for rustix::net::xdp::XdpDesc {}
 
 /// A mapped ring.
 #[derive(Debug)]
-struct Ring<T> {
+struct XdpRing<T> {
     map: NonNull<u8>,
     length: usize,
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
     flags: NonNull<AtomicU32>,
     entries: NonNull<T>,
-    /// The number of entries, a power of two.
+    /// Number of entries, a power of two.
     size: u32,
 }
 
-// SAFETY: the mapping belongs to the ring; its counters are atomic, and its entries are touched
-// through `&mut` of its one producer or consumer only.
-unsafe impl<T: Send> Send for Ring<T> {}
+// SAFETY: the ring owns the mapping. Its counters are atomic, and its entries are accessed only
+// through `&mut` of its one producer or consumer.
+unsafe impl<T: Send> Send for XdpRing<T> {}
 
-impl<T: Entry> Ring<T> {
-    /// Maps the ring of `size` entries, a power of two, that lies at `place` of the socket.
+impl<T: RingEntry> XdpRing<T> {
+    /// Maps a ring of `size` entries, a power of two, at the offset `place` of the socket.
     fn map(
         socket: BorrowedFd<'_>,
         place: u64,
         offsets: &XdpRingOffset,
         size: u32,
     ) -> io::Result<Self> {
-        // `struct xdp_ring` without flags is older than Linux 5.4, and so than the links that this
-        // port needs.
+        // Before Linux 5.4 `struct xdp_ring` has no flags; this port needs BPF links, which are
+        // newer.
         let flags = offsets.flags.ok_or(io::ErrorKind::Unsupported)?;
-        // The words lie before the entries, whose offset bounds theirs.
+        // The counters lie before the entries.
         let word = |offset: u64| {
             offset.is_multiple_of(4) && offset.checked_add(4).is_some_and(|end| end <= offsets.desc)
         };
@@ -80,10 +80,10 @@ impl<T: Entry> Ring<T> {
             )
         }?;
         let map = NonNull::new(map.cast::<u8>()).ok_or(io::ErrorKind::InvalidData)?;
-        // SAFETY: checked above: all four lie within the mapping, and are aligned, as the mapping
-        // is to pages.
+        // SAFETY: as checked above, all four lie within the mapping. They are aligned, since the
+        // mapping begins at a page.
         let at = |offset: u64| unsafe { map.add(offset as usize) };
-        Ok(Ring {
+        Ok(XdpRing {
             map,
             length,
             producer: at(offsets.producer).cast(),
@@ -95,86 +95,84 @@ impl<T: Entry> Ring<T> {
     }
 }
 
-impl<T> Ring<T> {
+impl<T> XdpRing<T> {
     fn producer(&self) -> &AtomicU32 {
-        // SAFETY: it lies in the mapping, aligned, and is written atomically by both sides.
+        // SAFETY: it lies in the mapping, is aligned, and both sides write it atomically.
         unsafe { self.producer.as_ref() }
     }
 
     fn consumer(&self) -> &AtomicU32 {
-        // SAFETY: as `producer`.
+        // SAFETY: as in `producer`.
         unsafe { self.consumer.as_ref() }
     }
 
-    /// Does the kernel wait for a system call?
+    /// Returns whether the kernel waits for a system call.
     fn needs_wakeup(&self) -> bool {
-        // What was published comes before the look at the flag, or both sides might wait for each
-        // other.
+        // Publishing must come before reading the flag, or both sides might wait for each other.
         fence(Ordering::SeqCst);
-        // SAFETY: as `producer`.
+        // SAFETY: as in `producer`.
         unsafe { self.flags.as_ref() }.load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
 
-    /// Where the entry that the counter `index` stands for lies.
+    /// Returns the address of the entry for the counter value `index`.
     fn entry(&self, index: u32) -> NonNull<T> {
-        // SAFETY: the masked index is less than the number of entries, which all lie in the
-        // mapping.
+        // SAFETY: the masked index is below the number of entries, which all lie in the mapping.
         unsafe { self.entries.add((index & (self.size - 1)) as usize) }
     }
 }
 
-impl<T> Drop for Ring<T> {
+impl<T> Drop for XdpRing<T> {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length in `map`; what points into it goes with the ring. An
-        // error would leave it mapped, which harms nobody.
+        // SAFETY: mapped with this length in `map`; no pointer into it outlives the ring. After an
+        // error the memory stays mapped, which is harmless.
         let _ = unsafe { rustix::mm::munmap(self.map.as_ptr().cast(), self.length) };
     }
 }
 
-/// The end of a ring that entries are written to: of the fill and the TX ring.
+/// The writing end of a fill or TX ring.
 #[derive(Debug)]
 pub(super) struct Producer<T> {
-    ring: Ring<T>,
-    /// The next to be written.
+    ring: XdpRing<T>,
+    /// Counter of the next entry to write.
     head: u32,
-    /// Up to where the kernel has been told.
+    /// Counter up to which entries are published to the kernel.
     published: u32,
 }
 
-impl<T: Entry> Producer<T> {
-    /// Maps the ring of `size` entries at `place` of the socket.
+impl<T: RingEntry> Producer<T> {
+    /// Maps the ring of `size` entries at the offset `place` of the socket.
     ///
     /// # Errors
-    /// What `mmap` refused.
+    /// The error of `mmap`.
     pub(super) fn map(
         socket: BorrowedFd<'_>,
         place: u64,
         offsets: &XdpRingOffset,
         size: u32,
     ) -> io::Result<Self> {
-        let ring = Ring::map(socket, place, offsets, size)?;
+        let ring = XdpRing::map(socket, place, offsets, size)?;
         let head = ring.producer().load(Ordering::Relaxed);
         Ok(Producer { ring, head, published: head })
     }
 
-    /// How many entries can be written.
+    /// Returns the number of entries that can be written.
     pub(super) fn room(&self) -> u32 {
-        // Acquire: the kernel has read the entries that it gave back.
+        // Acquire: the kernel has read the entries that it returned.
         self.ring
             .size
             .saturating_sub(self.head.wrapping_sub(self.ring.consumer().load(Ordering::Acquire)))
     }
 
-    /// Writes an entry, of which [`room`](Self::room) said that there is place for it: the kernel
-    /// sees it after [`publish`](Self::publish).
+    /// Writes an entry, for which [`room`](Self::room) must have been checked. The kernel sees it
+    /// after [`publish`](Self::publish).
     pub(super) fn push(&mut self, entry: T) {
-        // SAFETY: the place lies in the mapping; the kernel does not read it until it is published,
-        // and no reference to it exists.
+        // SAFETY: the entry lies in the mapping. The kernel does not read it before it is
+        // published, and no reference to it exists.
         unsafe { self.ring.entry(self.head).write(entry) };
         self.head = self.head.wrapping_add(1);
     }
 
-    /// Tells the kernel of all that was written.
+    /// Publishes all written entries to the kernel.
     pub(super) fn publish(&mut self) {
         if self.published != self.head {
             self.published = self.head;
@@ -182,59 +180,59 @@ impl<T: Entry> Producer<T> {
         }
     }
 
-    /// How many published entries the kernel has not taken.
+    /// Returns the number of published entries that the kernel has not taken.
     pub(super) fn untaken(&self) -> u32 {
         self.published
             .wrapping_sub(self.ring.consumer().load(Ordering::Acquire))
             .min(self.ring.size)
     }
 
-    /// Does the kernel wait for a system call before it takes more?
+    /// Returns whether the kernel waits for a system call before it takes more.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.ring.needs_wakeup()
     }
 }
 
-/// The end of a ring that entries are read from: of the RX and the completion ring.
+/// The reading end of an RX or completion ring.
 #[derive(Debug)]
 pub(super) struct Consumer<T> {
-    ring: Ring<T>,
+    ring: XdpRing<T>,
     tail: u32,
 }
 
-impl<T: Entry> Consumer<T> {
-    /// Maps the ring of `size` entries at `place` of the socket.
+impl<T: RingEntry> Consumer<T> {
+    /// Maps the ring of `size` entries at the offset `place` of the socket.
     ///
     /// # Errors
-    /// What `mmap` refused.
+    /// The error of `mmap`.
     pub(super) fn map(
         socket: BorrowedFd<'_>,
         place: u64,
         offsets: &XdpRingOffset,
         size: u32,
     ) -> io::Result<Self> {
-        let ring = Ring::map(socket, place, offsets, size)?;
+        let ring = XdpRing::map(socket, place, offsets, size)?;
         let tail = ring.consumer().load(Ordering::Relaxed);
         Ok(Consumer { ring, tail })
     }
 
-    /// How many entries are there.
+    /// Returns the number of available entries.
     pub(super) fn available(&self) -> u32 {
-        // Acquire: what the kernel wrote before it published them, frames included, is seen.
+        // Acquire: everything that the kernel wrote before publishing is visible, including frames.
         self.ring.producer().load(Ordering::Acquire).wrapping_sub(self.tail).min(self.ring.size)
     }
 
-    /// The entry number `index` of those [that are there](Self::available).
+    /// Returns the entry `index` of the [available](Self::available) ones.
     pub(super) fn peek(&self, index: u32) -> T {
-        // SAFETY: the place lies in the mapping, is initialised (rings start as zeros), and the
-        // kernel does not write it until it is released.
+        // SAFETY: the entry lies in the mapping and is initialised, since rings start as zeros. The
+        // kernel does not write it before it is released.
         unsafe { self.ring.entry(self.tail.wrapping_add(index)).read() }
     }
 
-    /// Gives the first `count` entries back.
+    /// Returns the first `count` entries to the kernel.
     pub(super) fn release(&mut self, count: u32) {
         self.tail = self.tail.wrapping_add(count);
-        // Release: they have been read.
+        // Release: the entries have been read.
         self.ring.consumer().store(self.tail, Ordering::Release);
     }
 }
@@ -247,7 +245,7 @@ mod tests {
     const OFFSETS: XdpRingOffset =
         XdpRingOffset { producer: 0, consumer: 64, desc: 128, flags: Some(32) };
 
-    /// Both ends of a ring in a file in memory, which starts at the counters' `first` value.
+    /// Both ends of a ring in a memory file. The counters start at `first`.
     fn ring(size: u32, first: u32) -> (Producer<u64>, Consumer<u64>) {
         let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC)
             .expect("a file in memory");
@@ -330,7 +328,7 @@ mod tests {
             (XdpRingOffset { desc: 129, ..OFFSETS }, 8),
             (XdpRingOffset { flags: None, ..OFFSETS }, 8),
             (OFFSETS, 7),
-            // The sums would wrap.
+            // Sums that would overflow.
             (XdpRingOffset { producer: u64::MAX - 3, ..OFFSETS }, 8),
             (XdpRingOffset { flags: Some(u64::MAX - 3), ..OFFSETS }, 8),
             (XdpRingOffset { desc: u64::MAX - 7, ..OFFSETS }, 8),

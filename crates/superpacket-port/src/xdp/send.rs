@@ -1,5 +1,5 @@
-//! Frames into the TX ring: from the chunks that they came in where they lie in some, else copied
-//! into chunks of this queue.
+//! Sending: frames are sent from the chunks in which they were received, or copied into chunks of
+//! this queue.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
-use super::counts::Counts;
-use super::facts::Facts;
+use super::counts::XdpCounts;
+use super::facts::PortFacts;
 use super::option::MAX_CHUNKS;
 use super::ring::{Consumer, Producer};
 use super::umem::Umem;
 use crate::{Outgoing, PortError, Region, Slice, Stop, TxBatch, TxFrame};
 
-/// How often a socket that is about to be closed looks for completions, and how long it waits in
-/// between: what lies in a device's queue is usually sent within a few milliseconds.
-const SETTLE_LOOKS: u32 = 20;
+/// Number of checks for completions before a socket is closed, and the wait between them. A device
+/// usually sends its queue within a few milliseconds.
+const SETTLE_CHECKS: u32 = 20;
 const SETTLE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The sending half of a socket.
@@ -27,43 +27,42 @@ const SETTLE_INTERVAL: Duration = Duration::from_millis(1);
 pub(super) struct SendHalf {
     tx: Producer<XdpDesc>,
     completion: Consumer<u64>,
-    /// The chunks that are copied to; gone only when the queue is.
+    /// The chunks for copied frames; `None` only after the queue is dropped.
     region: Option<Region>,
     umem: Arc<Umem>,
-    /// The first of them, counted from the UMEM's start.
+    /// Number of the first of these chunks in the UMEM.
     first: u32,
-    /// The slots of `region` that no frame lies in.
+    /// The slots of `region` that are not in use.
     free: Vec<u32>,
-    /// For each chunk of the UMEM that is received into, how many descriptors of this queue refer
-    /// to it.
+    /// Number of this queue's descriptors that refer to each receive chunk of the UMEM.
     posted: Vec<u16>,
-    /// Descriptors that are not completed: at most as many as the completion ring holds.
+    /// Number of descriptors not completed: at most the size of the completion ring.
     pending: u32,
-    /// Entries of the rings.
+    /// Number of entries per ring.
     size: u32,
-    /// Frames of several chunks may be sent.
+    /// Whether frames of several chunks may be sent.
     several: bool,
-    /// What was received is not copied, also of frames that fit one chunk.
+    /// Whether received bytes are never copied, even if the frame fits one chunk.
     gather: bool,
 }
 
-/// Where a frame that is to be sent lies.
-enum Place {
-    /// In the chunk that it was received in, at this address.
+/// How a frame to be sent is stored.
+enum FramePlacement {
+    /// In the chunk in which it was received, at this address.
     Chunk(u64),
-    /// In as many of them as it has slices.
+    /// In one receive chunk per slice.
     Chunks,
-    /// Partly in them, and partly elsewhere, of which each slice is copied to a chunk.
+    /// Partly in receive chunks; each other slice is copied to a chunk.
     Gathered {
-        /// Slices that are copied.
+        /// Number of copied slices.
         copied: usize,
     },
-    /// Elsewhere: it is copied to this many.
+    /// Elsewhere: copied to this number of chunks.
     Copy(usize),
 }
 
 impl SendHalf {
-    /// `posted` has a zero for each of the UMEM's chunks.
+    /// Creates the half; `posted` has a zero per chunk of the UMEM.
     pub(super) fn new(
         tx: Producer<XdpDesc>,
         completion: Consumer<u64>,
@@ -81,7 +80,7 @@ impl SendHalf {
             completion,
             region: Some(region),
             umem,
-            // Those that are received into come first, and are as many.
+            // The receive chunks come first, and are equally many.
             first: part + slots,
             free: (0..slots).rev().collect(),
             pending: 0,
@@ -90,20 +89,20 @@ impl SendHalf {
         }
     }
 
-    /// Is what was received sent from where it lies, also of frames that fit one chunk?
+    /// Sets whether received bytes are never copied, even if the frame fits one chunk.
     pub(super) const fn set_gather(&mut self, gather: bool) {
         self.gather = gather && self.several;
     }
 
-    /// Waits for a moment until the kernel has sent all that it has taken from the TX ring, and
-    /// returns whether it has. What it has not taken it does not read any more once the socket is
-    /// closed, unless the device itself moves the frames.
+    /// Waits briefly until the kernel has sent everything that it took from the TX ring; returns
+    /// whether it has. After the socket is closed, the kernel does not read other entries, unless
+    /// the device moves the frames itself.
     pub(super) fn settle(&mut self) -> bool {
         let is_settled = |half: &mut Self| {
             half.reap();
             half.pending <= half.tx.untaken()
         };
-        for _ in 0..SETTLE_LOOKS {
+        for _ in 0..SETTLE_CHECKS {
             if is_settled(self) {
                 return true;
             }
@@ -112,13 +111,13 @@ impl SendHalf {
         is_settled(self)
     }
 
-    /// Hands the memory over, and for each chunk the number of descriptors that are not completed:
-    /// the socket is about to be closed.
+    /// Returns the memory, and the number of incomplete descriptors per chunk, before the socket is
+    /// closed.
     pub(super) fn close(&mut self) -> Option<(Region, Vec<u16>)> {
         self.region.take().map(|region| (region, std::mem::take(&mut self.posted)))
     }
 
-    /// Takes back what the kernel has sent.
+    /// Processes completions: takes back the chunks that the kernel has sent.
     pub(super) fn reap(&mut self) {
         let count = self.completion.available();
         if count == 0 {
@@ -146,99 +145,102 @@ impl SendHalf {
         self.pending = self.pending.saturating_sub(count);
     }
 
-    /// Descriptors that the kernel has not taken from the TX ring.
+    /// Returns the number of descriptors that the kernel has not taken from the TX ring.
     pub(super) fn untaken(&self) -> u32 {
         self.tx.untaken()
     }
 
-    /// The longest frame that fits, in bytes.
+    /// Returns the maximum length of a frame in bytes.
     pub(super) fn longest(&self) -> usize {
         self.umem.frame_size() as usize * if self.several { MAX_CHUNKS } else { 1 }
     }
 
-    /// Writes descriptors for a frame, and says whether there was room.
+    /// Writes the descriptors of a frame; returns whether there was room.
     pub(super) fn push(
         &mut self,
         outgoing: &Outgoing,
         batch: &TxBatch,
         frame: &TxFrame,
-        counts: &Counts,
+        counts: &XdpCounts,
     ) -> bool {
         let slices = batch.slices(frame);
         let place = self.place(outgoing, slices, frame.length as usize);
         let descriptors = match place {
-            Place::Chunk(_) => 1,
-            Place::Chunks | Place::Gathered { .. } => slices.len(),
-            Place::Copy(chunks) => chunks,
+            FramePlacement::Chunk(_) => 1,
+            FramePlacement::Chunks | FramePlacement::Gathered { .. } => slices.len(),
+            FramePlacement::Copy(chunks) => chunks,
         } as u32;
         if self.tx.room() < descriptors || self.pending + descriptors > self.size {
             return false;
         }
         match place {
-            Place::Chunk(address) => self.post(address, frame.length, XdpDescOptions::empty()),
-            Place::Chunks => {
+            FramePlacement::Chunk(address) => {
+                self.post(address, frame.length, XdpDescOptions::empty())
+            }
+            FramePlacement::Chunks => {
                 for (index, slice) in slices.iter().enumerate() {
                     let options = continued(index + 1 < slices.len());
-                    // It was found a moment ago.
+                    // `place` has just located this slice.
                     if let Some(address) = self.umem.locate(outgoing.slice(*slice)) {
                         self.post(address, slice.length() as u32, options);
                     }
                 }
             }
-            Place::Copy(chunks) => {
+            FramePlacement::Copy(chunks) => {
                 if self.free.len() < chunks || !self.copy(outgoing, slices, chunks) {
                     return false;
                 }
                 self.pending += descriptors;
-                Counts::add(&counts.sent_by_copy, 1);
-                Counts::add(&counts.bytes_copied, frame.length.into());
+                XdpCounts::add(&counts.sent_by_copy, 1);
+                XdpCounts::add(&counts.bytes_copied, frame.length.into());
                 return true;
             }
-            Place::Gathered { copied } => {
+            FramePlacement::Gathered { copied } => {
                 if self.free.len() < copied || !self.gather(outgoing, slices, counts) {
                     return false;
                 }
                 self.pending += descriptors;
-                Counts::add(&counts.sent_gathered, 1);
+                XdpCounts::add(&counts.sent_gathered, 1);
                 return true;
             }
         }
         self.pending += descriptors;
-        Counts::add(&counts.sent_in_place, 1);
+        XdpCounts::add(&counts.sent_in_place, 1);
         true
     }
 
-    fn place(&self, outgoing: &Outgoing, slices: &[Slice], length: usize) -> Place {
+    fn place(&self, outgoing: &Outgoing, slices: &[Slice], length: usize) -> FramePlacement {
         let chunk = self.umem.frame_size() as usize;
         let locate = |slice: &Slice| self.umem.locate(outgoing.slice(*slice));
         match slices {
-            [slice] => locate(slice).map_or(Place::Copy(length.div_ceil(chunk)), Place::Chunk),
+            [slice] => locate(slice)
+                .map_or(FramePlacement::Copy(length.div_ceil(chunk)), FramePlacement::Chunk),
             _ if self.gather && slices.len() <= MAX_CHUNKS => {
-                // Bytes of this program's own, longer than a chunk, would take several.
+                // Bytes outside receive chunks that exceed one chunk would need several.
                 let (mut copied, mut fits) = (0, true);
                 for slice in slices.iter().filter(|slice| locate(slice).is_none()) {
                     copied += 1;
                     fits &= slice.length() <= chunk;
                 }
                 match copied {
-                    0 => Place::Chunks,
-                    _ if fits && copied < slices.len() => Place::Gathered { copied },
-                    _ => Place::Copy(length.div_ceil(chunk)),
+                    0 => FramePlacement::Chunks,
+                    _ if fits && copied < slices.len() => FramePlacement::Gathered { copied },
+                    _ => FramePlacement::Copy(length.div_ceil(chunk)),
                 }
             }
-            // The kernel takes a page for each further descriptor, so a frame that fits one chunk
-            // is better copied.
+            // The kernel allocates a page for each further descriptor, so copying is cheaper for a
+            // frame that fits one chunk.
             _ if length > chunk
                 && slices.len() <= MAX_CHUNKS
                 && slices.iter().all(|slice| locate(slice).is_some()) =>
             {
-                Place::Chunks
+                FramePlacement::Chunks
             }
-            _ => Place::Copy(length.div_ceil(chunk)),
+            _ => FramePlacement::Copy(length.div_ceil(chunk)),
         }
     }
 
-    /// A descriptor for bytes in a chunk that was received into.
+    /// Pushes a descriptor for bytes in a receive chunk.
     fn post(&mut self, addr: u64, len: u32, options: XdpDescOptions) {
         let chunk = (addr / u64::from(self.umem.frame_size())) as u32;
         self.umem.post(chunk);
@@ -246,9 +248,9 @@ impl SendHalf {
         self.tx.push(XdpDesc { addr, len, options });
     }
 
-    /// Writes a descriptor for each slice: what was received stays where it lies, and each of the
-    /// others is copied to a chunk, of which as many are free.
-    fn gather(&mut self, outgoing: &Outgoing, slices: &[Slice], counts: &Counts) -> bool {
+    /// Writes a descriptor per slice: received bytes stay in place, and each other slice is copied
+    /// to a chunk. The caller has checked that enough chunks are free.
+    fn gather(&mut self, outgoing: &Outgoing, slices: &[Slice], counts: &XdpCounts) -> bool {
         let size = u64::from(self.umem.frame_size());
         for (index, slice) in slices.iter().enumerate() {
             let (bytes, options) = (outgoing.slice(*slice), continued(index + 1 < slices.len()));
@@ -263,7 +265,7 @@ impl SendHalf {
                 .and_then(|region| region.slot_mut(slot as usize)?.get_mut(..bytes.len()));
             let Some(chunk) = chunk else { return false };
             chunk.copy_from_slice(bytes);
-            Counts::add(&counts.bytes_copied, bytes.len() as u64);
+            XdpCounts::add(&counts.bytes_copied, bytes.len() as u64);
             self.tx.push(XdpDesc {
                 addr: u64::from(self.first + slot) * size,
                 len: bytes.len() as u32,
@@ -273,7 +275,7 @@ impl SendHalf {
         true
     }
 
-    /// Copies a frame into `chunks` chunks, of which as many are free.
+    /// Copies a frame into `chunks` chunks; the caller has checked that enough are free.
     fn copy(&mut self, outgoing: &Outgoing, slices: &[Slice], chunks: usize) -> bool {
         let Some(region) = &mut self.region else { return false };
         let size = self.umem.frame_size() as usize;
@@ -301,32 +303,32 @@ impl SendHalf {
         true
     }
 
-    /// Publishes what was pushed, and makes the kernel send it where it waits for that. What it
-    /// cannot take now stays in the ring.
+    /// Publishes the pushed descriptors and, if necessary, wakes the kernel. Descriptors that it
+    /// cannot take yet stay in the ring.
     ///
-    /// The result says why the interface takes nothing more, if so.
+    /// Returns the reason if the interface accepts no more frames.
     pub(super) fn kick(
         &mut self,
         socket: BorrowedFd<'_>,
-        counts: &Counts,
-        facts: &Facts,
+        counts: &XdpCounts,
+        facts: &PortFacts,
     ) -> Option<Stop> {
         self.tx.publish();
         let mut left = self.tx.untaken();
         let mut patience = 1;
         while left != 0 && self.tx.needs_wakeup() {
-            Counts::add(&counts.tx_wakeups, 1);
+            XdpCounts::add(&counts.tx_wakeups, 1);
             match rustix::net::send(socket, &[], SendFlags::DONTWAIT) {
-                // The device was told, and takes them by itself.
+                // The device was notified, and takes the descriptors itself.
                 Ok(_) if facts.zero_copy => break,
                 Err(Errno::NETDOWN) => return Some(Stop::Down),
                 Err(Errno::NXIO | Errno::NODEV | Errno::BADF | Errno::BADFD) => {
                     return Some(Stop::Gone(PortError::Gone { port: facts.name.clone() }));
                 }
-                // The device's own queue was full: it dropped a frame, and the others follow.
-                Err(Errno::BUSY) => Counts::add(&counts.tx_full, 1),
-                // `EAGAIN`: it took 32, or as many as it could; the ring says how many. Wrong
-                // descriptors are skipped and counted by the kernel.
+                // The device's queue was full: it dropped a frame, and the others follow.
+                Err(Errno::BUSY) => XdpCounts::add(&counts.tx_full, 1),
+                // `EAGAIN`: the kernel took 32 or as many as it could; the ring tells the number.
+                // It skips and counts invalid descriptors.
                 _ => {}
             }
             self.reap();
@@ -344,7 +346,7 @@ impl SendHalf {
     }
 }
 
-/// The options of a descriptor: whether the frame goes on in the next.
+/// Returns the options of a descriptor: whether the frame continues in the next one.
 fn continued(is_continued: bool) -> XdpDescOptions {
     if is_continued { XdpDescOptions::XDP_PKT_CONTD } else { XdpDescOptions::empty() }
 }

@@ -1,4 +1,4 @@
-//! What the ends of an AF_XDP port share: its queues, and what is known of its interface.
+//! State shared by the ends of an AF_XDP port: its queues, and its interface.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,34 +6,40 @@ use std::time::{Duration, Instant};
 
 use superpacket::wire::ethernet;
 
-use super::facts::Facts;
+use super::facts::PortFacts;
 use super::program::Attachment;
+<<<<<<< HEAD:crates/superpacket-port/src/xdp/shared.rs
 use super::queue::Queue;
 use crate::PortState;
 use crate::interface::Interface;
+=======
+use super::queue::XdpQueue;
+use crate::PortState;
+use crate::interface::NetworkInterface;
+>>>>>>> w/io:crates/superpacket-port/src/port/xdp/shared.rs
 use crate::system::PacketSocket;
 
-/// Bytes of a frame beside the IP packet: the Ethernet header and a VLAN tag, which the MTU does
-/// not count.
+/// Maximum bytes of a frame outside the IP packet: the Ethernet header and a VLAN tag, which the
+/// MTU does not include.
 pub(super) const LINK_HEADER: u32 = ethernet::HEADER_LENGTH as u32 + 4;
 
-/// How long the MTU is believed when a longer frame is to be sent.
+/// Time for which the MTU is cached when a longer frame is to be sent.
 const MTU_AGE: Duration = Duration::from_millis(10);
 
-/// What a port's ends share. Fields are dropped in their order: the program first.
+/// State shared by a port's ends. Fields are dropped in order: the program first.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct XdpShared {
     pub(super) _link: Attachment,
     pub(super) _promiscuous: Option<PacketSocket>,
-    pub(super) facts: Facts,
-    pub(super) queues: Vec<Arc<Queue>>,
-    pub(super) interface: Mutex<(Interface, Instant)>,
-    /// The longest IP packet in bytes.
+    pub(super) facts: PortFacts,
+    pub(super) queues: Vec<Arc<XdpQueue>>,
+    pub(super) interface: Mutex<(NetworkInterface, Instant)>,
+    /// Maximum length of an IP packet in bytes.
     pub(super) mtu: AtomicU32,
 }
 
-impl Shared {
-    /// The interface's state now.
+impl XdpShared {
+    /// Returns the interface's present state.
     pub(super) fn state(&self) -> PortState {
         let mut interface = self.interface.lock().unwrap_or_else(PoisonError::into_inner);
         interface.1 = Instant::now();
@@ -44,25 +50,26 @@ impl Shared {
         state
     }
 
-    /// Does the interface take a frame of `length` bytes? The MTU may have changed.
+    /// Returns whether the interface accepts a frame of `length` bytes. Reads the MTU again if it
+    /// may have changed.
     pub(super) fn fits(&self, length: usize) -> bool {
         let is_within = || length <= (self.mtu.load(Ordering::Relaxed) + LINK_HEADER) as usize;
         if is_within() {
             return true;
         }
-        let asked = self.interface.lock().unwrap_or_else(PoisonError::into_inner).1;
-        if asked.elapsed() >= MTU_AGE {
+        let last_read = self.interface.lock().unwrap_or_else(PoisonError::into_inner).1;
+        if last_read.elapsed() >= MTU_AGE {
             self.state();
         }
         is_within()
     }
 
-    /// Tries once more to have sent what was left in TX rings.
+    /// Tries again to send the frames left in TX rings.
     pub(super) fn resume(&self) {
         self.facts.stalled.store(false, Ordering::Relaxed);
         for queue in &self.queues {
             if let Some(mut half) = queue.try_send() {
-                // What is wrong with the interface, whoever sends or receives next is told.
+                // Errors of the interface are reported by the next call that sends or receives.
                 half.kick(queue.socket(), &queue.counts, &self.facts);
                 half.reap();
             }

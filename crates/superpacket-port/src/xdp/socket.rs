@@ -1,4 +1,4 @@
-//! An AF_XDP socket: its memory and rings, and its binding to a queue.
+//! AF_XDP sockets: memory, rings, and binding to a queue.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,32 +18,32 @@ use crate::system::{
     PacketSocket, SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, SO_PREFER_BUSY_POLL, XDP_MAX_TX_SKB_BUDGET,
 };
 
-/// How long a queue may stay busy that a socket has just been closed on: the kernel gives it up in
+/// Time for which a queue may stay busy after its socket was closed: the kernel releases it in
 /// deferred work.
-const PATIENCE: Duration = Duration::from_secs(2);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long registering waits for memory that a closed socket had: the kernel gives it up in
+/// Time for which registration waits for a closed socket's memory: the kernel releases it in
 /// deferred work, and charges it until then.
-const RELEASE: Duration = Duration::from_millis(500);
+const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Bytes of sent frames that a device may hold: at the default of some 200 KB, a hundred frames
-/// would be all.
+/// Bytes of sent frames that a device may hold. The default of about 200 KB would be only a hundred
+/// frames.
 const SEND_BUFFER: usize = 16 << 20;
 
-/// Frames that the device's own polling takes at a time.
+/// Number of frames per busy poll of the device.
 const BUSY_POLL_BUDGET: libc::c_int = 64;
 
-/// A system call failed.
+/// A failed system call.
 #[derive(Debug)]
-pub(super) struct Failed {
-    /// What was tried.
+pub(super) struct CallError {
+    /// The attempted action.
     pub(super) action: &'static str,
     pub(super) error: io::Error,
 }
 
-impl Failed {
-    fn at(action: &'static str) -> impl Fn(Errno) -> Failed {
-        move |error| Failed { action, error: error.into() }
+impl CallError {
+    fn at(action: &'static str) -> impl Fn(Errno) -> CallError {
+        move |error| CallError { action, error: error.into() }
     }
 }
 
@@ -58,13 +58,13 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Opens a socket with rings of `ring_size` entries that receives into `umem` and sends from
-    /// it: registered as a UMEM of its own, or else to be shared when it is bound (`None`).
+    /// Opens a socket with rings of `ring_size` entries. It registers `umem` as its memory; with
+    /// `None`, it will share a UMEM when it is bound.
     ///
     /// # Errors
-    /// What failed, and why.
-    pub(super) fn open(umem: Option<&Umem>, ring_size: u32) -> Result<Self, Failed> {
-        let failed = Failed::at;
+    /// The failed action and the system's error.
+    pub(super) fn open(umem: Option<&Umem>, ring_size: u32) -> Result<Self, CallError> {
+        let failed = CallError::at;
         let descriptor = rustix::net::socket_with(
             AddressFamily::XDP,
             SocketType::RAW,
@@ -87,7 +87,7 @@ impl Socket {
             .map_err(failed("making a ring (XDP_TX_RING)"))?;
         let offsets = sockopt::xdp_mmap_offsets(&descriptor)
             .map_err(failed("asking for the rings' layout (XDP_MMAP_OFFSETS)"))?;
-        let mapping = |error| Failed { action: "mapping a ring (mmap)", error };
+        let mapping = |error| CallError { action: "mapping a ring (mmap)", error };
         let socket = descriptor.as_fd();
         Ok(Socket {
             rx: Consumer::map(socket, XDP_PGOFF_RX_RING, &offsets.rx, ring_size)
@@ -107,8 +107,8 @@ impl Socket {
         })
     }
 
-    /// Lets more be sent at a time, and the device be polled for `busy_poll` microseconds. What the
-    /// kernel refuses costs speed only.
+    /// Increases the number of frames sent at once, and enables polling the device for `busy_poll`
+    /// microseconds. Refused settings only reduce the speed.
     pub(super) fn tune(&self, busy_poll: u32) {
         if sockopt::set_socket_send_buffer_size_force(&self.descriptor, SEND_BUFFER).is_err() {
             let _ = sockopt::set_socket_send_buffer_size(&self.descriptor, SEND_BUFFER);
@@ -130,7 +130,7 @@ impl Socket {
     }
 }
 
-/// Registers `umem` as a UMEM of the socket's own, whose whole length is charged to the user.
+/// Registers `umem` for the socket; its whole length is charged to the user.
 fn register(socket: BorrowedFd<'_>, umem: &Umem) -> Result<(), Errno> {
     let start = Instant::now();
     loop {
@@ -143,7 +143,7 @@ fn register(socket: BorrowedFd<'_>, umem: &Umem) -> Result<(), Errno> {
             tx_metadata_len: 0,
         };
         match sockopt::set_xdp_umem_reg(socket, registration) {
-            Err(Errno::NOBUFS) if start.elapsed() < RELEASE => {
+            Err(Errno::NOBUFS) if start.elapsed() < RELEASE_TIMEOUT => {
                 std::thread::sleep(Duration::from_millis(5))
             }
             result => return result,
@@ -151,12 +151,11 @@ fn register(socket: BorrowedFd<'_>, umem: &Umem) -> Result<(), Errno> {
     }
 }
 
-/// Binds a socket to `queue` of the interface number `interface`, as `flags` say; or to share the
-/// UMEM of the bound socket `shared`, and with it the flags that this one was bound with. A queue
-/// that is busy is tried again for two seconds.
+/// Binds a socket to `queue` of the interface with index `interface`: with `flags`, or sharing the
+/// UMEM and the flags of the bound socket `shared`. Retries a busy queue for two seconds.
 ///
 /// # Errors
-/// What `bind` refused.
+/// The error of `bind`.
 pub(super) fn bind(
     socket: BorrowedFd<'_>,
     interface: u32,
@@ -177,7 +176,7 @@ pub(super) fn bind(
     let start = Instant::now();
     loop {
         match attempt() {
-            Err(Errno::BUSY) if start.elapsed() < PATIENCE => {
+            Err(Errno::BUSY) if start.elapsed() < BUSY_TIMEOUT => {
                 std::thread::sleep(Duration::from_millis(5))
             }
             result => return Ok(result?),
@@ -185,13 +184,13 @@ pub(super) fn bind(
     }
 }
 
-/// Do sockets that share a UMEM take frames of several chunks where the first does? They do since
-/// Linux 6.7 (`XDP_UMEM_SG_FLAG`); before, they drop such frames, and do not say so.
+/// Returns whether sockets that share a UMEM accept frames of several chunks as the first one does.
+/// They do since Linux 6.7 (`XDP_UMEM_SG_FLAG`); older kernels silently drop such frames.
 pub(super) fn sharing_keeps_several() -> bool {
     rustix::system::uname().release().to_str().is_ok_and(|release| is_at_least(release, (6, 7)))
 }
 
-/// Is the kernel's release, such as `6.12.1-arch1`, this version or newer?
+/// Returns whether a kernel release, such as `6.12.1-arch1`, is at least this version.
 fn is_at_least(release: &str, version: (u32, u32)) -> bool {
     let mut numbers = release
         .split(|character: char| !character.is_ascii_digit())
@@ -199,11 +198,11 @@ fn is_at_least(release: &str, version: (u32, u32)) -> bool {
     numbers.next().zip(numbers.next()).is_some_and(|found| found >= version)
 }
 
-/// Asks the device for frames to all addresses while the socket that this yields is open
+/// Puts the interface into promiscuous mode while the returned socket is open
 /// (`PACKET_MR_PROMISC`).
 ///
 /// # Errors
-/// What the system refused.
+/// The system call's error.
 pub(super) fn promiscuous(interface: u32) -> io::Result<PacketSocket> {
     let socket = PacketSocket::open()?;
     socket.add_promiscuous(interface)?;

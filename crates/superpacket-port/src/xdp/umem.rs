@@ -1,24 +1,23 @@
-//! The memory that AF_XDP sockets receive into and send from (UMEM): one for all ports of the
-//! process, so that a frame goes out where it came in.
+//! The memory from which AF_XDP sockets receive and send (UMEM), shared by all ports of the
+//! process, so that frames are forwarded in place.
 //!
-//! The first socket registers the pages with the kernel, which charges their whole length to the
-//! user; the others share its registration (`XDP_SHARED_UMEM`), each with a fill and a completion
-//! ring of its own. The kernel counts who shares: none depends on the socket that came first. A
-//! socket that cannot share registers the same pages once more: one that copies beside one that
-//! does not, or any before Linux 5.10. An address means the same chunk to all.
+//! The first socket registers the pages with the kernel, which charges their length to the user.
+//! Other sockets share the registration (`XDP_SHARED_UMEM`), with separate fill and completion
+//! rings; it lasts until the last one is closed. A socket that cannot share it registers the pages
+//! again: another copy mode, or any before Linux 5.10. An address means the same chunk to all.
 //!
-//! A UMEM is divided into parts of equal size, one for each queue of a port. The first half of a
-//! part's chunks is received into, the second is where frames are put together that do not lie in
-//! chunks. Who owns a chunk:
+//! A UMEM is divided into parts of equal size, one per queue of a port. The first half of a part's
+//! chunks is for receiving. The second half is for frames that do not lie in chunks. The owner of a
+//! chunk:
 //!
 //! ```text
 //! fill ring -> kernel -> RX ring -> lent (a Buffer) -> dropped, and not in flight -> fill ring
 //!                                        |
 //!                                        +-> TX ring of any port: in flight until its completion
 //! ```
-//! A closed socket gives its part back, and with it all chunks that its TX ring referred to. Where
-//! the kernel may still use them, they are withheld until another socket is bound to the same queue
-//! of the same interface: the kernel allows that only when it is done with the one before.
+//! A closed socket returns its part, and all chunks that its TX ring referred to. If the kernel may
+//! still use them, they are withheld until another socket is bound to the same queue of the same
+//! interface: the kernel allows that only when it has finished with the previous one.
 
 #![expect(unsafe_code, reason = "memory shared with the kernel")]
 
@@ -34,48 +33,48 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::Region;
 
-/// The fewest parts of a UMEM: two ports of two queues.
-const LEAST_PARTS: usize = 4;
+/// Minimum number of parts of a UMEM: two ports of two queues.
+const MIN_PARTS: usize = 4;
 
-/// The most bytes of a UMEM: all of it is pinned.
-const MOST: u64 = 16 << 30;
+/// Maximum size of a UMEM in bytes; all of it is pinned.
+const MAX_UMEM_BYTES: u64 = 16 << 30;
 
-/// All of the process.
+/// All UMEMs of this process.
 static ALL: Mutex<Vec<Weak<Umem>>> = Mutex::new(Vec::new());
 
-/// Memory in chunks.
+/// Memory divided into chunks.
 pub(super) struct Umem {
     mapping: Arc<Mapping>,
     frame_size: u32,
-    /// Chunks of a part.
+    /// Number of chunks per part.
     frames: u32,
-    /// How many descriptors in TX rings refer to each chunk.
+    /// Number of descriptors in TX rings that refer to each chunk.
     in_flight: Box<[AtomicU32]>,
-    /// The parts that no queue has. The one that was given back first is the next to be given out.
-    free: Mutex<VecDeque<Part>>,
-    /// What closed sockets left that the kernel may still use.
-    withheld: Mutex<Vec<Withheld>>,
+    /// The parts without a queue. The part returned first is used next.
+    free: Mutex<VecDeque<UmemPart>>,
+    /// Memory of closed sockets that the kernel may still use.
+    withheld: Mutex<Vec<WithheldPart>>,
 }
 
-/// A queue of an interface.
+/// Identifies a queue of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueuePlace {
     /// The network namespace's number (`SO_NETNS_COOKIE`).
     pub(super) namespace: u64,
-    /// The interface's number there.
+    /// The interface's index in that namespace.
     pub(super) interface: u32,
     /// The queue's number.
     pub(super) queue: u32,
 }
 
-/// What a closed socket left that the kernel may still use.
+/// Memory of a closed socket that the kernel may still use.
 #[derive(Debug)]
-struct Withheld {
-    /// The queue that the socket was bound to; `None` where the system does not say: then it is
-    /// withheld for good.
+struct WithheldPart {
+    /// The queue to which the socket was bound; `None` if unknown, in which case the memory is
+    /// withheld forever.
     place: Option<QueuePlace>,
-    part: Part,
-    /// Descriptors that are not completed, for each chunk of the UMEM.
+    part: UmemPart,
+    /// Number of incomplete descriptors per chunk of the UMEM.
     posted: Vec<u16>,
 }
 
@@ -89,15 +88,15 @@ impl fmt::Debug for Umem {
     }
 }
 
-/// Pages, until nobody refers to them.
+/// Mapped pages, unmapped when no region uses them any more.
 #[derive(Debug)]
 struct Mapping {
     data: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: the mapping only says where the memory lies; who may touch which bytes is up to the
-// regions made of it.
+// SAFETY: the mapping is only an address range; the regions made of it decide who accesses which
+// bytes.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -115,12 +114,12 @@ impl Mapping {
         }?;
         let mapping =
             Mapping { data: NonNull::new(data.cast()).ok_or(io::ErrorKind::OutOfMemory)?, length };
-        // Fewer entries in the TLB, where the system has large pages; and no copy of pinned pages
-        // in a child process. Neither is needed.
+        // Large pages save TLB entries, and child processes need no copy of pinned pages. Both are
+        // optional.
         for advice in [Advice::LinuxHugepage, Advice::LinuxDontFork] {
-            // SAFETY: the range is the mapping. Large pages do not change what it holds; a child
-            // that lacks it never runs this code, since it is another program at once (`exec`) or
-            // has a copy of one thread only, in which no Rust code may touch what others own.
+            // SAFETY: the range is the mapping. Large pages do not change its content. A child
+            // without it never runs this code: it executes another program at once (`exec`), or is
+            // a copy of one thread, in which no Rust code may access what other threads own.
             let _ = unsafe { rustix::mm::madvise(mapping.data.as_ptr().cast(), length, advice) };
         }
         Ok(mapping)
@@ -129,41 +128,41 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length in `new`; regions and their buffers keep the mapping
-        // alive, so that none is left. The kernel pins pages of its own.
+        // SAFETY: mapped with this length in `new`. Regions and their buffers keep the mapping
+        // alive, so none is left. The kernel keeps its own references to pinned pages.
         let _ = unsafe { rustix::mm::munmap(self.data.as_ptr().cast(), self.length) };
     }
 }
 
-/// The chunks of a queue.
+/// The chunks of one queue.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct UmemPart {
     number: u32,
-    /// Those that frames are received into.
+    /// Chunks for received frames.
     pub(super) receive: Region,
-    /// Those that frames are put together in.
+    /// Chunks for copied frames.
     pub(super) send: Region,
 }
 
-/// The right to a part, which goes back to the UMEM.
+/// The exclusive use of a part, which returns to the UMEM when dropped.
 #[derive(Debug)]
 pub(super) struct Lease {
     umem: Arc<Umem>,
     number: u32,
-    part: Option<Part>,
-    /// Descriptors for each chunk of the UMEM that the closed socket took and did not complete.
+    part: Option<UmemPart>,
+    /// Number of descriptors per chunk of the UMEM that the closed socket left incomplete.
     left: Vec<u16>,
-    /// The kernel may still use the part, and the chunks in `left`: the queue that the socket was
-    /// bound to, as in [`Withheld::place`].
+    /// Set if the kernel may still use the part and the chunks in `left`: the queue to which the
+    /// socket was bound, as in [`WithheldPart::place`].
     in_use: Option<Option<QueuePlace>>,
 }
 
 impl Lease {
-    /// Takes parts of `frames` chunks of `frame_size` bytes, `count` in the same UMEM: one that
-    /// other ports have parts of where there is room in it, or a new one.
+    /// Takes `count` parts of `frames` chunks of `frame_size` bytes, all in one UMEM: an existing
+    /// one with enough free parts, or a new one.
     ///
     /// # Errors
-    /// [`io::ErrorKind::OutOfMemory`], or what `mmap` refused.
+    /// [`io::ErrorKind::OutOfMemory`], or the error of `mmap`.
     pub(super) fn take(frame_size: u32, frames: u32, count: usize) -> io::Result<Vec<Lease>> {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|umem| umem.strong_count() != 0);
@@ -174,13 +173,13 @@ impl Lease {
         let umem = match known {
             Some(umem) => umem,
             None => {
-                // A second port with as many queues finds room.
-                let umem = Arc::new(Umem::new(frame_size, frames, (count * 2).max(LEAST_PARTS))?);
+                // Leaves room for a second port with as many queues.
+                let umem = Arc::new(Umem::new(frame_size, frames, (count * 2).max(MIN_PARTS))?);
                 all.push(Arc::downgrade(&umem));
                 umem
             }
         };
-        let parts: Vec<Part> = umem.free().drain(..count).collect();
+        let parts: Vec<UmemPart> = umem.free().drain(..count).collect();
         Ok(parts
             .into_iter()
             .map(|part| Lease {
@@ -193,10 +192,10 @@ impl Lease {
             .collect())
     }
 
-    /// Takes the part of `umem` that came back last, or else any of that size.
+    /// Takes the part of `umem` that was returned last, or any part of that size.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
+    /// As for [`take`](Self::take).
     pub(super) fn again(umem: &Arc<Umem>) -> io::Result<Lease> {
         let part = umem.free().pop_back();
         match part {
@@ -213,31 +212,30 @@ impl Lease {
         }
     }
 
-    /// The UMEM.
+    /// Returns the UMEM.
     pub(super) const fn umem(&self) -> &Arc<Umem> {
         &self.umem
     }
 
-    /// The first chunk of the part, counted from the UMEM's start: those that are received into
-    /// come first.
+    /// Returns the number of the part's first chunk in the UMEM, which is its first receive chunk.
     pub(super) fn first(&self) -> u32 {
         self.number * self.umem.frames
     }
 
-    /// The part, once: to be brought back to [`retire`](Self::retire).
-    pub(super) fn part(&mut self) -> Option<Part> {
+    /// Takes the part out, once; [`retire`](Self::retire) returns it.
+    pub(super) fn part(&mut self) -> Option<UmemPart> {
         self.part.take()
     }
 
-    /// Takes the part back, to be free when this is dropped, and `left`: the descriptors for each
-    /// chunk that are not completed. The socket must be closed before this is dropped.
+    /// Puts the part back, to be freed when this lease is dropped. `left` is the number of
+    /// incomplete descriptors per chunk. The socket must be closed before the lease is dropped.
     pub(super) fn retire(&mut self, receive: Region, send: Region, left: Vec<u16>) {
-        self.part = Some(Part { number: self.number, receive, send });
+        self.part = Some(UmemPart { number: self.number, receive, send });
         self.left = left;
     }
 
-    /// Notes that the kernel may still use what is taken back, after the socket is closed that was
-    /// bound to `place`, where that is known.
+    /// Records that the kernel may still use the memory after the socket is closed. `place` is the
+    /// queue to which it was bound, if known.
     pub(super) const fn withhold(&mut self, place: Option<QueuePlace>) {
         self.in_use = Some(place);
     }
@@ -248,7 +246,7 @@ impl Drop for Lease {
         let (part, posted) = (self.part.take(), std::mem::take(&mut self.left));
         match (part, self.in_use) {
             (Some(part), Some(place)) => {
-                self.umem.withheld().push(Withheld { place, part, posted })
+                self.umem.withheld().push(WithheldPart { place, part, posted })
             }
             (Some(part), None) => self.umem.free_part(part, &posted),
             (None, _) => {}
@@ -256,8 +254,7 @@ impl Drop for Lease {
     }
 }
 
-/// Frees what was withheld because of sockets that were bound to this queue: another has just been
-/// bound there.
+/// Frees the memory withheld for this queue, after another socket was bound to it.
 pub(super) fn release(place: QueuePlace) {
     let umems: Vec<Arc<Umem>> = ALL
         .lock()
@@ -266,17 +263,17 @@ pub(super) fn release(place: QueuePlace) {
         .filter_map(Weak::upgrade)
         .collect();
     for umem in umems {
-        let released: Vec<Withheld> =
+        let released: Vec<WithheldPart> =
             umem.withheld().extract_if(.., |withheld| withheld.place == Some(place)).collect();
         released.into_iter().for_each(|withheld| umem.free_part(withheld.part, &withheld.posted));
     }
 }
 
-/// A list of so many values of zero.
+/// Returns a list of `length` default values.
 ///
 /// # Errors
-/// [`io::ErrorKind::OutOfMemory`] if there is no memory for it.
-pub(super) fn list<T: Default>(length: usize) -> io::Result<Vec<T>> {
+/// [`io::ErrorKind::OutOfMemory`] if there is not enough memory.
+pub(super) fn zeroed_list<T: Default>(length: usize) -> io::Result<Vec<T>> {
     let mut list = Vec::new();
     list.try_reserve_exact(length)?;
     list.resize_with(length, T::default);
@@ -288,20 +285,20 @@ impl Umem {
         let chunks = parts.checked_mul(frames as usize);
         let length = chunks
             .and_then(|chunks| chunks.checked_mul(frame_size as usize))
-            .filter(|&length| length as u64 <= MOST);
+            .filter(|&length| length as u64 <= MAX_UMEM_BYTES);
         let length = length.ok_or_else(|| {
             let says =
-                format!("{parts} times {frames} frames of {frame_size} bytes are more than 16 GiB: fewer queues, or less by frames=N");
+                format!("{parts} times {frames} frames of {frame_size} bytes exceed 16 GiB: use fewer queues or a smaller frames=N");
             io::Error::new(io::ErrorKind::OutOfMemory, says)
         })?;
         let mapping = Arc::new(Mapping::new(length)?);
-        let in_flight = list(parts * frames as usize)?;
+        let in_flight = zeroed_list(parts * frames as usize)?;
         let half = frames as usize / 2;
         let region = |chunk: usize| {
             let owner = Arc::clone(&mapping) as Arc<dyn Any + Send + Sync>;
-            // SAFETY: the chunks lie in the mapping, which is zeroed and stays while `owner` lives,
-            // and every chunk is in one region. The kernel writes only to chunks that the queue put
-            // into the fill ring, which it does when they are not lent.
+            // SAFETY: the chunks lie in the mapping, which is zeroed and lives as long as `owner`,
+            // and each chunk is in one region. The kernel writes only to chunks in the fill ring,
+            // where the queue puts them only when they are not lent.
             let region = unsafe {
                 Region::try_shared(
                     owner,
@@ -314,7 +311,11 @@ impl Umem {
         };
         let part = |number| {
             let first = number * frames as usize;
-            Ok(Part { number: number as u32, receive: region(first)?, send: region(first + half)? })
+            Ok(UmemPart {
+                number: number as u32,
+                receive: region(first)?,
+                send: region(first + half)?,
+            })
         };
         let free = (0..parts).map(part).collect::<io::Result<_>>()?;
         Ok(Umem {
@@ -327,45 +328,45 @@ impl Umem {
         })
     }
 
-    fn free(&self) -> MutexGuard<'_, VecDeque<Part>> {
+    fn free(&self) -> MutexGuard<'_, VecDeque<UmemPart>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn withheld(&self) -> MutexGuard<'_, Vec<Withheld>> {
+    fn withheld(&self) -> MutexGuard<'_, Vec<WithheldPart>> {
         self.withheld.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Frees a part, and takes the descriptors that refer to each chunk off its count: the kernel
-    /// is done with both.
-    fn free_part(&self, part: Part, posted: &[u16]) {
+    /// Frees a part, and subtracts its descriptors from the count of each chunk: the kernel has
+    /// finished with both.
+    fn free_part(&self, part: UmemPart, posted: &[u16]) {
         for (chunk, &count) in posted.iter().enumerate().filter(|(_, count)| **count != 0) {
             self.in_flight[chunk].fetch_sub(u32::from(count), Ordering::Release);
         }
         self.free().push_back(part);
     }
 
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     pub(super) fn start(&self) -> u64 {
         self.mapping.data.as_ptr().addr() as u64
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub(super) fn length(&self) -> usize {
         self.mapping.length
     }
 
-    /// Bytes of a chunk.
+    /// Returns the size of a chunk in bytes.
     pub(super) const fn frame_size(&self) -> u32 {
         self.frame_size
     }
 
-    /// How many chunks there are.
+    /// Returns the number of chunks.
     pub(super) const fn chunks(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// The address, counted from the UMEM's start, of bytes that lie within one chunk that is
-    /// received into; `None` for others.
+    /// Returns the offset in the UMEM of bytes that lie within one receive chunk; `None` for other
+    /// bytes.
     pub(super) fn locate(&self, bytes: &[u8]) -> Option<u64> {
         let offset = bytes.as_ptr().addr().checked_sub(self.mapping.data.as_ptr().addr())?;
         if offset >= self.mapping.length || bytes.is_empty() {
@@ -377,19 +378,19 @@ impl Umem {
             .then_some(offset as u64)
     }
 
-    /// A descriptor for this chunk goes into a TX ring.
+    /// Records that a descriptor for this chunk is put into a TX ring.
     pub(super) fn post(&self, chunk: u32) {
-        // Relaxed: the chunk is lent, and whoever finds it given back has seen this before.
+        // Relaxed: the chunk is lent, so anyone who sees it returned has also seen this.
         self.in_flight[chunk as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A descriptor for this chunk came back.
+    /// Records that a descriptor for this chunk was completed.
     pub(super) fn complete(&self, chunk: u32) {
         // Release: the kernel has read the chunk.
         self.in_flight[chunk as usize].fetch_sub(1, Ordering::Release);
     }
 
-    /// Is the chunk in a TX ring?
+    /// Returns whether a TX ring refers to the chunk.
     pub(super) fn is_in_flight(&self, chunk: u32) -> bool {
         self.in_flight[chunk as usize].load(Ordering::Acquire) != 0
     }
@@ -401,7 +402,7 @@ mod tests {
 
     #[test]
     fn parts_come_from_the_same_umem_while_there_is_room() {
-        // Sizes that no other test takes.
+        // Sizes that no other test uses.
         let mut first = Lease::take(2048, 64, 2).expect("memory");
         let second = Lease::take(2048, 64, 2).expect("memory");
         let third = Lease::take(2048, 64, 1).expect("memory");
@@ -425,17 +426,17 @@ mod tests {
     fn more_than_may_be_pinned_is_refused() {
         let error = Lease::take(4096, 65536, 64).expect_err("32 GiB");
         assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
-        assert!(error.to_string().contains("more than 16 GiB: fewer queues"), "{error}");
+        assert!(error.to_string().contains("exceed 16 GiB: use fewer queues"), "{error}");
     }
 
     #[test]
     fn a_list_for_which_there_is_no_memory_is_refused() {
-        // More than there are addresses, and more than a length can say.
+        // More than the address space, and more than a length can express.
         for length in [isize::MAX as usize / size_of::<AtomicU32>(), usize::MAX] {
-            let error = list::<AtomicU32>(length).map(drop).expect_err("no machine has it");
+            let error = zeroed_list::<AtomicU32>(length).map(drop).expect_err("no machine has it");
             assert_eq!(error.kind(), io::ErrorKind::OutOfMemory, "{length}");
         }
-        assert_eq!(list::<u16>(3).expect("6 bytes"), [0; 3]);
+        assert_eq!(zeroed_list::<u16>(3).expect("6 bytes"), [0; 3]);
     }
 
     #[test]
@@ -470,10 +471,10 @@ mod tests {
         lease.retire(part.receive, part.send, left);
         drop(lease);
         assert!(!umem.is_in_flight(9), "the socket is closed");
-        // The part that came back last is given out last.
-        let mut again = Lease::take(2048, 256, LEAST_PARTS).expect("memory");
+        // The part returned last is used last.
+        let mut again = Lease::take(2048, 256, MIN_PARTS).expect("memory");
         assert!(Arc::ptr_eq(again[0].umem(), &umem));
-        let part = again[LEAST_PARTS - 1].part().expect("once");
+        let part = again[MIN_PARTS - 1].part().expect("once");
         assert!(part.receive.is_lent(5) && !part.receive.is_lent(4));
         drop(buffer);
         assert!(!part.receive.is_lent(5));
@@ -484,7 +485,7 @@ mod tests {
         let place = QueuePlace { namespace: 1, interface: 2, queue: 3 };
         let mut leases = Lease::take(2048, 512, 2).expect("memory");
         let umem = Arc::clone(leases[0].umem());
-        leases.extend(Lease::take(2048, 512, LEAST_PARTS - 2).expect("memory"));
+        leases.extend(Lease::take(2048, 512, MIN_PARTS - 2).expect("memory"));
         assert!(umem.free().is_empty(), "all of it is taken");
         // Another port keeps the UMEM alive, and its chunk 7 was sent through the closed socket.
         let mut closed = leases.remove(0);

@@ -79,7 +79,7 @@ fn bytes(packets: &[RxPacket<Buffer>]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Is there something to receive within this time?
+/// Returns whether there is something to receive within this time.
 fn is_ready(receiver: &dyn Receive, within: Duration) -> bool {
     let timeout =
         Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
@@ -87,7 +87,7 @@ fn is_ready(receiver: &dyn Receive, within: Duration) -> bool {
         == Ok(1)
 }
 
-/// All that comes until the receiver is not ready for 50 ms.
+/// Receives packets until the receiver is not ready for 50 ms.
 fn receive_all(receiver: &mut dyn Receive) -> Vec<RxPacket<Buffer>> {
     let mut packets = Vec::new();
     while is_ready(receiver, Duration::from_millis(50)) {
@@ -151,7 +151,8 @@ fn what_is_replayed_and_recorded_is_the_same_bit_for_bit() {
     }
 }
 
-/// Replays frames at these times in milliseconds, and says when they came, from the first on.
+/// Replays frames at these times in milliseconds, and returns their arrival times relative to the
+/// first.
 fn arrivals(options: &str, times: &[u64]) -> Vec<Duration> {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("in.pcap");
@@ -388,7 +389,7 @@ fn what_cannot_be_opened_is_explained() {
     }
 }
 
-/// Runs `check`, which would wait for ever if a port waited for a pipe.
+/// Runs `check`, which would block forever if a port waited for a pipe.
 fn without_waiting(check: impl FnOnce() + Send + 'static) {
     let (done, ended) = std::sync::mpsc::channel();
     let checking = std::thread::spawn(move || {
@@ -530,8 +531,8 @@ fn what_is_no_capture_is_told_by_a_poll_if_it_comes_late() {
     });
 }
 
-/// Sends all frames by the port, again and again where it is full, but not longer than `patience`;
-/// returns how many it took, and what stopped it.
+/// Sends all frames by the port, repeatedly while it is full, for at most `patience`. Returns the
+/// number sent, and the reason for stopping.
 fn send_patiently(
     transmitter: &mut dyn Transmit,
     frames: &[Vec<u8>],

@@ -21,8 +21,8 @@ use superpacket_port::{
 };
 use superpacket_traffic::frame::Frame;
 
-/// Queues whose slots there is no memory for are refused, before a device is made; as many as there
-/// is memory for take none of it before packets come.
+/// A port is refused before its device is created if there is no memory for its queues' slots. If
+/// there is, it uses none of it before packets arrive.
 #[test]
 fn queues_that_there_is_no_memory_for_are_refused() {
     if is_run_in_a_child("tap::queues_that_there_is_no_memory_for_are_refused") {
@@ -589,8 +589,8 @@ fn the_most_slices_are_taken() {
     });
 }
 
-/// The interface goes; while another test starts a program, the child may hold the device a moment
-/// longer.
+/// Waits until the interface disappears. If another test starts a program, its child may hold the
+/// device a moment longer.
 fn goes(name: &str) -> bool {
     (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));

@@ -1,4 +1,4 @@
-//! Two ports joined: what comes in at one is sent by the other.
+//! A cable between two ports: packets received by one are sent by the other.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ pub struct End {
     packets: Vec<RxPacket<Buffer>>,
 }
 
-/// What passed in one direction.
+/// Counters of one direction.
 #[derive(Debug, Default)]
 pub struct Passed {
     pub frames: usize,
@@ -36,7 +36,7 @@ impl End {
         End { port, receivers, transmitter, aggregator, packets: Vec::new() }
     }
 
-    /// Passes on what has come in by now.
+    /// Forwards the packets that have arrived.
     fn pass(&mut self, to: &mut dyn Transmit, max_slices: usize, passed: &mut Passed) -> usize {
         let End { receivers, aggregator, packets, .. } = self;
         for receiver in receivers {
@@ -71,7 +71,7 @@ impl End {
     }
 }
 
-/// Joins the two until `done` says so.
+/// Forwards packets between two ports until `done` returns true.
 ///
 /// # Panics
 /// After 60 seconds.
@@ -114,7 +114,7 @@ pub fn receive(receiver: &mut dyn Receive, count: usize) -> Vec<RxPacket<Buffer>
     packets
 }
 
-/// A packet's bytes in a row.
+/// Returns a packet's bytes, concatenated.
 pub fn bytes(packet: &RxPacket<Buffer>) -> Vec<u8> {
     packet.buffers().flat_map(|buffer| buffer.bytes()).copied().collect()
 }

@@ -1,4 +1,4 @@
-//! Network namespaces for tests of live ports, tied to the life of a thread.
+//! Network namespaces for tests of live ports, bound to the life of a thread.
 
 #![allow(dead_code, reason = "each test binary needs another part of it")]
 
@@ -10,14 +10,14 @@ use std::thread::JoinHandle;
 
 use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
 
-/// Set in a child that runs one test in a user namespace of its own.
+/// Set in a child process that runs one test in a new user namespace.
 const INSIDE: &str = "SUPERPACKET_TEST_INSIDE";
 
-/// Runs a test, in this thread, in a new network namespace, which goes when the thread ends. Where
-/// the user is not root, the test runs in a child process with a user namespace.
+/// Runs a test in this thread, in a new network namespace, which disappears when the thread ends.
+/// If the user is not root, the test runs in a child process with a user namespace.
 ///
-/// A machine that forbids it skips the test, and says so; with `CI` set in the environment, the
-/// test fails instead.
+/// If the machine does not allow this, the test is skipped with a message. With `CI` set in the
+/// environment, it fails instead.
 pub fn in_namespace(test: impl FnOnce()) {
     if !rustix::process::geteuid().is_root() && std::env::var_os(INSIDE).is_none() {
         return in_user_namespace();
@@ -48,7 +48,7 @@ fn in_user_namespace() {
     assert!(status.success(), "{name} failed in its user namespace");
 }
 
-/// Says that a test did not run, and why.
+/// Reports that a test was skipped, and why.
 ///
 /// # Panics
 /// If `CI` is set in the environment.
@@ -57,8 +57,8 @@ pub fn skip(reason: &str) {
     eprintln!("SKIPPED, NOTHING WAS TESTED: {reason}");
 }
 
-/// Says that a test did not run, as the kernel was built without what it needs: in CI too, where
-/// the kernel is as it is, and what matters is tested in other ways.
+/// Reports that a test was skipped because the kernel lacks a feature. In CI too this is no
+/// failure, since the kernel cannot be changed there.
 #[allow(dead_code, reason = "not all tests need devices that a kernel may lack")]
 pub fn not_built_in(what: &str) {
     eprintln!("SKIPPED, NOTHING WAS TESTED: this kernel was built without {what}");
@@ -84,7 +84,8 @@ pub fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Does the kernel know virtual devices of this type (`vlan`, `vxlan`)? Asked by making one.
+/// Returns whether the kernel supports virtual devices of this type (`vlan`, `vxlan`), by creating
+/// one.
 pub fn has_link_type(kind: &str) -> bool {
     let more = match kind {
         "vlan" => "id 4000",
@@ -104,7 +105,7 @@ pub fn has_link_type(kind: &str) -> bool {
     made
 }
 
-/// Is there an interface of this name in this thread's namespace?
+/// Returns whether this thread's namespace has an interface of this name.
 pub fn interface_exists(name: &str) -> bool {
     Command::new("ip")
         .args(["link", "show", "dev", name])
@@ -114,7 +115,7 @@ pub fn interface_exists(name: &str) -> bool {
         .success()
 }
 
-/// Interfaces that appear in this thread's namespace from now on send nothing of their own accord.
+/// Stops interfaces created later in this thread's namespace from sending packets by themselves.
 pub fn quiet() {
     for scope in ["all", "default"] {
         std::fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "1")
@@ -124,7 +125,7 @@ pub fn quiet() {
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// A host: a thread in a network namespace of its own, which does what it is told, in order.
+/// A host: a thread in a new network namespace, which runs tasks in order.
 pub struct Host {
     tasks: Option<Sender<Task>>,
     thread: Option<JoinHandle<()>>,
@@ -185,7 +186,7 @@ impl Drop for Host {
     }
 }
 
-/// The result to come of a task.
+/// The pending result of a task.
 pub struct Running<T>(std::sync::mpsc::Receiver<T>);
 
 impl<T> Running<T> {
@@ -197,7 +198,7 @@ impl<T> Running<T> {
         self.0.recv().expect("the task did not panic")
     }
 
-    /// Is it there? Gives it back if not.
+    /// Returns the result if the task has finished, otherwise `self`.
     pub fn try_wait(self) -> Result<T, Self> {
         match self.0.try_recv() {
             Ok(value) => Ok(value),

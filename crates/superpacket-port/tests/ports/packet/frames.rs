@@ -126,7 +126,7 @@ fn frames_longer_than_a_slot_keep_their_place() {
         let received = port.receive(100);
         assert!(bytes(&received) == frames, "one after the other, whole");
         assert_eq!(port.port.counters().rx_dropped, 0);
-        // All buffers of the long frames abroad: they get bytes of their own.
+        // All buffers for long frames are lent: further frames are allocated separately.
         frames.iter().for_each(|frame| peer.send(frame));
         let more = port.receive(100);
         assert!(bytes(&more) == frames && bytes(&received) == frames);

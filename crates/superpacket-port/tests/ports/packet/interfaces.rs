@@ -1,4 +1,4 @@
-//! Interfaces that are not there, change, are switched off, or go.
+//! Interfaces that are missing, change, go down, or disappear.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::witness::{ETHTOOL_STSO, set_offload};
 use super::{frame, pair};
 use crate::support::{Host, PacketSocket, in_namespace, ip};
 
-/// How long anything is waited for.
+/// Timeout of every wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn error(spec: &str) -> PortError {
@@ -235,7 +235,7 @@ fn packet_sockets() -> Vec<(u32, String)> {
     columns.map(|columns| (columns[4].parse().expect("a number"), columns[8].to_owned())).collect()
 }
 
-/// How many rings of these sockets are mapped.
+/// Returns the number of mapped rings of these sockets.
 fn rings(sockets: &[(u32, String)]) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("mappings");
     maps.lines()

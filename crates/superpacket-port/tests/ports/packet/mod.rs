@@ -18,8 +18,8 @@ fn pair() {
     ip("link set peer0 up");
 }
 
-/// A frame of `length` bytes that no stack cares for, told by `number` from others: an ethertype
-/// for experiments (IEEE 802).
+/// A frame of `length` bytes that network stacks ignore, identified by `number`. It has an
+/// experimental ethertype (IEEE 802).
 fn frame(number: usize, length: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
     frame.extend((frame.len()..length).map(|at| (number * 31 + at * 7 + at / 256) as u8));

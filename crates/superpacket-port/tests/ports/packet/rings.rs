@@ -1,4 +1,4 @@
-//! Memory that is lent and given back, lost and shared.
+//! Ring memory: lent, returned, exhausted and shared.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

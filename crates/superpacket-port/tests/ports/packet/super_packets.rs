@@ -1,4 +1,4 @@
-//! Super-packets handed over whole, refused, or malformed.
+//! Super-packets that are sent whole, refused, or malformed.
 
 use superpacket::aggregate::MAX_IP_LENGTH;
 use superpacket::packet::{RxChecksum, RxPacket};

@@ -1,5 +1,5 @@
-//! A packet socket that shows what the kernel says of a frame: virtio header and auxiliary data,
-//! read without the port's code.
+//! A packet socket that shows the kernel's metadata of a frame (virtio header and auxiliary data),
+//! independently of the port's code.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Frames pass through, whole and from where they came in.
+//! Frames pass unchanged, and are sent from the chunks in which they were received.
 
 use std::time::Duration;
 

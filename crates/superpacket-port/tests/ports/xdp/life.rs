@@ -1,4 +1,4 @@
-//! Interfaces that go down and away, programs that are in the way or left behind.
+//! Interfaces that go down or disappear, and programs that are attached or left behind.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -210,8 +210,7 @@ fn a_killed_process_leaves_no_program() {
     });
 }
 
-/// Sends all that comes back, unchanged; `passed` is told each time how many frames these are so
-/// far.
+/// Sends all received frames back, unchanged; `passed` is called with the number of frames so far.
 fn send_back(
     receiver: &mut dyn Receive,
     transmitter: &mut dyn Transmit,
@@ -230,7 +229,7 @@ fn send_back(
     }
 }
 
-/// What a command prints that succeeds.
+/// Returns the output of a command that must succeed.
 fn output(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().expect("is installed");
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));

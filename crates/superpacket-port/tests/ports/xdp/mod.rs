@@ -1,5 +1,4 @@
-//! AF_XDP ports on veth links of namespaces of their own, against raw packet sockets at the other
-//! ends.
+//! AF_XDP ports on veth links in separate namespaces, with raw packet sockets at the other ends.
 
 mod forward;
 mod frames;
@@ -23,7 +22,7 @@ use superpacket_port::{
 
 use crate::support::{in_namespace, ip, quiet, skip};
 
-/// How long anything is waited for.
+/// Timeout of every wait.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs a test in a namespace with the links `a0`-`a1` and `b0`-`b1`, where XDP programs may be
@@ -65,8 +64,8 @@ fn refused(spec: &str) -> String {
     XdpPort::open(&spec.parse().expect("a port string")).expect_err(spec).to_string()
 }
 
-/// Frame number `number`: of an experimental ethertype, so that no stack answers, and like no
-/// other.
+/// Frame number `number`, unique and of an experimental ethertype, so that no network stack
+/// answers.
 fn frame(number: usize, length: usize) -> Vec<u8> {
     let mut frame: Vec<u8> =
         (0..length).map(|index| (index * 7 + number * 13 + index * number / 251) as u8).collect();
@@ -150,7 +149,7 @@ impl Passage {
     }
 }
 
-/// Is an XDP program attached?
+/// Returns whether an XDP program is attached.
 fn has_program(interface: &str) -> bool {
     let output = Command::new("ip")
         .args(["-d", "link", "show", "dev", interface])
@@ -160,7 +159,7 @@ fn has_program(interface: &str) -> bool {
     String::from_utf8_lossy(&output.stdout).contains("xdp")
 }
 
-/// Polls until the port says something other than that it has nothing.
+/// Polls until the port returns anything other than "no packets".
 fn until_error(receiver: &mut dyn Receive) -> PortError {
     let (start, mut packets) = (Instant::now(), Vec::new());
     loop {
@@ -173,7 +172,7 @@ fn until_error(receiver: &mut dyn Receive) -> PortError {
     }
 }
 
-/// Runs `test` on a thread that lacks some capabilities: they are each thread's own.
+/// Runs `test` on a thread without some capabilities, which are per thread.
 fn without<T: Send>(removed: CapabilitySet, test: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {

@@ -1,4 +1,4 @@
-//! What is known of a frame beside its bytes: its hash, its checksum, what the port can do.
+//! Metadata of frames: flow hash, checksum state, and the port's capabilities.
 
 use std::collections::HashSet;
 use std::net::UdpSocket;

@@ -1,4 +1,4 @@
-//! Threads, chunks of several sizes, rings that are exhausted or full.
+//! Threads, several chunk sizes, and exhausted or full rings.
 
 use std::time::Instant;
 
