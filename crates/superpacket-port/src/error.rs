@@ -54,13 +54,8 @@ pub enum PortError {
     Capture {
         /// The port's name.
         port: String,
-<<<<<<< HEAD:crates/superpacket-port/src/error.rs
-        /// What happened.
-        source: superpacket_captures::file::CaptureError,
-=======
         /// The capture's error.
         source: superpacket_captures::file::CaptureError,
->>>>>>> w/io:crates/superpacket-port/src/port/error.rs
     },
 }
 
@@ -110,13 +105,8 @@ fn no_interface(port: &str, interface: &str) -> String {
     }
 }
 
-<<<<<<< HEAD:crates/superpacket-port/src/error.rs
-/// What went wrong with a file, without its name if the port's name has it.
-fn without_file(port: &str, source: &superpacket_captures::file::CaptureError) -> String {
-=======
 /// Describes an error of a file, without the file's name if the port's name contains it.
 fn without_file(port: &str, source: &superpacket_captures::file::CaptureError) -> String {
->>>>>>> w/io:crates/superpacket-port/src/port/error.rs
     let text = source.to_string();
     match text.split_once(": ") {
         Some((file, problem)) if port.contains(file) => problem.to_owned(),

@@ -8,8 +8,8 @@ use superpacket::super_packet::{Metadata, SuperPacket};
 use superpacket::wire::{
     IpVersion, Layout, MAX_HEADER, Protocol, ipv4, parse, parse_datagram, sctp,
 };
-use superpacket_port::features::Feature;
 use superpacket_port::Buffer;
+use superpacket_port::features::Feature;
 
 use crate::frame::{PacketHead, network_offset};
 use crate::runtime::Runtime;

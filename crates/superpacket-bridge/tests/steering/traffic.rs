@@ -100,8 +100,9 @@ impl Joined {
         let port = |text: &String| {
             let mut settings = PortSettings::new(text.parse().expect("a port string"));
             // Packets must not be merged.
-            settings.features =
-                settings.features.without(superpacket_port::features::Feature::GenericReceiveOffload);
+            settings.features = settings
+                .features
+                .without(superpacket_port::features::Feature::GenericReceiveOffload);
             // Packets are steered even at a low rate.
             settings.steering.in_place = Some(InPlace::NEVER);
             settings

@@ -11,17 +11,10 @@ use std::sync::{Mutex, PoisonError};
 
 use tempfile::NamedTempFile;
 
-<<<<<<< HEAD:crates/superpacket-captures/src/file/destination.rs
-/// The kind of thing that an output path names.
-#[doc(hidden)]
-pub enum OutputPlace {
-    /// `-`.
-=======
 /// The type of the file that an output path names.
 #[doc(hidden)]
 pub enum OutputPlace {
     /// Standard output (`-`).
->>>>>>> w/io:crates/superpacket-port/src/capture/destination.rs
     StandardOutput,
     /// An existing pipe, device or socket, which is opened and not replaced.
     Special,
@@ -62,16 +55,10 @@ impl OutputPlace {
 /// Opens the path of an [`OutputPlace::Special`].
 ///
 /// # Errors
-<<<<<<< HEAD:crates/superpacket-captures/src/file/destination.rs
-/// If it cannot be opened, or if a regular file has taken its place: this would be written over.
-#[doc(hidden)]
-pub fn open_special(path: &Path, options: &OpenOptions) -> io::Result<File> {
-=======
 /// If it cannot be opened, or has meanwhile been replaced by a regular file, which would be
 /// overwritten.
 #[doc(hidden)]
 pub fn open_special(path: &Path, options: &OpenOptions) -> io::Result<File> {
->>>>>>> w/io:crates/superpacket-port/src/capture/destination.rs
     let file = options.open(path)?;
     if file.metadata()?.is_file() { Err(replaced()) } else { Ok(file) }
 }

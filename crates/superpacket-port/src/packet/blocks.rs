@@ -9,15 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use superpacket::packet::RxPacket;
 
 use super::frame::{self, Metadata, VIRTIO};
-<<<<<<< HEAD:crates/superpacket-port/src/packet/blocks.rs
-use super::shared::Counters;
-use super::socket::{FLAG, Mapped, Socket};
-use crate::{Buffer, Region};
-=======
 use super::shared::PacketCounters;
 use super::socket::{FLAG, MappedRing, Socket};
 use crate::{Buffer, Region};
->>>>>>> w/io:crates/superpacket-port/src/port/packet/blocks.rs
 
 /// A ring of blocks.
 #[derive(Debug)]

@@ -9,19 +9,11 @@ use superpacket::packet::RxPacket;
 
 use super::blocks::Blocks;
 use super::options::RingOptions;
-<<<<<<< HEAD:crates/superpacket-port/src/packet/receive.rs
-use super::shared::Shared;
-use super::slots::Slots;
-use super::socket::{Mapped, Socket};
-use crate::interface::Interface;
-use crate::{Buffer, LinkState, PortError, Receive};
-=======
 use super::shared::PacketShared;
 use super::slots::SlotRing;
 use super::socket::{MappedRing, Socket};
 use crate::interface::NetworkInterface;
 use crate::{Buffer, LinkState, PortError, Receive};
->>>>>>> w/io:crates/superpacket-port/src/port/packet/receive.rs
 
 /// The receiving end of a queue.
 pub(super) struct PacketReceiver {

@@ -11,11 +11,7 @@ pub(super) struct PacketShared {
     pub(super) counters: PacketCounters,
 }
 
-<<<<<<< HEAD:crates/superpacket-port/src/packet/shared.rs
-/// As [`PortCounters`](crate::PortCounters).
-=======
 /// The counters of [`PortCounters`](crate::PortCounters).
->>>>>>> w/io:crates/superpacket-port/src/port/packet/shared.rs
 #[derive(Debug, Default)]
 pub(super) struct PacketCounters {
     /// Dropped packets per receive queue.

@@ -17,15 +17,9 @@ use rustix::net::RecvFlags;
 use superpacket::packet::RxPacket;
 
 use super::frame::{self, Metadata, VIRTIO};
-<<<<<<< HEAD:crates/superpacket-port/src/packet/slots.rs
-use super::shared::Counters;
-use super::socket::{Mapped, Socket};
-use crate::{Buffer, Pool, Region};
-=======
 use super::shared::PacketCounters;
 use super::socket::{MappedRing, Socket};
 use crate::{Buffer, Pool, Region};
->>>>>>> w/io:crates/superpacket-port/src/port/packet/slots.rs
 
 /// A ring of slots.
 #[derive(Debug)]

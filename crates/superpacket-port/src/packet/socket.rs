@@ -9,12 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-<<<<<<< HEAD:crates/superpacket-port/src/packet/socket.rs
-use super::options::{Options, RingOptions};
-=======
 use super::options::{PacketOptions, RingOptions};
-use crate::{PortError, Region};
->>>>>>> w/io:crates/superpacket-port/src/port/packet/socket.rs
 use crate::system::{
     Frames, PACKET_COPY_THRESH, PACKET_FANOUT, PACKET_IGNORE_OUTGOING, PACKET_RX_RING,
     PACKET_RX_RING_V3, PACKET_VERSION, PACKET_VNET_HDR, PacketSocket, SO_DETACH_FILTER,

@@ -15,14 +15,8 @@ use superpacket::virtio::{ByteOrder, Format, Header, Offload, VirtioError, gso_t
 use superpacket::wire::MAX_HEADER;
 
 use super::offload::HostOffloads;
-<<<<<<< HEAD:crates/superpacket-port/src/tap/device.rs
-use super::options::Options;
-use crate::interface::Interface;
-=======
 use super::options::TapOptions;
 use crate::interface::NetworkInterface;
-use crate::{LinkState, PortCounters, PortError, PortState};
->>>>>>> w/io:crates/superpacket-port/src/port/tap/device.rs
 use crate::system::{TunKind, TunQueue, open_tun};
 use crate::{LinkState, PortCounters, PortError, PortState};
 

@@ -12,13 +12,8 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 use superpacket::packet::RxPacket;
 
-<<<<<<< HEAD:crates/superpacket-port/src/tap/receive.rs
-use super::device::Device;
-use crate::{Buffer, POLL_LIMIT, Pool, PortError, Receive};
-=======
 use super::device::TapDevice;
 use crate::{Buffer, POLL_LIMIT, Pool, PortError, Receive};
->>>>>>> w/io:crates/superpacket-port/src/port/tap/receive.rs
 
 /// Size in bytes of a slot for the largest packet: an IP packet of 65,535 bytes (`tso_max_size` of
 /// TUN and TAP devices is 65,536), an Ethernet header with two tags, a virtio header, and one byte

@@ -9,15 +9,9 @@ use rustix::io::Errno;
 use superpacket::virtio::{Format, Header, Offload, VirtioError};
 use superpacket::wire::MAX_HEADER;
 
-<<<<<<< HEAD:crates/superpacket-port/src/tap/transmit.rs
-use super::device::Device;
-use super::outer_checksum::Front;
-use crate::{LinkState, Outgoing, Progress, Stop, Transmit, TxBatch, TxFrame};
-=======
 use super::device::TapDevice;
 use super::outer_checksum::FrameStart;
 use crate::{LinkState, Outgoing, Progress, Stop, Transmit, TxBatch, TxFrame};
->>>>>>> w/io:crates/superpacket-port/src/port/tap/transmit.rs
 
 /// Number of slices that are kept on the stack. A super-packet of 64 KB merged from frames of 1,500
 /// bytes has 46.

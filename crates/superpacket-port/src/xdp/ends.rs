@@ -10,19 +10,10 @@ use rustix::time::{ClockId, clock_gettime};
 use superpacket::packet::RxPacket;
 use superpacket::wire::ethernet;
 
-<<<<<<< HEAD:crates/superpacket-port/src/xdp/ends.rs
-use super::counts::Counts;
-use super::queue::Queue;
-use super::shared::Shared;
-use crate::{Buffer, Outgoing, PortError, Progress, Receive, Stop, Transmit, TxBatch, TxFrame};
-=======
 use super::counts::XdpCounts;
 use super::queue::XdpQueue;
 use super::shared::XdpShared;
-use crate::{
-    Buffer, Outgoing, PortError, Progress, Receive, Stop, Transmit, TxBatch, TxFrame,
-};
->>>>>>> w/io:crates/superpacket-port/src/port/xdp/ends.rs
+use crate::{Buffer, Outgoing, PortError, Progress, Receive, Stop, Transmit, TxBatch, TxFrame};
 
 /// Interval at which polls of an empty ring check that the interface is up, in nanoseconds.
 const STATE_CHECK_INTERVAL: i64 = 10_000_000;

@@ -12,13 +12,8 @@ use super::program::{AttachMode, Attachment, HashFunction, Redirect};
 use super::queue::XdpQueue;
 use super::socket::{CallError, Socket, sharing_keeps_several};
 use super::umem::{Lease, Umem};
-<<<<<<< HEAD:crates/superpacket-port/src/xdp/opening.rs
-use crate::interface::{Interface, InterfaceInfo};
-use crate::{PortError, PortSpec};
-=======
 use crate::interface::{InterfaceInfo, NetworkInterface};
 use crate::{PortError, PortSpec};
->>>>>>> w/io:crates/superpacket-port/src/port/xdp/opening.rs
 
 /// Description of the failed action for errors of allocating frame memory.
 const MAPPING: &str = "mapping memory for frames (mmap)";

@@ -8,15 +8,9 @@ use superpacket::wire::ethernet;
 
 use super::facts::PortFacts;
 use super::program::Attachment;
-<<<<<<< HEAD:crates/superpacket-port/src/xdp/shared.rs
-use super::queue::Queue;
-use crate::PortState;
-use crate::interface::Interface;
-=======
 use super::queue::XdpQueue;
 use crate::PortState;
 use crate::interface::NetworkInterface;
->>>>>>> w/io:crates/superpacket-port/src/port/xdp/shared.rs
 use crate::system::PacketSocket;
 
 /// Maximum bytes of a frame outside the IP packet: the Ethernet header and a VLAN tag, which the
