@@ -7,11 +7,11 @@
 use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
-use superpacket_fuzz::SharedBytes;
 use superpacket_captures::file::{
     ByteOrder, Container, Format, FrameOptions, Interface, OptionForm, OutputFormat, Reader,
     Record, Sink, Source, Timestamp, Writer,
 };
+use superpacket_fuzz::SharedBytes;
 
 /// Maximum frames of an input, and maximum bytes of frames and options: a small compressed file of
 /// zeroes can have very many.

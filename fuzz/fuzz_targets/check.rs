@@ -13,11 +13,11 @@ use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
 use superpacket::packet::Layer;
+use superpacket_captures::file::{Reader, Source};
 use superpacket_captures::{
     CheckOptions, CheckReport, CoalesceOptions, Input, LinkType, Output, Packets, Strictness,
     check, coalesce,
 };
-use superpacket_captures::file::{Reader, Source};
 
 /// Maximum packets and bytes of a file: a small compressed file of zeroes can have very many.
 const ENOUGH: (usize, usize) = (4096, 1 << 20);

@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use superpacket_captures::{CaptureError, Reader};
 use superpacket_captures::file::{Compression, Format, Source};
+use superpacket_captures::{CaptureError, Reader};
 
 use crate::columns::{Columns, USUAL_BATCH, as_bytes, to_numpy, to_pandas};
 use crate::errors::{capture_error, cut_short, warn};

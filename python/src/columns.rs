@@ -17,8 +17,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict};
 use superpacket::wire::{IpVersion, Protocol, tcp};
-use superpacket_captures::{CaptureError, Packets, Reader, Truncated};
 use superpacket_captures::file::{Frame, Source};
+use superpacket_captures::{CaptureError, Packets, Reader, Truncated};
 
 use crate::errors::{OptionsError, capture_error, cut_short, warn};
 use crate::layers::{Layers, with_address};

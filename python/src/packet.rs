@@ -7,8 +7,8 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PySlice, PyString};
 use superpacket::wire::{IpVersion, Layout, Tunnel};
-use superpacket_captures::{Interface, LinkType, Packets};
 use superpacket_captures::file::Frame;
+use superpacket_captures::{Interface, LinkType, Packets};
 use superpacket_steer::FlowTuple;
 
 use crate::columns::{Columns, USUAL_BATCH, as_bytes, to_numpy, to_pandas};

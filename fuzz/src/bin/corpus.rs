@@ -4,11 +4,11 @@
 use std::fs;
 use std::path::Path;
 
-use superpacket_fuzz::{SharedBytes, write};
 use superpacket_captures::file::{
     ByteOrder, CaptureError, Compression, Container, FrameOptions, Interface, LinkType,
     OutputFormat, Record, Sink, TimeResolution, Timestamp, Writer,
 };
+use superpacket_fuzz::{SharedBytes, write};
 use superpacket_traffic::frame::{Checksum, Frame};
 use superpacket_traffic::generate::{self, Config, generate};
 
