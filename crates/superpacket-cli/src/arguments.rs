@@ -166,10 +166,8 @@ Exit codes: 0 done; 1 bytes were lost, changed or stalled; 2 bad usage, or no co
   source <(superpacket completions zsh)
   superpacket completions fish | source
 
-The script lets the shell ask the program (found in PATH) for the possible next words: commands, \
-options, files, and the ports and offloads of the running bridge, or of the bridge at --control \
-PATH if the line has that option. The script fits the version that printed it; if it is kept in \
-a file, print it again after each update.")]
+The script completes commands, options and files. It fits the version of the program that printed \
+it; if it is kept in a file, print it again after each update.")]
     Completions {
         /// The shell
         shell: Shell,

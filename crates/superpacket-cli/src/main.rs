@@ -11,7 +11,6 @@
 mod amount;
 mod arguments;
 mod captures;
-mod completion;
 #[cfg(target_os = "linux")]
 mod cpus;
 mod failure;
@@ -54,7 +53,6 @@ enum CommandOutcome {
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
-    completion::answer();
     let command = Arguments::parse().command;
     if !command.handles_signals() {
         // An interrupted run removes its unfinished files. If the handler cannot be installed, the
@@ -107,8 +105,9 @@ fn run(command: Command) -> Result<CommandOutcome, Failure> {
         #[cfg(target_os = "linux")]
         Command::Live(command) => live::run(command)?,
         Command::Completions { shell } => {
-            let script = completion::script(&shell.to_string()).map_err(Failure::Usage)?;
-            report::print(&script, false)?;
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "superpacket", &mut script);
+            report::print(&String::from_utf8_lossy(&script), false)?;
         }
         Command::Man { command } => report::print(&man(command.as_deref())?, false)?,
     }

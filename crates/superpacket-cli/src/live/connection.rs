@@ -3,10 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use clap_complete::ArgValueCandidates;
 use superpacket_bridge::control::{Client, default_path};
 
-use super::completion;
 use crate::failure::Failure;
 
 /// Options that select a bridge.
@@ -22,7 +20,6 @@ pub(crate) struct ControlOptions {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PortQuery {
     /// Only this port, by its name, or by its port string if it has none (packet:eth0)
-    #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
     #[command(flatten)]
     pub(crate) connection: ControlOptions,

@@ -3,13 +3,11 @@
 use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
-use clap_complete::ArgValueCandidates;
 use serde_json::json;
 use superpacket_bridge::control::Client;
 use superpacket_bridge::fdb::{FdbEntry, FdbFilter, FdbPage, MOST_LISTED, Station};
 use superpacket_bridge::vlan::MOST_VLAN;
 
-use super::completion;
 use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::report::{grouped, print, print_json, printable, terminal_rows};
@@ -38,7 +36,6 @@ pub(crate) struct FdbArguments {
     #[arg(value_enum)]
     pub(crate) action: Option<FdbAction>,
     /// Entries to show or change
-    #[arg(add = ArgValueCandidates::new(completion::fdb_words))]
     pub(crate) words: Vec<String>,
     /// Also show how long ago each address was last seen
     #[arg(short, long)]

@@ -1,11 +1,9 @@
 //! `superpacket features`: shows and switches a bridge's offloads in the manner of ethtool.
 
 use clap::{Args, ValueEnum};
-use clap_complete::ArgValueCandidates;
 use superpacket_bridge::report::{FeatureReport, PortFeatures, SegmentationReport};
 use superpacket_port::features::Feature;
 
-use super::completion;
 use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
@@ -30,10 +28,9 @@ pub(crate) enum FeatureState {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FeaturesArguments {
     /// Only this port, by its name, or by its port string if it has none (packet:eth0)
-    #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
     /// Offload to switch
-    #[arg(value_parser = feature_name, requires = "state", add = ArgValueCandidates::new(completion::features))]
+    #[arg(value_parser = feature_name, requires = "state")]
     pub(crate) feature: Option<Feature>,
     /// On or off
     #[arg(value_enum, value_name = "on|off", hide_possible_values = true)]

@@ -1,11 +1,9 @@
 //! `superpacket limits`: shows and sets the limits of a bridge's ports.
 
 use clap::Args;
-use clap_complete::ArgValueCandidates;
 use superpacket_bridge::report::PortReport;
 use superpacket_bridge::settings::{Forwarding, Limits, PortSettings, Rates, SettingValue};
 
-use super::completion;
 use super::connection::{ControlOptions, connect};
 use crate::amount::{nanoseconds, size};
 use crate::failure::Failure;
@@ -15,17 +13,15 @@ use crate::report::{print, print_json, printable};
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LimitsArguments {
     /// Only this port, by its name, or by its port string if it has none (packet:eth0)
-    #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
     /// Limit to set: gso_max_size, gro_max_size, gro_flush_timeout, gap_timeout, too_big,
     /// lro_max_aggr, lro_max_desc, lro_acks, gro_past_push, gro_udp_no_checksum, gro_uneven,
     /// storage, delivery, address_limit, isolated, learning, flood, mcast_flood, bcast_flood,
     /// storm_broadcast, storm_multicast, storm_unknown, and rx_byte_rate, rx_byte_burst,
     /// rx_packet_rate, rx_packet_burst, and the same with tx
-    #[arg(requires = "value", add = ArgValueCandidates::new(completion::settings))]
+    #[arg(requires = "value")]
     pub(crate) name: Option<String>,
     /// Value: a size (32k), a duration (50us), a number, or a word
-    #[arg(add = ArgValueCandidates::new(completion::values))]
     pub(crate) value: Option<String>,
     #[command(flatten)]
     pub(crate) connection: ControlOptions,

@@ -2,10 +2,8 @@
 //! `bridge mdb`.
 
 use clap::{Args, ValueEnum};
-use clap_complete::ArgValueCandidates;
 use superpacket_bridge::report::MdbReport;
 
-use super::completion;
 use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
@@ -25,7 +23,6 @@ pub(crate) struct MdbArguments {
     #[arg(value_enum)]
     pub(crate) action: Option<MdbAction>,
     /// Port to show
-    #[arg(add = ArgValueCandidates::new(completion::mdb_words))]
     pub(crate) words: Vec<String>,
     /// Also show the time until each entry expires
     #[arg(short, long)]

@@ -4,7 +4,6 @@
 mod arguments;
 mod bridge;
 mod bridge_options;
-mod completion;
 mod connection;
 mod fdb;
 mod features;

@@ -8,7 +8,6 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use clap_complete::ArgValueCandidates;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -17,7 +16,6 @@ use superpacket_bridge::control::{MonitorCounts, MonitorStream};
 use superpacket_bridge::monitor::{MAX_SNAPLEN, MonitorDirection, MonitorSettings};
 use superpacket_captures::file::replace_file;
 
-use super::completion;
 use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::progress::warn;
@@ -28,7 +26,7 @@ use crate::signals;
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MonitorArguments {
     /// Only these ports, each by its name, or by its port string if it has none (packet:eth0)
-    #[arg(value_name = "PORT", add = ArgValueCandidates::new(completion::ports))]
+    #[arg(value_name = "PORT")]
     pub(crate) ports: Vec<String>,
     /// File to write, which is replaced if it exists; -: standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]

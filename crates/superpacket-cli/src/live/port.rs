@@ -2,10 +2,8 @@
 //! iproute2's `bridge link set`.
 
 use clap::{Args, ValueEnum};
-use clap_complete::ArgValueCandidates;
 use superpacket_bridge::settings::PortChange;
 
-use super::completion;
 use super::connection::{ControlOptions, connect};
 use super::limits::setting;
 use crate::failure::Failure;
@@ -31,10 +29,8 @@ pub(crate) struct PortArguments {
     pub(crate) action: PortAction,
     /// To add a port: its port string, optionally with a name as in left=packet:eth0. To change or
     /// remove one: its name, or its port string if it has none
-    #[arg(add = ArgValueCandidates::new(completion::known_ports))]
     pub(crate) port: String,
     /// Changes: OPTION=VALUE or SETTING VALUE, once or several times
-    #[arg(add = ArgValueCandidates::new(completion::set_words))]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
     pub(crate) connection: ControlOptions,

@@ -1,13 +1,11 @@
 //! `superpacket rps`: shows and sets the CPUs to which a bridge's ports steer their packets.
 
 use clap::Args;
-use clap_complete::ArgValueCandidates;
 use serde_json::json;
 use superpacket_bridge::control::RpsChange;
 use superpacket_bridge::report::{PortRps, SteeringReport};
 use superpacket_bridge::settings::InPlace;
 
-use super::completion;
 use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::report::{grouped, print, print_json, printable, table};
@@ -16,7 +14,6 @@ use crate::report::{grouped, print, print_json, printable, table};
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RpsArguments {
     /// Only this port, by its name, or by its port string if it has none (packet:eth0)
-    #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
     /// Only this receive queue, counted from 0, or all queues
     #[arg(value_name = "QUEUE|all")]

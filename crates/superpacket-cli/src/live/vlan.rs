@@ -1,10 +1,8 @@
 //! `superpacket vlan`: the VLANs of a bridge's ports, in the syntax of iproute2's `bridge vlan`.
 
 use clap::{Args, ValueEnum};
-use clap_complete::ArgValueCandidates;
 use superpacket_bridge::vlan::{PortVlanReport, VlanProtocol, VlanRange, VlanReport};
 
-use super::completion;
 use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
@@ -30,7 +28,6 @@ pub(crate) struct VlanArguments {
     #[arg(value_enum)]
     pub(crate) action: Option<VlanAction>,
     /// Port and VLANs
-    #[arg(add = ArgValueCandidates::new(completion::vlan_words))]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
     pub(crate) connection: ControlOptions,

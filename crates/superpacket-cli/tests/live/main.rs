@@ -4,7 +4,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod completion;
 mod forwarding;
 mod idle;
 mod mdb;

@@ -171,27 +171,8 @@ fn completions_and_man_pages_name_every_command() {
     let bench = Bench::new();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let text = String::from_utf8(bench.run(&["completions", shell]).stdout).expect("UTF-8");
-        // The script runs the program, and names the shell.
-        assert!(
-            text.contains("superpacket -- ") && text.contains("_SUPERPACKET_COMPLETE"),
-            "{shell} {text}"
-        );
-        if shell == "zsh" {
-            let calls = text.matches("_clap_dynamic_completer_superpacket").count();
-            assert_eq!(
-                calls, 3,
-                "defined, registered, and called where the script is the function: {text}"
-            );
-        }
-        let mut command = bench.command(&["--", "superpacket", ""]);
-        let output = command
-            .env("_SUPERPACKET_COMPLETE", shell)
-            .env("_CLAP_COMPLETE_INDEX", "1")
-            .output()
-            .expect("runs");
-        let text = String::from_utf8(output.stdout).expect("UTF-8");
         let words: Vec<&str> =
-            text.split(|sign: char| sign.is_whitespace() || sign == ':').collect();
+            text.split(|sign: char| !sign.is_alphanumeric() && sign != '-').collect();
         COMMANDS
             .iter()
             .for_each(|command| assert!(words.contains(command), "{shell} {command}: {text}"));
