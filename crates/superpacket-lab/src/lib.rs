@@ -13,7 +13,7 @@
 //!   TCP_SENDFILE, TCP_RR, UDP_STREAM), with CPU times and service demand. With `verify`, every
 //!   byte is checked. A flow that makes no progress is an error.
 //! - [`RawSocket`], [`Blast`]: raw frames, and a flood of them.
-//! - [`paired`], [`interleaved`]: variants measured in turn, with medians and the ratio's spread.
+//! - [`paired()`], [`interleaved`]: variants measured in turn, with medians and spreads of ratios.
 //!
 //! Root may do all this. Other users enter a user namespace before the first thread starts:
 //! [`enter_user_namespace_if_needed`] at the beginning of `main`, or
