@@ -580,15 +580,11 @@ impl<B> Receiver<B> {
         let facts = match facts {
             Ok(facts) => facts,
             Err(reason) => {
-                // What is held of its flow leaves before it.
+                // The held packets of its flow leave before it.
                 if slot != NONE {
                     self.emit(slot, Reason::Overtaken, poll)?;
                 }
-                if self.acknowledged.is_kept() {
-                    layout.lend::<USUAL, _>(|layout| {
-                        self.acknowledged.note(flow, header!(next), layout)
-                    });
-                }
+                self.note_ack::<USUAL>(flow, header!(next), layout);
                 return self.pass::<USUAL, _>(batch, length, layout, reason, poll);
             }
         };
@@ -599,20 +595,44 @@ impl<B> Receiver<B> {
         }
         let slot = self.table.insert(identity, now);
         self.last = slot;
-        self.counters.held += 1;
-        self.count_in(&facts, length);
-        self.counters.packets_in += 1;
-        self.counters.bytes_in += length as u64;
+        self.count_new(&facts, length);
         let held = &mut self.table.slots[slot as usize];
         held.start::<USUAL>(next, header!(next), layout, length);
         if let Some(packet) = batch.next() {
             held.begin(packet, &facts);
         }
+        self.finish_new(slot, packet_limit(layout, &self.in_force) == 1, poll)
+    }
 
+    /// Remembers the acknowledgement of a packet that was not held, if acknowledgements are kept.
+    #[inline(always)]
+    fn note_ack<const USUAL: u8>(&mut self, flow: u64, header: &[u8], layout: &Layout) {
+        if self.acknowledged.is_kept() {
+            layout.lend::<USUAL, _>(|layout| self.acknowledged.note(flow, header, layout));
+        }
+    }
+
+    /// Counts a packet of `length` bytes that begins a flow.
+    #[inline(always)]
+    fn count_new(&mut self, facts: &Facts, length: usize) {
+        self.counters.held += 1;
+        self.count_in(facts, length);
+        self.counters.packets_in += 1;
+        self.counters.bytes_in += length as u64;
+    }
+
+    /// Makes a new flow known to the packets that follow. If no other packet may join it, as
+    /// `alone` says, it leaves at once.
+    #[inline(always)]
+    fn finish_new<P: Poll<B>>(
+        &mut self,
+        slot: u32,
+        alone: bool,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
         if self.in_turn {
             self.remember(slot);
         }
-        let alone = packet_limit(layout, &self.in_force) == 1;
         if self.in_force.storage == Storage::Linear {
             self.open(slot, poll);
         }
