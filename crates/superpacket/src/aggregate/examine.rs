@@ -374,10 +374,9 @@ pub(super) fn examine<const DEFER: bool, B>(
         }
     };
 
-    let whole = covered == end;
-    for outer in [layout.outer, layout.nested].into_iter().flatten() {
+    if layout.outer.is_some() {
         let pseudo = constants().pseudo.add32(transport_length);
-        verify_outer(header, layout.transport, outer, pseudo, end, whole)?;
+        verify_tunnels(header, layout, pseudo, end, covered == end)?;
     }
     Ok(Facts { read, ..Facts::of(header, layout, packet.checksum, sum) })
 }
@@ -402,6 +401,25 @@ fn verify_ip_headers(
         && nested.version == IpVersion::V4
     {
         ipv4_checksum(header, nested.network, None, lro)?;
+    }
+    Ok(())
+}
+
+/// Verifies the checksum of each tunnel, if it has one. `pseudo` is the sum of the innermost
+/// pseudo-header, and `whole` says whether the innermost checksum covers all of the payload.
+#[inline(always)]
+fn verify_tunnels(
+    header: &[u8],
+    layout: &Layout,
+    pseudo: Sum,
+    end: usize,
+    whole: bool,
+) -> Result<(), Reason> {
+    if let Some(outer) = layout.outer {
+        verify_outer(header, layout.transport, outer, pseudo, end, whole)?;
+        if let Some(nested) = layout.nested {
+            verify_outer(header, layout.transport, nested, pseudo, end, whole)?;
+        }
     }
     Ok(())
 }

@@ -345,7 +345,7 @@ impl<B> Held<B> {
             };
             let joined = start + payload as usize;
             let Some(sum) = self.join_payload::<VERIFIED, SUMS, P>(
-                batch.as_slice(),
+                (packet, batch.as_slice()),
                 start..end,
                 joined,
                 all_but_payload,
@@ -484,20 +484,19 @@ impl<B> Held<B> {
         }
     }
 
-    /// Verifies the payload of the first packet of `batch`, which lies at `range` of its buffer,
+    /// Verifies the payload of `packet`, the first of `batch`, which lies at `range` of its buffer,
     /// unless the device has done so, and returns its sum. In place, also copies the payload to
     /// offset `joined` of the flow's first buffer. `None` if the checksum is wrong.
     #[inline(always)]
     fn join_payload<const VERIFIED: bool, const SUMS: bool, P: Poll<B>>(
         &self,
-        batch: &[RxPacket<B>],
+        (packet, batch): (&RxPacket<B>, &[RxPacket<B>]),
         range: Range<usize>,
         joined: usize,
         all_but_payload: Sum,
         (simd, storage): (Simd, Storage),
         poll: &mut P,
     ) -> Option<u16> {
-        let packet = batch.first()?;
         let start = range.start;
         // If the payload of this packet is read, the payloads of the next ones probably are too.
         let ahead =
