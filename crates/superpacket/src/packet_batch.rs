@@ -27,7 +27,7 @@ use crate::super_packet::{Metadata, Piece, SuperPacket};
 /// assert!(batch.next_packet().is_none());
 /// ```
 pub struct PacketBatch<B> {
-    entries: Vec<Entry>,
+    entries: Vec<BatchEntry>,
     /// Pieces of all packets; `None` once they have been lent.
     pieces: Vec<Option<Piece<B>>>,
     /// Headers and linear storage of all packets.
@@ -48,7 +48,7 @@ pub struct PacketBatch<B> {
 const PREFETCH_AHEAD: usize = 8;
 
 #[derive(Debug)]
-struct Entry {
+struct BatchEntry {
     metadata: Metadata,
     pieces: u32,
     header: u32,
@@ -76,7 +76,7 @@ impl<B> PacketBatch<B> {
     /// packet has no pieces afterwards.
     #[inline]
     pub fn push<M>(&mut self, packet: &mut SuperPacket<'_, B, M>) {
-        let entry = Entry {
+        let entry = BatchEntry {
             metadata: packet.metadata,
             pieces: packet.pieces.len() as u32,
             header: packet.header.len() as u32,

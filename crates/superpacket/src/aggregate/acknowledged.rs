@@ -14,7 +14,7 @@ const MAX_SETS: u32 = 4096;
 
 /// The acknowledgement number and window of the last packet of a flow that left.
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct LastAck {
     flow: u64,
     acknowledgement: u32,
     window: u16,
@@ -27,7 +27,7 @@ struct Entry {
 /// be absorbed, even if the first ACK of its number left alone or in an earlier poll.
 #[derive(Debug)]
 pub(super) struct Acknowledged {
-    sets: Vec<[Entry; WAYS]>,
+    sets: Vec<[LastAck; WAYS]>,
 }
 
 fn sets(acks: bool, max_flows: u32) -> usize {
@@ -41,14 +41,14 @@ fn sets(acks: bool, max_flows: u32) -> usize {
 impl Acknowledged {
     /// Makes the memory for a table of `max_flows` flows. It is empty if ACKs are not aggregated.
     pub(super) fn new(acks: bool, max_flows: u32) -> Self {
-        Acknowledged { sets: alloc::vec![[Entry::default(); WAYS]; sets(acks, max_flows)] }
+        Acknowledged { sets: alloc::vec![[LastAck::default(); WAYS]; sets(acks, max_flows)] }
     }
 
     /// Makes the memory as [`new`](Self::new) does, or fails if it cannot be allocated.
     pub(super) fn try_new(acks: bool, max_flows: u32) -> Result<Self, TryReserveError> {
         let (count, mut sets) = (sets(acks, max_flows), Vec::new());
         sets.try_reserve_exact(count)?;
-        sets.resize(count, [Entry::default(); WAYS]);
+        sets.resize(count, [LastAck::default(); WAYS]);
         Ok(Acknowledged { sets })
     }
 
@@ -61,7 +61,7 @@ impl Acknowledged {
     /// Forgets all flows.
     #[cold]
     pub(super) fn forget(&mut self) {
-        self.sets.fill([Entry::default(); WAYS]);
+        self.sets.fill([LastAck::default(); WAYS]);
     }
 
     #[inline]
@@ -77,7 +77,7 @@ impl Acknowledged {
             let transport = usize::from(layout.transport);
             let way = set.iter().position(|entry| entry.flow == flow).unwrap_or(WAYS - 1);
             set[..=way].rotate_right(1);
-            set[0] = Entry {
+            set[0] = LastAck {
                 flow,
                 acknowledgement: be32(header, transport + tcp::ACKNOWLEDGEMENT),
                 window: be16(header, transport + tcp::WINDOW),

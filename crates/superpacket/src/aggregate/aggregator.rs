@@ -4,7 +4,7 @@ use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
 use super::poll::OwnedPoll;
-use super::receive::Receiver;
+use super::receive::PacketReceiver;
 use super::{Counters, HashKey, Policy, Reason};
 use crate::packet::{Chain, RxPacket};
 use crate::super_packet::{Outcome, Sink, SuperPacket};
@@ -19,7 +19,7 @@ use superpacket_simd::Simd;
 /// Every call that may emit packets returns what its [`Sink`] returns: `()` or a `Result`.
 #[derive(Debug)]
 pub struct Aggregator<B> {
-    receiver: Receiver<B>,
+    receiver: PacketReceiver<B>,
     /// At most one packet: the one given to `receive` that is not processed yet, because a sink
     /// failed.
     single: Vec<RxPacket<B>>,
@@ -37,7 +37,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     /// hostile. `HashKey::random` makes a key from the operating system's random numbers.
     pub fn new(policy: Policy, key: HashKey) -> Self {
         Aggregator {
-            receiver: Receiver::new(policy, key, Simd::detect()),
+            receiver: PacketReceiver::new(policy, key, Simd::detect()),
             single: Vec::new(),
             single_at: 0,
         }
@@ -48,7 +48,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     /// # Errors The allocator's error.
     pub fn try_new(policy: Policy, key: HashKey) -> Result<Self, TryReserveError> {
         Ok(Aggregator {
-            receiver: Receiver::try_new(policy, key, Simd::detect())?,
+            receiver: PacketReceiver::try_new(policy, key, Simd::detect())?,
             single: Vec::new(),
             single_at: 0,
         })

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::poll::Poll;
-use super::receive::{Receiver, VERIFIED_BEFORE};
+use super::receive::{PacketReceiver, VERIFIED_BEFORE};
 use super::{Counters, HashKey, Mode, Policy, Reason};
 use crate::memory::Memory;
 use crate::packet::{Layer, MAX_BUFFERS, RxChecksum, RxPacket};
@@ -33,7 +33,7 @@ use superpacket_simd::Simd;
 /// ```
 #[derive(Debug)]
 pub struct BatchAggregator {
-    pub(super) receiver: Receiver<BufferIndex>,
+    pub(super) receiver: PacketReceiver<BufferIndex>,
     layer: Layer,
     /// The format of the headers before the packets that leave, if they have any.
     pub(super) framing: Option<Framing>,
@@ -176,7 +176,7 @@ impl BatchAggregator {
     /// time](Policy::hold_time) is ignored.
     pub fn new(layer: Layer, policy: Policy, key: HashKey) -> Self {
         BatchAggregator {
-            receiver: Receiver::new(policy, key, Simd::detect()),
+            receiver: PacketReceiver::new(policy, key, Simd::detect()),
             layer,
             framing: None,
             packets: Vec::new(),
@@ -211,7 +211,7 @@ impl BatchAggregator {
 
     /// Changes the policy. The packets that a failed call has left are discarded.
     pub fn set_policy(&mut self, policy: Policy) {
-        self.give_up();
+        self.discard();
         self.receiver.set_policy(policy);
     }
 
@@ -312,7 +312,7 @@ impl BatchAggregator {
     #[inline(always)]
     pub(super) fn begin(&mut self, keeps_buffers: bool, most_pieces: u32) {
         if self.unfinished() != 0 {
-            self.give_up();
+            self.discard();
         }
         self.receiver.begin_call(keeps_buffers, most_pieces);
     }
@@ -348,16 +348,16 @@ impl BatchAggregator {
 
     /// Discards the packets that a failed call has left.
     #[cold]
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn discard(&mut self) {
         self.packets.clear();
-        self.receiver.give_up();
+        self.receiver.discard();
     }
 }
 
 /// Makes the packet for the receiver, with numbers in place of buffers.
 #[inline(always)]
 fn number(
-    receiver: &mut Receiver<BufferIndex>,
+    receiver: &mut PacketReceiver<BufferIndex>,
     packet: RxPacket<()>,
     buffers: usize,
     index: u32,

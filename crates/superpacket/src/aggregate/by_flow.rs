@@ -42,7 +42,7 @@ struct Linked {
     /// Number of groups that the packets belong to.
     groups: usize,
     /// Whether groups were interleaved.
-    in_turn: bool,
+    interleaved: bool,
 }
 
 impl ByFlow {
@@ -65,14 +65,14 @@ impl ByFlow {
         packets: &mut [T],
         group: impl Fn(&[T], usize) -> Option<u8>,
     ) -> bool {
-        let (mut begin, mut in_turn) = (0, false);
+        let (mut begin, mut interleaved) = (0, false);
         while begin < packets.len() {
             let Some(linked) = self.link(begin, packets.len(), &|index| group(packets, index))
             else {
                 begin += 1;
                 continue;
             };
-            if linked.in_turn {
+            if linked.interleaved {
                 self.find_places(linked.groups);
                 let span = &mut packets[begin..begin + linked.packets];
                 for place in 0..linked.packets {
@@ -85,10 +85,10 @@ impl ByFlow {
                     }
                 }
             }
-            in_turn |= linked.in_turn;
+            interleaved |= linked.interleaved;
             begin += linked.packets;
         }
-        in_turn
+        interleaved
     }
 
     /// Computes the new index of each packet of the span.
@@ -120,7 +120,7 @@ impl ByFlow {
         }
         self.span += SPAN as u32;
         let (span, end) = (self.span, count.min(begin + SPAN));
-        let mut linked = Linked { packets: 0, groups: 0, in_turn: false };
+        let mut linked = Linked { packets: 0, groups: 0, interleaved: false };
         while let Some(group_of_it) = next_group {
             let index = linked.packets as u16;
             let before = core::mem::replace(
@@ -135,7 +135,7 @@ impl ByFlow {
                 }
                 Some(before) => {
                     self.next[before as usize % SPAN] = index;
-                    linked.in_turn |= u32::from(index) - before != 1;
+                    linked.interleaved |= u32::from(index) - before != 1;
                 }
             }
             linked.packets += 1;
@@ -231,8 +231,8 @@ mod tests {
 
     fn order_by(by_flow: &mut ByFlow, groups: &[Option<u8>]) -> (Vec<usize>, bool) {
         let mut sorted: Vec<_> = groups.iter().copied().enumerate().collect();
-        let in_turn = by_flow.sort(&mut sorted, |packets, index| packets[index].1);
-        (sorted.into_iter().map(|(index, _)| index).collect(), in_turn)
+        let interleaved = by_flow.sort(&mut sorted, |packets, index| packets[index].1);
+        (sorted.into_iter().map(|(index, _)| index).collect(), interleaved)
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub(super) struct Held<B> {
     /// State of the first packet's checksum.
     first_checksum: FirstChecksum,
     /// The [shape] of the layout that the mask was built for.
-    masked: u64,
+    mask_shape: u64,
 
     // The fields below are valid only in an open flow.
     /// Whether the next packet may join [in a run](Self::join_run).
@@ -137,14 +137,14 @@ enum FirstChecksum {
 #[repr(C)]
 pub(super) struct First<B> {
     pub(super) packet: RxPacket<B>,
-    there: There,
+    there: Present,
 }
 
 /// A type with one value: its unused values, more than any field of a packet has, hold the
 /// discriminant of `Option<First>`.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
-enum There {
+enum Present {
     Yes = 1,
 }
 
@@ -165,7 +165,7 @@ impl<B> Held<B> {
             first: None,
             sum: None,
             first_checksum: FirstChecksum::Right,
-            masked: 0,
+            mask_shape: 0,
             in_sequence: false,
             field: ChecksumField::Full,
             flags: 0,
@@ -311,7 +311,7 @@ impl<B> Held<B> {
     pub(super) fn begin(&mut self, packet: RxPacket<B>, facts: &Facts) {
         // The first write, so that the packet is copied directly: after another write it would be
         // copied via the stack.
-        let before = self.first.replace(First { packet, there: There::Yes });
+        let before = self.first.replace(First { packet, there: Present::Yes });
         // The slot was empty, so no packet needs to be dropped.
         debug_assert!(before.is_none(), "a vacant slot holds no packet");
         core::mem::forget(before);
@@ -375,9 +375,9 @@ impl<B> Held<B> {
         let header = &self.header[..];
         // Flows with the same layout often follow each other, so the mask can often be reused.
         let shape = shape(layout);
-        if shape == 0 || shape != self.masked {
+        if shape == 0 || shape != self.mask_shape {
             self.mask = layout.lend::<USUAL, _>(|layout| mask::build(layout, header, policy.mode));
-            self.masked = shape;
+            self.mask_shape = shape;
         }
         let (constants, headers) = Constants::new(header, layout, policy.mode);
         self.constants = constants;
@@ -386,7 +386,7 @@ impl<B> Held<B> {
             let sum =
                 frame_sum(&packet, usize::from(layout.payload), layout.end as usize, simd, poll);
             if !headers.add32(layout.end - u32::from(layout.transport)).add(sum).is_valid() {
-                self.first = Some(First { packet, there: There::Yes });
+                self.first = Some(First { packet, there: Present::Yes });
                 self.first_checksum = FirstChecksum::Wrong;
                 return Err(BadChecksum);
             }

@@ -2,7 +2,7 @@
 
 use super::Reason;
 use super::policy::Mode;
-use crate::wire::varying::{self, Field, NEWEST};
+use crate::wire::varying::{self, NEWEST, VaryingField};
 use crate::wire::{
     IpVersion, Layout, MAX_HEADER, Protocol, byte, dccp, gre, ipv4, ipv6, pppoe, tcp, udp,
 };
@@ -49,7 +49,7 @@ pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> HeaderBytes {
     }
     ip(&mut clear, layout.network, layout.version);
     let transport = usize::from(layout.transport);
-    let newest: &[Field] = match mode {
+    let newest: &[VaryingField] = match mode {
         Mode::Lro { .. } if layout.protocol == Protocol::Tcp => &NEWEST,
         _ => &[],
     };

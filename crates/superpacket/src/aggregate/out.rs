@@ -14,14 +14,14 @@ const KEPT_CHAINS: usize = 512;
 
 /// Memory for passing a packet on, reused for the next packet.
 #[derive(Debug)]
-pub(super) struct Out<B> {
+pub(super) struct PassThrough<B> {
     /// The pieces of the packet that is delivered.
     pub(super) pieces: Vec<Piece<B>>,
     /// Empty chains that can be reused.
     pub(super) chains: Vec<Chain<B>>,
 }
 
-impl<B> Out<B> {
+impl<B> PassThrough<B> {
     /// Delivers a packet unchanged with its metadata, and with its layout if its headers could be
     /// read.
     // Compiled separately with and without a layout, so that the layout is copied directly to the
@@ -152,7 +152,7 @@ fn whole_packet<B>(metadata: Metadata, pieces: &mut Vec<Piece<B>>) -> SuperPacke
     SuperPacket { metadata, header: &[], pieces, linear: &[], parts: &[], memory: () }
 }
 
-impl<B> Out<B> {
+impl<B> PassThrough<B> {
     /// Keeps an empty chain for the next packet of several buffers. The number is limited, so that
     /// memory stays bounded if the caller never asks for a chain.
     pub(super) fn recycle(&mut self, chain: Chain<B>) {

@@ -1,6 +1,6 @@
 //! The life of a packet, from top to bottom.
 //!
-//! [`Receiver::receive_batch`] prefetches headers, and sorts packets by flow if flows are
+//! [`PacketReceiver::receive_batch`] prefetches headers, and sorts packets by flow if flows are
 //! interleaved (`by_flow`). Packets without payload, which GRO does not merge, pass in a run
 //! (`empty`) while no flow is held. Packets that are next in sequence in the last flow join it in a
 //! run (`flow::run`).
@@ -33,10 +33,10 @@ use super::flow::{
     prefetch_ahead, prefetch_first, prefetch_payload,
 };
 use super::lro::{eligible_ack, lro_refusal};
-use super::out::{Out, keep};
+use super::out::{PassThrough, keep};
 use super::poll::Poll;
 use super::segments::Segments;
-use super::table::{NONE, Room, Table};
+use super::table::{FlowTable, NONE, Room};
 use super::{Counters, Delivery, HashKey, Mode, Policy, Reason, Storage};
 use crate::memory::Memory;
 use crate::packet::{Gathered, RxChecksum, RxPacket};
@@ -60,32 +60,32 @@ pub(super) const VERIFIED_BEFORE: RxChecksum = RxChecksum::Unnecessary { level: 
 /// Receives packets and holds flows: the common part of all aggregators. A [`Poll`] provides the
 /// bytes of the buffers and the sink.
 #[derive(Debug)]
-pub(super) struct Receiver<B> {
+pub(super) struct PacketReceiver<B> {
     pub(super) policy: Policy,
     /// The policy of the current call.
     in_force: Policy,
     key: HashKey,
     options: ExamineOptions,
-    table: Table<B>,
+    table: FlowTable<B>,
     /// The last acknowledgements of flows, if pure ACKs are aggregated.
     acknowledged: Acknowledged,
     /// Slot of the flow that the last packet belonged to; the next one often belongs to it too.
     last: u32,
     /// Whether flows were interleaved in the poll before, so that the packets of this one are
     /// sorted by flow.
-    came_in_turn: bool,
+    interleaved_before: bool,
     /// Whether flows were interleaved in this poll or the one before, so that recent flows are
     /// remembered.
-    in_turn: bool,
+    interleaved: bool,
     /// Whether flows were interleaved in this poll.
-    turns: bool,
+    interleaved_now: bool,
     /// Offset of the transport header in the flow remembered last.
     recent_transport: u16,
     /// Slots of recent flows, each at its [`recent`] index.
     recent: [u32; RECENT],
     pub(super) counters: Counters,
     /// Memory for packets that leave unchanged.
-    pub(super) out: Out<B>,
+    pub(super) out: PassThrough<B>,
     /// Packets that a sink refused.
     undelivered: PacketBatch<B>,
     /// Memory for the packets that return to the caller's vector after its sink failed.
@@ -93,12 +93,12 @@ pub(super) struct Receiver<B> {
     by_flow: Option<Box<ByFlow>>,
 }
 
-impl<B> Receiver<B> {
+impl<B> PacketReceiver<B> {
     pub(super) fn new(policy: Policy, key: HashKey, simd: Simd) -> Self {
         let policy = policy.in_range();
         let acknowledged =
             Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows);
-        Self::in_memory(policy, key, simd, Table::new(policy.max_flows), acknowledged)
+        Self::in_memory(policy, key, simd, FlowTable::new(policy.max_flows), acknowledged)
     }
 
     /// Makes a receiver as [`new`](Self::new) does, or fails if its tables cannot be allocated.
@@ -110,17 +110,17 @@ impl<B> Receiver<B> {
         let policy = policy.in_range();
         let acknowledged =
             Acknowledged::try_new(policy.mode == Mode::Lro { acks: true }, policy.max_flows)?;
-        Ok(Self::in_memory(policy, key, simd, Table::try_new(policy.max_flows)?, acknowledged))
+        Ok(Self::in_memory(policy, key, simd, FlowTable::try_new(policy.max_flows)?, acknowledged))
     }
 
     fn in_memory(
         policy: Policy,
         key: HashKey,
         simd: Simd,
-        table: Table<B>,
+        table: FlowTable<B>,
         acknowledged: Acknowledged,
     ) -> Self {
-        Receiver {
+        PacketReceiver {
             policy,
             in_force: policy,
             key,
@@ -128,13 +128,13 @@ impl<B> Receiver<B> {
             table,
             acknowledged,
             last: NONE,
-            came_in_turn: false,
-            in_turn: false,
-            turns: false,
+            interleaved_before: false,
+            interleaved: false,
+            interleaved_now: false,
             recent_transport: 0,
             recent: [NONE; RECENT],
             counters: Counters::default(),
-            out: Out { pieces: Vec::new(), chains: Vec::new() },
+            out: PassThrough { pieces: Vec::new(), chains: Vec::new() },
             undelivered: PacketBatch::new(),
             unreceived: Vec::new(),
             by_flow: None,
@@ -180,12 +180,12 @@ impl<B> Receiver<B> {
         if policy != self.policy {
             // Memory that grew within the old limits is released, and state of the old mode is
             // dropped.
-            self.table = Table::new(policy.max_flows);
+            self.table = FlowTable::new(policy.max_flows);
             self.acknowledged =
                 Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows);
-            self.out = Out { pieces: Vec::new(), chains: Vec::new() };
+            self.out = PassThrough { pieces: Vec::new(), chains: Vec::new() };
             self.last = NONE;
-            self.forget_turns();
+            self.forget_interleaving();
         }
         (self.policy, self.in_force) = (policy, policy);
         let support = self.options.support;
@@ -210,7 +210,7 @@ impl<B> Receiver<B> {
 
     /// Discards the held packets and those that the sink refused.
     #[cold]
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn discard(&mut self) {
         self.undelivered.clear();
         while self.table.oldest() != NONE {
             // The packet is counted as it leaves, and then discarded.
@@ -219,11 +219,11 @@ impl<B> Receiver<B> {
         }
         // Packets that were discarded have acknowledged nothing.
         self.acknowledged.forget();
-        self.forget_turns();
+        self.forget_interleaving();
     }
 
-    fn forget_turns(&mut self) {
-        (self.came_in_turn, self.in_turn, self.turns) = (false, false, false);
+    fn forget_interleaving(&mut self) {
+        (self.interleaved_before, self.interleaved, self.interleaved_now) = (false, false, false);
     }
 
     /// Returns the number of packets that a failed sink has left.
@@ -245,7 +245,7 @@ impl<B> Receiver<B> {
             trust(packets);
         }
         prefetch_first(packets, poll);
-        if self.came_in_turn {
+        if self.interleaved_before {
             self.sort(packets, poll);
         }
         let given = packets.len();
@@ -258,8 +258,8 @@ impl<B> Receiver<B> {
             let run = if slot == NONE { Ok(false) } else { self.take_run(slot, &mut batch, poll) };
             result = match run {
                 // The packet that ended the run belongs to another flow.
-                Ok(true) if self.in_turn || batch.as_slice().is_empty() => {
-                    self.turns |= slot != last;
+                Ok(true) if self.interleaved || batch.as_slice().is_empty() => {
+                    self.interleaved_now |= slot != last;
                     continue;
                 }
                 // The packet that ended the run, or that began none, is parsed.
@@ -284,12 +284,12 @@ impl<B> Receiver<B> {
     #[inline(never)]
     fn sort<P: Poll<B>>(&mut self, packets: &mut [RxPacket<B>], poll: &P) {
         let by_flow = self.by_flow.get_or_insert_with(ByFlow::new);
-        let in_turn = by_flow.sort(packets, |packets, index| {
+        let interleaved = by_flow.sort(packets, |packets, index| {
             prefetch_ahead(packets.get(index..)?, poll);
             let packet = packets.get(index)?;
             group(poll.bytes(&packet.first), packet.layer)
         });
-        self.turns |= in_turn;
+        self.interleaved_now |= interleaved;
     }
 
     #[inline]
@@ -309,7 +309,7 @@ impl<B> Receiver<B> {
         if expects(self.last) {
             return self.last;
         }
-        if !self.in_turn {
+        if !self.interleaved {
             return NONE;
         }
         // If flows are interleaved, packets with the same layout find their flow without a parse.
@@ -320,9 +320,9 @@ impl<B> Receiver<B> {
 
     /// Remembers a flow that took a packet after another flow did: flows are interleaved.
     #[inline(always)]
-    fn turn_to(&mut self, slot: u32) {
+    fn note_interleaved(&mut self, slot: u32) {
         self.remember(slot);
-        (self.in_turn, self.turns) = (true, true);
+        (self.interleaved, self.interleaved_now) = (true, true);
     }
 
     #[inline(always)]
@@ -533,7 +533,7 @@ impl<B> Receiver<B> {
         // the compiler.
         let (next, header) = if expected {
             if self.take_run(slot, batch, poll)? {
-                self.turn_to(slot);
+                self.note_interleaved(slot);
                 return Ok(());
             }
             let Some(next) = batch.as_slice().first() else { return Ok(()) };
@@ -546,7 +546,7 @@ impl<B> Receiver<B> {
             Some(reason) => Err(reason),
             None if next.gso.is_some() => {
                 match layout.lend::<USUAL, _>(|layout| {
-                    self.meet_super_packet(next, slot, layout, gathered, poll)
+                    self.receive_super_packet(next, slot, layout, gathered, poll)
                 })? {
                     SuperPacketOutcome::Joined(facts, last) => {
                         let Some(packet) = self.arrived(batch, length) else { return Ok(()) };
@@ -634,7 +634,7 @@ impl<B> Receiver<B> {
         alone: bool,
         poll: &mut P,
     ) -> Result<(), P::Error> {
-        if self.in_turn {
+        if self.interleaved {
             self.remember(slot);
         }
         if self.in_force.storage == Storage::Linear {
@@ -731,7 +731,7 @@ impl<B> Receiver<B> {
             self.counters.merged += 1;
             self.counters.absorbed_acks += u64::from(joined != Joined::Merged);
             if slot != self.last {
-                self.turn_to(slot);
+                self.note_interleaved(slot);
             }
             self.last = slot;
         }
@@ -1037,7 +1037,7 @@ impl<B> Receiver<B> {
         while self.table.oldest() != NONE {
             self.emit(self.table.oldest(), reason, poll)?;
         }
-        self.end_turns();
+        self.end_interleaving();
         Ok(())
     }
 
@@ -1047,16 +1047,16 @@ impl<B> Receiver<B> {
             self.flush(Reason::PollEnd, poll)
         } else {
             self.flush_older_than(now, self.in_force.hold_time, poll)?;
-            self.end_turns();
+            self.end_interleaving();
             Ok(())
         }
     }
 
     /// Ends the record of interleaved flows for this poll.
     #[inline(always)]
-    fn end_turns(&mut self) {
-        self.in_turn = core::mem::take(&mut self.turns);
-        self.came_in_turn = self.in_turn;
+    fn end_interleaving(&mut self) {
+        self.interleaved = core::mem::take(&mut self.interleaved_now);
+        self.interleaved_before = self.interleaved;
     }
 
     /// Emits the flows that have been held for `age` nanoseconds or longer.

@@ -19,7 +19,7 @@ const WAYS: usize = 8;
 /// all tags at once.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Bucket {
+struct FlowBucket {
     /// 8 bits of each flow's hash, the first place in the lowest bits. Places that are not in use
     /// keep old bits.
     tags: u64,
@@ -33,12 +33,13 @@ struct Bucket {
     borrowed: u32,
 }
 
-const EMPTY: Bucket = Bucket { tags: 0, slots: [NONE; WAYS], used: 0, count: 0, borrowed: 0 };
+const EMPTY: FlowBucket =
+    FlowBucket { tags: 0, slots: [NONE; WAYS], used: 0, count: 0, borrowed: 0 };
 
 /// The lowest bit of each tag.
 const LOWEST: u64 = u64::MAX / 0xff;
 
-impl Bucket {
+impl FlowBucket {
     /// Returns the places whose tag may be this one, as the highest bit of each lane. Includes all
     /// that match, and a few others.
     #[inline(always)]
@@ -100,8 +101,8 @@ fn alone(first: usize, count: usize) -> impl Iterator<Item = ListNode> {
 
 /// The slots of held flows, found by hash.
 #[derive(Debug)]
-pub(super) struct Table<B> {
-    buckets: Vec<Bucket>,
+pub(super) struct FlowTable<B> {
+    buckets: Vec<FlowBucket>,
     pub(super) slots: Vec<Held<B>>,
     free: Vec<u32>,
     /// The held flows by age: the head, whose next is the oldest and whose previous is the newest,
@@ -135,7 +136,7 @@ fn places(max_flows: u32) -> usize {
     if max_flows as usize <= WAYS { WAYS } else { (max_flows as usize * 2).next_power_of_two() }
 }
 
-impl<B> Table<B> {
+impl<B> FlowTable<B> {
     pub(super) fn new(max_flows: u32) -> Self {
         Self::in_memory(max_flows, Vec::new(), Vec::new())
     }
@@ -149,11 +150,11 @@ impl<B> Table<B> {
         Ok(Self::in_memory(max_flows, buckets, pairs))
     }
 
-    fn in_memory(max_flows: u32, mut buckets: Vec<Bucket>, mut pairs: Vec<ListNode>) -> Self {
+    fn in_memory(max_flows: u32, mut buckets: Vec<FlowBucket>, mut pairs: Vec<ListNode>) -> Self {
         let places = places(max_flows);
         buckets.resize(places / WAYS, EMPTY);
         pairs.extend(alone(0, places));
-        Table {
+        FlowTable {
             buckets,
             slots: Vec::new(),
             free: Vec::new(),
@@ -237,7 +238,7 @@ impl<B> Table<B> {
 
     /// Returns the slot of the flow in a full bucket that was held longest.
     #[cold]
-    fn oldest_in(&self, bucket: &Bucket) -> u32 {
+    fn oldest_in(&self, bucket: &FlowBucket) -> u32 {
         let age = |slot: &u32| self.slots.get(*slot as usize).map(|held| held.number);
         bucket.slots.iter().copied().min_by_key(age).unwrap_or(NONE)
     }
@@ -384,12 +385,12 @@ mod tests {
 
     #[test]
     fn a_bucket_is_a_cache_line() {
-        assert_eq!(size_of::<Bucket>(), 64);
+        assert_eq!(size_of::<FlowBucket>(), 64);
     }
 
     #[test]
     fn a_full_bucket_borrows_and_then_gives_up_its_oldest() {
-        let mut table: Table<&[u8]> = Table::new(64);
+        let mut table: FlowTable<&[u8]> = FlowTable::new(64);
         // The same high bits: one bucket.
         for flow in 0..16 {
             assert_eq!(table.room(flow), Room::Free);
@@ -411,7 +412,7 @@ mod tests {
 
     #[test]
     fn what_lent_a_place_is_full_for_its_own() {
-        let mut table: Table<&[u8]> = Table::new(64);
+        let mut table: FlowTable<&[u8]> = FlowTable::new(64);
         let neighbours = 1 << 32;
         for flow in 0..9 {
             table.insert(identity(flow, 0, None), 0);
@@ -435,7 +436,7 @@ mod tests {
 
     #[test]
     fn the_limit_of_flows_gives_up_the_oldest_of_all() {
-        let mut table: Table<&[u8]> = Table::new(3);
+        let mut table: FlowTable<&[u8]> = FlowTable::new(3);
         for flow in 1..=3u64 {
             table.insert(identity(flow << 32, flow, None), flow);
         }
@@ -451,7 +452,7 @@ mod tests {
 
     #[test]
     fn a_tunnelled_flow_hangs_in_two_lists_and_leaves_both() {
-        let mut table: Table<&[u8]> = Table::new(8);
+        let mut table: FlowTable<&[u8]> = FlowTable::new(8);
         let (inner, outer) = (1 << 32, 2 << 32);
         let first = table.insert(identity(10, inner, Some(outer)), 0);
         let second = table.insert(identity(11, inner, None), 0);

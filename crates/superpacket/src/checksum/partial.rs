@@ -74,11 +74,11 @@ pub(crate) struct Completion {
     pub(crate) field: usize,
     /// End of the bytes that it covers.
     pub(crate) end: usize,
-    kind: Kind,
+    kind: ChecksumKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ChecksumKind {
     /// The Internet checksum. `seed` is the sum of the pseudo-header, if the field does not hold
     /// it. `zero_means_none`: a computed 0 is written as 0xFFFF, as in UDP.
     Internet {
@@ -117,7 +117,7 @@ impl Completion {
         };
         let (end, kind) = match location {
             Ok(location) => Self::of_protocol(header, &location, offset)?,
-            Err(end) => (end, Kind::of_unknown(offset)),
+            Err(end) => (end, ChecksumKind::of_unknown(offset)),
         };
         let found = Completion { start, field, end, kind };
         match found.field_end() {
@@ -131,14 +131,14 @@ impl Completion {
         header: &[u8],
         location: &TransportLocation,
         offset: u16,
-    ) -> Result<(usize, Kind), CompletionError> {
+    ) -> Result<(usize, ChecksumKind), CompletionError> {
         let &TransportLocation { number, transport, end, .. } = location;
         let expected = match number {
             protocol::TCP => tcp::CHECKSUM,
             protocol::UDP => udp::CHECKSUM,
             protocol::DCCP => dccp::CHECKSUM,
             protocol::SCTP => sctp::CHECKSUM,
-            _ => return Ok((end, Kind::of_unknown(offset))),
+            _ => return Ok((end, ChecksumKind::of_unknown(offset))),
         };
         if usize::from(offset) != expected {
             return Err(CompletionError::Offset {
@@ -150,7 +150,7 @@ impl Completion {
         let available = end.saturating_sub(transport);
         // The length in the pseudo-header, and the number of bytes that are summed.
         let (counted, covered) = match number {
-            protocol::SCTP => return Ok((end, Kind::Crc32c)),
+            protocol::SCTP => return Ok((end, ChecksumKind::Crc32c)),
             protocol::UDP => match usize::from(be16(header, transport + udp::LENGTH)) {
                 // A jumbo packet has a UDP length of 0 (RFC 2675, section 4).
                 length @ udp::HEADER_LENGTH.. if length <= available => (length, length),
@@ -176,27 +176,30 @@ impl Completion {
             0 => pseudo_header(network, location.version, number, counted as u32),
             _ => Sum::default(),
         };
-        Ok((transport + covered, Kind::Internet { seed, zero_means_none: number == protocol::UDP }))
+        Ok((
+            transport + covered,
+            ChecksumKind::Internet { seed, zero_means_none: number == protocol::UDP },
+        ))
     }
 
     /// Returns the end of the field, in bytes from the start of the packet.
     pub(crate) const fn field_end(&self) -> usize {
         self.field
             + match self.kind {
-                Kind::Internet { .. } => 2,
-                Kind::Crc32c => 4,
+                ChecksumKind::Internet { .. } => 2,
+                ChecksumKind::Crc32c => 4,
             }
     }
 
     /// Returns whether the checksum is a sum, so that known sums of its parts can be added.
     pub(crate) const fn is_sum(&self) -> bool {
-        matches!(self.kind, Kind::Internet { .. })
+        matches!(self.kind, ChecksumKind::Internet { .. })
     }
 
     /// Writes the checksum into `header`, which holds the field. `sum` is the sum of all covered
     /// bytes, the field included.
     pub(crate) fn write_sum(&self, header: &mut [u8], sum: u16) {
-        let Kind::Internet { seed, zero_means_none } = self.kind else { return };
+        let ChecksumKind::Internet { seed, zero_means_none } = self.kind else { return };
         let checksum = match seed.add(sum).checksum() {
             0 if zero_means_none => 0xffff,
             checksum => checksum,
@@ -218,11 +221,11 @@ impl Completion {
     }
 }
 
-impl Kind {
+impl ChecksumKind {
     /// Returns the kind for an unknown protocol: the Internet checksum, as in the kernel
     /// (`skb_checksum_help`), except that a computed 0 becomes 0xFFFF only at UDP's offset.
     const fn of_unknown(offset: u16) -> Self {
-        Kind::Internet { seed: Sum(0), zero_means_none: offset as usize == udp::CHECKSUM }
+        ChecksumKind::Internet { seed: Sum(0), zero_means_none: offset as usize == udp::CHECKSUM }
     }
 }
 

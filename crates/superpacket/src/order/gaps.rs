@@ -96,7 +96,7 @@ pub struct Gaps<B> {
     limits: GapLimits,
     key: HashKey,
     /// The flows, in sets of [`WAYS`].
-    flows: Vec<Flow<B>>,
+    flows: Vec<StreamState<B>>,
     /// Indices of the flows that have a gap.
     open: Vec<u32>,
     /// Time before which no packet must leave; may be earlier than the first deadline.
@@ -109,7 +109,7 @@ pub struct Gaps<B> {
 }
 
 #[derive(Debug)]
-struct Flow<B> {
+struct StreamState<B> {
     hash: u64,
     /// Hash of its addresses.
     pair: u64,
@@ -120,11 +120,11 @@ struct Flow<B> {
     /// Index in [`Gaps::open`], if packets of the flow wait.
     place: u32,
     /// The waiting packets in order of their sequence numbers; none of them overlap.
-    waiting: Vec<Waiting<B>>,
+    waiting: Vec<WaitingPacket<B>>,
 }
 
 #[derive(Debug)]
-struct Waiting<B> {
+struct WaitingPacket<B> {
     packet: RxPacket<B>,
     sequence: u32,
     payload: u32,
@@ -134,7 +134,7 @@ struct Waiting<B> {
 
 /// The role of a packet in its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum PacketRole {
     /// The packet is not TCP, or its flow cannot be found.
     Other,
     /// The packet may belong to any flow between these addresses.
@@ -158,7 +158,8 @@ impl<B> Gaps<B> {
     pub fn new(limits: GapLimits, key: HashKey) -> Self {
         let max_flows = limits.max_flows.clamp(WAYS as u32, 1 << 20).next_power_of_two();
         let limits = GapLimits { max_flows, max_gap: limits.max_gap.min(1 << 30), ..limits };
-        let vacant = || Flow { hash: 0, pair: 0, used: 0, next: 0, place: 0, waiting: Vec::new() };
+        let vacant =
+            || StreamState { hash: 0, pair: 0, used: 0, next: 0, place: 0, waiting: Vec::new() };
         Gaps {
             limits,
             key,
@@ -309,9 +310,9 @@ impl<B: AsRef<[u8]>> Gaps<B> {
     /// returns `false`.
     fn passes(&mut self, packet: &RxPacket<B>) -> bool {
         match self.kind(packet) {
-            Kind::Other => true,
-            Kind::Between { .. } => self.open.is_empty(),
-            Kind::Control { flow, ends } => match self.find(flow) {
+            PacketRole::Other => true,
+            PacketRole::Between { .. } => self.open.is_empty(),
+            PacketRole::Control { flow, ends } => match self.find(flow) {
                 Some(slot) if !self.flows[slot as usize].waiting.is_empty() => false,
                 Some(slot) if ends => {
                     self.forget(slot);
@@ -319,7 +320,7 @@ impl<B: AsRef<[u8]>> Gaps<B> {
                 }
                 _ => true,
             },
-            Kind::Data { flow, pair, sequence, payload } => {
+            PacketRole::Data { flow, pair, sequence, payload } => {
                 let end = sequence.wrapping_add(payload);
                 self.tick += 1;
                 let Some(slot) = self.find(flow) else {
@@ -353,15 +354,15 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         left: &mut Vec<RxPacket<B>>,
     ) {
         match self.kind(&packet) {
-            Kind::Other => {}
-            Kind::Between { pair } => {
+            PacketRole::Other => {}
+            PacketRole::Between { pair } => {
                 while let Some(&slot) =
                     self.open.iter().find(|&&slot| self.flows[slot as usize].pair == pair)
                 {
                     self.release(slot, Cause::Released, left);
                 }
             }
-            Kind::Control { flow, ends } => {
+            PacketRole::Control { flow, ends } => {
                 if let Some(slot) = self.find(flow) {
                     self.release(slot, Cause::Released, left);
                     if ends {
@@ -369,7 +370,7 @@ impl<B: AsRef<[u8]>> Gaps<B> {
                     }
                 }
             }
-            Kind::Data { flow, pair, sequence, payload } => {
+            PacketRole::Data { flow, pair, sequence, payload } => {
                 let end = sequence.wrapping_add(payload);
                 self.tick += 1;
                 let slot = self.find(flow).unwrap_or_else(|| {
@@ -435,8 +436,10 @@ impl<B: AsRef<[u8]>> Gaps<B> {
             flow.place = self.open.len() as u32;
             self.open.push(slot);
         }
-        flow.waiting
-            .insert(place, Waiting { packet: keep(packet), sequence, payload, length, since: now });
+        flow.waiting.insert(
+            place,
+            WaitingPacket { packet: keep(packet), sequence, payload, length, since: now },
+        );
         self.earliest = self.earliest.min(now.saturating_add(limits.hold_time));
         self.counters.waited += 1;
         self.counters.waiting += 1;
@@ -476,26 +479,26 @@ impl<B: AsRef<[u8]>> Gaps<B> {
     }
 
     #[inline(always)]
-    fn kind(&self, packet: &RxPacket<B>) -> Kind {
+    fn kind(&self, packet: &RxPacket<B>) -> PacketRole {
         // Compiled separately for the most frequent layouts.
-        match self.usual_kind::<{ usual::ETHERNET_IPV4 }>(packet) {
+        match self.usual_role::<{ usual::ETHERNET_IPV4 }>(packet) {
             Some(kind) => kind,
             None => self.other_kind(packet),
         }
     }
 
     #[inline(never)]
-    fn other_kind(&self, packet: &RxPacket<B>) -> Kind {
-        let usual = self.usual_kind::<{ usual::ETHERNET_IPV6 }>(packet);
+    fn other_kind(&self, packet: &RxPacket<B>) -> PacketRole {
+        let usual = self.usual_role::<{ usual::ETHERNET_IPV6 }>(packet);
         let usual = usual
-            .or_else(|| self.usual_kind::<{ usual::IPV4 }>(packet))
-            .or_else(|| self.usual_kind::<{ usual::IPV6 }>(packet));
-        usual.unwrap_or_else(|| self.any_kind(packet))
+            .or_else(|| self.usual_role::<{ usual::IPV4 }>(packet))
+            .or_else(|| self.usual_role::<{ usual::IPV6 }>(packet));
+        usual.unwrap_or_else(|| self.any_role(packet))
     }
 
     /// Returns the kind of a packet with this [usual] layout; `None` if it has another.
     #[inline(always)]
-    fn usual_kind<const USUAL: u8>(&self, packet: &RxPacket<B>) -> Option<Kind> {
+    fn usual_role<const USUAL: u8>(&self, packet: &RxPacket<B>) -> Option<PacketRole> {
         let RxPacket { first, rest: None, layer, .. } = packet else { return None };
         let header = first.as_ref();
         let (payload, end) = parse_usual::<USUAL>(header, header.len(), *layer)?;
@@ -503,7 +506,7 @@ impl<B: AsRef<[u8]>> Gaps<B> {
     }
 
     /// Returns the kind of a packet with any layout.
-    fn any_kind(&self, packet: &RxPacket<B>) -> Kind {
+    fn any_role(&self, packet: &RxPacket<B>) -> PacketRole {
         let first = packet.first.as_ref();
         let length = packet.length();
         let gathered = (first.len() < length.min(MAX_HEADER))
@@ -512,18 +515,18 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         match &walk(header, length, packet.layer) {
             Ok(layout) => self.kind_of(packet, header, layout),
             Err(unparsed) => match unparsed.scope {
-                Scope::Pair { network, version } => {
-                    Kind::Between { pair: self.key.pair(header, usize::from(network), version) }
-                }
-                Scope::None => Kind::Other,
+                Scope::Pair { network, version } => PacketRole::Between {
+                    pair: self.key.pair(header, usize::from(network), version),
+                },
+                Scope::None => PacketRole::Other,
             },
         }
     }
 
     #[inline(always)]
-    fn kind_of(&self, packet: &RxPacket<B>, header: &[u8], layout: &Layout) -> Kind {
+    fn kind_of(&self, packet: &RxPacket<B>, header: &[u8], layout: &Layout) -> PacketRole {
         if layout.protocol != Protocol::Tcp {
-            return Kind::Other;
+            return PacketRole::Other;
         }
         let identity = self.key.flow(header, layout, packet.layer, packet.vlan);
         let transport = usize::from(layout.transport);
@@ -532,12 +535,12 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         if payload == 0
             || flags & (tcp::SYN | tcp::FIN | tcp::RST | tcp::URG | tcp::ACK) != tcp::ACK
         {
-            return Kind::Control {
+            return PacketRole::Control {
                 flow: identity.flow,
                 ends: flags & (tcp::SYN | tcp::FIN | tcp::RST) != 0,
             };
         }
-        Kind::Data {
+        PacketRole::Data {
             flow: identity.flow,
             pair: identity.pair,
             sequence: be32(header, transport + tcp::SEQUENCE),
@@ -546,7 +549,7 @@ impl<B: AsRef<[u8]>> Gaps<B> {
     }
 }
 
-impl<B> Flow<B> {
+impl<B> StreamState<B> {
     /// Returns whether a sequence number is far from the expected one: of another connection, or
     /// garbage. The next packet will tell.
     fn is_far(&self, sequence: u32, max_gap: u32) -> bool {

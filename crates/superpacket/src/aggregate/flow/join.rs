@@ -161,7 +161,7 @@ impl<B> Held<B> {
         if self.payload + facts.payload > self.payload_limit {
             return Err(Reason::ByteLimit);
         }
-        self.take_over(header);
+        self.copy_newest_fields(header);
         // Data that follows a held pure ACK absorbs that ACK.
         let absorbs = pure || self.payload == 0;
         self.absorbed_acks += u32::from(absorbs);
@@ -193,7 +193,7 @@ impl<B> Held<B> {
 
     /// LRO: copies the newest acknowledgement, window and timestamps to the merged packet.
     #[inline(always)]
-    pub(super) fn take_over(&mut self, header: &[u8]) {
+    pub(super) fn copy_newest_fields(&mut self, header: &[u8]) {
         let transport = usize::from(self.layout.transport);
         let mut newest = |offset: usize| {
             put32(&mut self.header, transport + offset, be32(header, transport + offset))

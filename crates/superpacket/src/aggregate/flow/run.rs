@@ -63,7 +63,7 @@ pub(in crate::aggregate) fn prefetch_payload<B>(
 
 /// The result of joining a run of packets to a flow.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::aggregate) struct Run {
+pub(in crate::aggregate) struct JoinedRun {
     /// Number of packets that joined.
     pub(in crate::aggregate) packets: u32,
     /// The reason why the flow must leave now; `None` if it may stay.
@@ -83,7 +83,7 @@ impl<B> Held<B> {
         storage: Storage,
         counters: &mut Counters,
         poll: &mut P,
-    ) -> Run {
+    ) -> JoinedRun {
         // After a first packet that is longer than the merge limit, ACKs end the flow.
         let absorbs = LRO
             && matches!(options.mode, Mode::Lro { acks: true })
@@ -102,7 +102,7 @@ impl<B> Held<B> {
         // Data that follows a held pure ACK is left to `attempt`, which counts the ACK as absorbed.
         let apt = self.in_sequence && !(LRO && self.payload == 0);
         let (true, Some(packet)) = (apt, batch.as_slice().first()) else {
-            return Run { packets: 0, complete: None };
+            return JoinedRun { packets: 0, complete: None };
         };
         let length = poll.bytes(&packet.first).len();
         match packet.checksum {
@@ -126,7 +126,7 @@ impl<B> Held<B> {
         options: &ExamineOptions,
         counters: &mut Counters,
         poll: &mut P,
-    ) -> Run {
+    ) -> JoinedRun {
         let layout = self.layout.known::<USUAL>();
         let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
         let start = usize::from(self.layout.payload);
@@ -151,7 +151,7 @@ impl<B> Held<B> {
             {
                 break;
             }
-            if !self.arrived_alike(packet) {
+            if self.arrived_otherwise(packet) {
                 break;
             }
             if frame.len() < start || !mask::equal(frame, &self.header, &self.mask, start) {
@@ -200,7 +200,7 @@ impl<B> Held<B> {
             {
                 break;
             }
-            self.take_over(poll.bytes(&packet.first));
+            self.copy_newest_fields(poll.bytes(&packet.first));
             self.time = packet.time;
             bytes += poll.bytes(&packet.first).len() as u64;
             packets += 1;
@@ -216,7 +216,7 @@ impl<B> Held<B> {
         counters.merged += u64::from(packets);
         counters.absorbed_acks += u64::from(packets);
         counters.aggregated += u64::from(packets);
-        Run { packets, complete }
+        JoinedRun { packets, complete }
     }
 
     /// Calls the run that is compiled for the flow's layout, if the first packet, of `length`
@@ -230,7 +230,7 @@ impl<B> Held<B> {
         storage: Storage,
         counters: &mut Counters,
         poll: &mut P,
-    ) -> Run {
+    ) -> JoinedRun {
         let holds = |most: usize| {
             usize::from(self.layout.payload) <= most
                 && most <= length
@@ -279,7 +279,7 @@ impl<B> Held<B> {
         storage: Storage,
         counters: &mut Counters,
         poll: &mut P,
-    ) -> Run {
+    ) -> JoinedRun {
         let layout = self.layout.known::<USUAL>();
         let (version, protocol) = (layout.version, layout.protocol);
         let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
@@ -294,17 +294,16 @@ impl<B> Held<B> {
         let mut id = self.id_run.expected(packets);
         while let Some(packet) = batch.as_slice().first() {
             let frame = poll.bytes(&packet.first);
-            let headers = match frame.first_chunk::<HEADERS>() {
-                Some(headers) if HEADERS > 0 => headers.as_slice(),
-                Some(_) => frame,
-                None => break,
-            };
+            let Some(headers) = first_bytes::<HEADERS>(frame) else { break };
             // The first test is the cheapest that finds packets of other flows: one of these ends
             // most runs.
             if protocol == Protocol::Tcp && be32(headers, transport + tcp::SEQUENCE) != sequence {
                 break;
             }
-            if !self.arrived_alike(packet) || !self.has_equal_headers::<HEADERS>(headers, start) {
+            if self.arrived_otherwise(packet) {
+                break;
+            }
+            if !self.has_equal_headers::<HEADERS>(headers, start) {
                 break;
             }
             // In place, the payload prefetch of a packet includes its headers.
@@ -338,11 +337,7 @@ impl<B> Held<B> {
             let varying = varying_sum(fields, protocol, LRO);
             let all_but_payload =
                 self.constants.transport.add32((end - transport) as u32).add_sum(varying);
-            let flags = if protocol == Protocol::Tcp {
-                byte(transport_header, tcp::FLAGS) & (tcp::PSH | tcp::FIN)
-            } else {
-                0
-            };
+            let flags = last_flags(transport_header, protocol);
             let joined = start + payload as usize;
             let Some(sum) = self.join_payload::<VERIFIED, SUMS, P>(
                 (packet, batch.as_slice()),
@@ -355,7 +350,7 @@ impl<B> Held<B> {
                 break;
             };
             if LRO {
-                self.take_over(poll.bytes(&packet.first));
+                self.copy_newest_fields(poll.bytes(&packet.first));
                 // In GRO mode the first packet is the largest.
                 self.largest_payload = self.largest_payload.max(more);
             }
@@ -370,7 +365,16 @@ impl<B> Held<B> {
             let Some(packet) = batch.next() else { break };
             // The packet has no other buffers, so `rest` needs no drop.
             core::mem::forget(packet.rest);
-            self.push_piece::<SUMS, P>(packet.first, storage, start, (payload, more), sum, poll);
+            let (buffer, start) = match storage {
+                Storage::Fragments => (Some(packet.first), start as u32),
+                Storage::Linear => {
+                    // `append` derives its offset from the payload so far.
+                    self.payload = payload;
+                    (None, self.append(poll.bytes(&packet.first).get(start..), more))
+                }
+            };
+            let piece_flags = Piece::<B>::FIRST | if SUMS { Piece::<B>::SUM } else { 0 };
+            self.pieces.push(Piece { buffer, start, length: more, sum, flags: piece_flags });
             complete = self.completed_by::<LRO>(flags, more < longest, packets);
             if complete.is_some() {
                 break;
@@ -385,31 +389,7 @@ impl<B> Held<B> {
         self.sums &= SUMS || joined == 0;
         self.bytes += bytes;
         count_run::<LRO, VERIFIED>(counters, joined, bytes);
-        Run { packets: joined, complete }
-    }
-
-    /// Appends the piece of a packet that joined. `payload` is the payload of all packets so far,
-    /// and `length` that of this packet, in bytes; `start` is its offset in `buffer`.
-    #[inline(always)]
-    fn push_piece<const SUMS: bool, P: Poll<B>>(
-        &mut self,
-        buffer: B,
-        storage: Storage,
-        start: usize,
-        (payload, length): (u32, u32),
-        sum: u16,
-        poll: &P,
-    ) {
-        let (buffer, start) = match storage {
-            Storage::Fragments => (Some(buffer), start as u32),
-            Storage::Linear => {
-                // `append` derives its offset from the payload so far.
-                self.payload = payload;
-                (None, self.append(poll.bytes(&buffer).get(start..), length))
-            }
-        };
-        let flags = Piece::<B>::FIRST | if SUMS { Piece::<B>::SUM } else { 0 };
-        self.pieces.push(Piece { buffer, start, length, sum, flags });
+        JoinedRun { packets: joined, complete }
     }
 
     /// Returns the reason why a packet with these flags, PSH or FIN, completes the flow, if it
@@ -430,14 +410,14 @@ impl<B> Held<B> {
         }
     }
 
-    /// Returns whether a packet is a single buffer, is not a super-packet, and has the VLAN tag and
-    /// the layer of the held packets.
+    /// Returns whether a packet has several buffers, is a super-packet, or differs from the held
+    /// packets in its VLAN tag or its layer.
     #[inline(always)]
-    fn arrived_alike(&self, packet: &RxPacket<B>) -> bool {
-        packet.rest.is_none()
-            && packet.gso.is_none()
-            && packet.vlan == self.vlan
-            && packet.layer == self.layer
+    fn arrived_otherwise(&self, packet: &RxPacket<B>) -> bool {
+        packet.rest.is_some()
+            || packet.gso.is_some()
+            || packet.vlan != self.vlan
+            || packet.layer != self.layer
     }
 
     /// Returns whether headers of `length` bytes equal the held ones, except for the fields that
@@ -473,8 +453,10 @@ impl<B> Held<B> {
                     return None;
                 }
                 let checksum = be16(headers, network + ipv4::CHECKSUM);
-                ipv4_sums_up(self.constants.ip, length, *id, checksum)
-                    .then(|| network + usize::from(length))
+                if !ipv4_sums_up(self.constants.ip, length, *id, checksum) {
+                    return None;
+                }
+                Some(network + usize::from(length))
             }
             IpVersion::V6 => Some(
                 network
@@ -531,7 +513,7 @@ impl<B> Held<B> {
             _ => return None,
         };
         if VERIFIED && (P::IN_PLACE || storage == Storage::Linear) {
-            prefetch_range(bytes_from(start, ahead, poll), range.len());
+            prefetch_range(bytes_from(start, ahead, poll), range.end - range.start);
         }
         if let (true, Some(first)) = (VERIFIED, first) {
             poll.join(first, joined, &packet.first, range);
@@ -556,6 +538,24 @@ fn count_run<const LRO: bool, const VERIFIED: bool>(
     }
     if LRO {
         counters.aggregated += u64::from(packets);
+    }
+}
+
+/// Returns the first `HEADERS` bytes of a frame, or the whole frame if `HEADERS` is 0. `None` if
+/// the frame is shorter.
+#[inline(always)]
+fn first_bytes<const HEADERS: usize>(frame: &[u8]) -> Option<&[u8]> {
+    let first = frame.first_chunk::<HEADERS>()?;
+    Some(if HEADERS > 0 { first } else { frame })
+}
+
+/// Returns the flags that only the last segment of a TCP packet carries, PSH and FIN; 0 for other
+/// protocols.
+#[inline(always)]
+fn last_flags(transport_header: &[u8], protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Tcp => byte(transport_header, tcp::FLAGS) & (tcp::PSH | tcp::FIN),
+        Protocol::Udp | Protocol::Dccp => 0,
     }
 }
 

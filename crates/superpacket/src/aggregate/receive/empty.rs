@@ -6,11 +6,11 @@ use super::super::examine::examine;
 use super::super::flow::prefetch_ahead;
 use super::super::poll::Poll;
 use super::super::{Mode, Reason};
-use super::Receiver;
+use super::PacketReceiver;
 use crate::packet::RxPacket;
 use crate::wire::{Layout, parse_usual, usual};
 
-impl<B> Receiver<B> {
+impl<B> PacketReceiver<B> {
     /// Returns whether packets without payload pass, whatever their flow: they never merge, and
     /// while no packet is held they overtake none.
     #[inline(always)]

@@ -7,7 +7,7 @@ use super::super::flow::{Attempt, may_be_uneven, packet_limit};
 use super::super::poll::Poll;
 use super::super::segments::{self, Segments};
 use super::super::table::NONE;
-use super::Receiver;
+use super::PacketReceiver;
 use crate::packet::{Gathered, RxPacket};
 use crate::wire::{Layout, tcp};
 
@@ -25,12 +25,12 @@ pub(super) enum SuperPacketOutcome {
     Ended(Reason),
 }
 
-impl<B> Receiver<B> {
+impl<B> PacketReceiver<B> {
     /// Joins a received super-packet to the flow in `slot`, if it fits; otherwise that flow leaves.
     /// `gathered` holds the packet's first bytes if they lie in several buffers.
     #[cold]
     #[inline(never)]
-    pub(super) fn meet_super_packet<P: Poll<B>>(
+    pub(super) fn receive_super_packet<P: Poll<B>>(
         &mut self,
         packet: &RxPacket<B>,
         slot: u32,
