@@ -140,7 +140,7 @@ impl<P: BorrowPacket> Memory<BufferIndex> for Borrowed<'_, P> {
 type AnySink<'s, P> =
     dyn FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> Result<(), ()> + 's;
 
-/// One call with borrowed packets. `SUMS`: the sink may ask for [payload sums](Poll::SUMS).
+/// A call with borrowed packets. `SUMS`: the sink may ask for [payload sums](Poll::SUMS).
 struct BorrowedPoll<'p, P, F, const SUMS: bool> {
     packets: Borrowed<'p, P>,
     sink: F,

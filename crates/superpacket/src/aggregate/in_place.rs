@@ -143,7 +143,7 @@ impl<'a, B: PacketBuffer> Behind<'a, B> {
     }
 }
 
-/// There is no room for the header before the packets.
+/// The buffers have no room for the header before the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "packets start at byte {offset} of their buffers, but {needed} bytes are needed before them"

@@ -7,7 +7,7 @@ use crate::memory::{InBuffers, Memory};
 use crate::super_packet::{Outcome, Sink, SuperPacket};
 use superpacket_simd::Simd;
 
-/// One call of an aggregator, with the caller's buffers and sink.
+/// A call of an aggregator, with the caller's buffers and sink.
 pub(super) trait Poll<B>: Memory<B> {
     /// Whether payloads are joined in the first packet's own buffer.
     const IN_PLACE: bool = false;

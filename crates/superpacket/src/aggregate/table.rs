@@ -13,7 +13,7 @@ pub(super) const NONE: u32 = u32::MAX;
 
 const WAYS: usize = 8;
 
-/// One cache line: the tags and slots of up to eight flows.
+/// A cache line: the tags and slots of up to eight flows.
 ///
 /// The place of a flow among the eight is random, so the code does not branch on it and compares
 /// all tags at once.
@@ -124,7 +124,7 @@ pub(super) struct FlowTable<B> {
 /// The room for a new flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// There is room.
+    /// The table has room.
     Free,
     /// The flow in this slot must leave first.
     Evict(u32),

@@ -112,7 +112,7 @@ struct Nested {
 /// The fields that are patched after the innermost IP header.
 #[derive(Clone, Debug)]
 pub(super) enum TransportPatch {
-    /// None: the packet passes whole.
+    /// No field: the packet passes whole.
     Untouched,
     /// A TCP header.
     Tcp { header: TransportHeader, sequence: u32, flags: u16, cwr: Cwr },

@@ -48,7 +48,7 @@ pub enum VirtioError {
     /// The field is not the offset of the transport header.
     #[error("csum_start: {got}, but the transport header starts at {expected}")]
     ChecksumStart {
-        /// Where the transport header starts, in bytes from the start of the packet.
+        /// Offset of the transport header, in bytes from the start of the packet.
         expected: u16,
         /// The value of the field.
         got: u16,
@@ -72,7 +72,7 @@ pub enum VirtioError {
     /// The field is not the offset of the outer UDP header.
     #[error("outer_th_offset: {got}, but the outer UDP header starts at {expected}")]
     OuterTransport {
-        /// Where it starts, in bytes from the start of the packet.
+        /// Offset of the header, in bytes from the start of the packet.
         expected: u16,
         /// The value of the field.
         got: u16,
@@ -80,7 +80,7 @@ pub enum VirtioError {
     /// The field is not the offset of the inner IP header.
     #[error("inner_nh_offset: {got}, but the inner IP header starts at {expected}")]
     InnerNetwork {
-        /// Where it starts, in bytes from the start of the packet.
+        /// Offset of the header, in bytes from the start of the packet.
         expected: u16,
         /// The value of the field.
         got: u16,

@@ -117,7 +117,7 @@ pub struct Header {
     pub hdr_len: u16,
     /// Bytes of payload in each segment.
     pub gso_size: u16,
-    /// Where summing starts, in bytes from the start of the packet.
+    /// Offset at which summing starts, in bytes from the start of the packet.
     pub csum_start: u16,
     /// Offset of the checksum field from `csum_start`, in bytes.
     pub csum_offset: u16,

@@ -14,7 +14,7 @@ use super::{dccp, ethernet, geneve, gre, ipv4, ipv6, pppoe, protocol, tcp, udp, 
 /// The held flows that a packet without a known flow may belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// None: the packet is not IP, or its protocol is never aggregated.
+    /// No flow: the packet is not IP, or its protocol is never aggregated.
     None,
     /// Any flow between the addresses of one IP header: the packet is a fragment, has a truncated
     /// header, or is a tunnel packet that could not be read.

@@ -230,11 +230,11 @@ pub(in crate::aggregate) enum Attempt {
 /// How a packet joined in LRO mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::aggregate) enum Joined {
-    /// Its payload was added.
+    /// The packet's payload was added.
     Merged,
-    /// Its payload was added to a held pure ACK, which it absorbed.
+    /// The packet's payload was added to a held pure ACK, which it absorbed.
     AbsorbedHead,
-    /// It was a pure ACK and was absorbed.
+    /// The packet was a pure ACK and was absorbed.
     Absorbed,
 }
 

@@ -22,7 +22,7 @@ pub(in crate::aggregate) struct Leaving {
     header: usize,
     /// End of its outermost IP packet.
     end: u32,
-    /// Its length, in bytes.
+    /// Length of the packet in bytes.
     pub(in crate::aggregate) length: u64,
     checksum: RxChecksum,
     gso: Option<Gso>,

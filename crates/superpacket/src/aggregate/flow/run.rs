@@ -17,12 +17,12 @@ use crate::super_packet::Piece;
 use crate::wire::{IpVersion, Protocol, be16, be32, byte, ipv4, ipv6, tcp, udp, usual};
 use superpacket_simd::{Simd, prefetch_lines, prefetch_range};
 
-/// How many packets ahead headers are prefetched: enough to hide a cache miss at about 10 ns per
-/// packet.
+/// Distance in packets at which headers are prefetched: enough to hide a cache miss at about 10 ns
+/// per packet.
 const AHEAD: usize = 10;
 
-/// How many packets ahead payload is prefetched if it is read: a packet takes as long as several
-/// headers.
+/// Distance in packets at which payload that is read is prefetched: a packet takes as long as
+/// several headers.
 const READ_AHEAD: usize = 4;
 
 /// How many packets ahead payload is prefetched if it is copied behind the first packet's; the copy
@@ -384,8 +384,7 @@ impl<B> Held<B> {
         // The packets of a run end with their payload: they have no padding.
         let bytes = u64::from(payload - held) + u64::from(joined) * start as u64;
         self.next_sequence = u64::from(sequence);
-        self.payload = payload;
-        self.packets = packets;
+        (self.payload, self.packets) = (payload, packets);
         self.sums &= SUMS || joined == 0;
         self.bytes += bytes;
         count_run::<LRO, VERIFIED>(counters, joined, bytes);
