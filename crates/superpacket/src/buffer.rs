@@ -1,4 +1,4 @@
-//! Buffers of the caller in which packets are joined or split.
+//! Buffers of the caller in which packets are joined or segmented.
 
 use alloc::vec::Vec;
 
@@ -6,11 +6,11 @@ use superpacket_simd::{Simd, prefetch_range};
 
 /// A buffer that holds a packet and may have room for more bytes behind it.
 pub trait PacketBuffer: AsRef<[u8]> + AsMut<[u8]> {
-    /// Returns how many bytes [`extend_from_slice`](Self::extend_from_slice) can append without a
-    /// reallocation.
+    /// Returns the number of bytes that [`extend_from_slice`](Self::extend_from_slice) can append
+    /// without a reallocation.
     fn spare(&self) -> usize;
 
-    /// Shortens the buffer to its first `length` bytes; a shorter one stays as it is.
+    /// Truncates the buffer to its first `length` bytes; a shorter buffer stays unchanged.
     fn truncate(&mut self, length: usize);
 
     /// Appends bytes, at most as many as are [spare](Self::spare).

@@ -18,21 +18,21 @@ pub mod partial;
 pub(crate) use partial::Completion;
 pub use partial::{CompletionError, complete_partial};
 
-/// What the device knows of a received packet's checksums (the kernel's `ip_summed`).
+/// The receive device's state of a packet's checksums (the kernel's `ip_summed`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RxChecksum {
-    /// Nothing: checksums are verified in software where it matters.
+    /// The device has verified no checksum. They are verified in software where needed.
     #[default]
     None,
-    /// The device verified `level + 1` transport checksums, the outermost first; zero UDP checksums
-    /// are not counted (`csum_level`).
+    /// The device has verified `level + 1` transport checksums, the outermost first. UDP checksums
+    /// of zero are not counted (`csum_level`).
     Unnecessary {
-        /// Number of verified checksums behind the outermost.
+        /// Number of verified checksums besides the outermost.
         level: u8,
     },
-    /// The one's-complement sum of all behind the 14-byte Ethernet header (of the whole packet, if
-    /// it starts at IP), VLAN tags and padding included, as a host integer of big-endian words:
-    /// `CHECKSUM_COMPLETE`.
+    /// The one's-complement sum of all bytes after the 14-byte Ethernet header, or of the whole
+    /// packet if it starts at IP. VLAN tags and padding are included. The value is a host integer
+    /// of big-endian words (`CHECKSUM_COMPLETE`).
     Complete(u16),
     /// The checksum field holds the pseudo-header's sum, not inverted; [`complete_partial`]
     /// completes it.
@@ -46,10 +46,9 @@ pub enum RxChecksum {
 }
 
 impl RxChecksum {
-    /// The same, written field by field. A copy of the whole is one of bytes: beside a field of a
-    /// packet that is not written completely it goes over the stack, and is read there in other
-    /// words than it was written in, which waits until the writes have reached the cache: 3 ns a
-    /// packet.
+    /// Returns a copy that is written field by field. A plain copy of bytes, next to a field with
+    /// padding, is written to the stack and read back in words of another size. Such a read stalls
+    /// until the writes have reached the cache: 3 ns per packet.
     #[inline(always)]
     pub(crate) fn rebuilt(self) -> Self {
         match self {
@@ -63,8 +62,8 @@ impl RxChecksum {
 
 /// A one's-complement sum that is not yet folded.
 ///
-/// In 64 bits, of which 2^16, 2^32 and 2^48 all count as 1: 32-bit fields are added at once, and
-/// folding waits until the end. Has room for more than 4,000,000,000 additions.
+/// Stored in 64 bits, in which 2^16, 2^32 and 2^48 all count as 1: 32-bit fields are added at once,
+/// and the sum is folded at the end. Has room for more than 4,000,000,000 additions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u64);
 
@@ -125,14 +124,14 @@ impl Sum {
     }
 }
 
-/// Returns the sum of bytes as it counts when they start at `offset`: at an odd one, its two bytes
-/// are swapped (RFC 1071, section 2 (B)).
+/// Returns the sum of bytes as it counts when they start at `offset`. At an odd offset its two
+/// bytes are swapped (RFC 1071, section 2 (B)).
 #[inline(always)]
 pub const fn at_offset(sum: u16, offset: usize) -> u16 {
     if offset & 1 == 1 { sum.swap_bytes() } else { sum }
 }
 
-/// Returns the sum of ranges that follow each other, whatever their lengths.
+/// Returns the sum of ranges that follow each other; any of them may have an odd length.
 pub fn sum_ranges<'a>(simd: Simd, ranges: impl IntoIterator<Item = &'a [u8]>) -> u16 {
     let mut offset = 0;
     let mut total = Sum::default();
@@ -145,10 +144,11 @@ pub fn sum_ranges<'a>(simd: Simd, ranges: impl IntoIterator<Item = &'a [u8]>) ->
 
 /// Returns the sum of an IPv4 or IPv6 pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1).
 ///
-/// `network` starts with the IP header, and holds its options or extension headers: the addresses
+/// `network` starts with the IP header and holds its options or extension headers. The addresses
 /// are those that [`checksum_addresses`](crate::wire::checksum_addresses) finds, such as the final
-/// destination of a segment route; where that finds none, those of the IP header. `length` is the
-/// length of the transport header and payload in bytes (32 bits in IPv6, and in BIG TCP over IPv4).
+/// destination of a segment route. If it finds none, they are those of the IP header. `length` is
+/// the length of the transport header and payload in bytes (32 bits in IPv6, and in BIG TCP over
+/// IPv4).
 #[inline(always)]
 pub fn pseudo_header(network: &[u8], version: IpVersion, protocol: u8, length: u32) -> Sum {
     let addresses = match wire::may_have_other_addresses(network, version) {
@@ -160,10 +160,10 @@ pub fn pseudo_header(network: &[u8], version: IpVersion, protocol: u8, length: u
     addresses.add(u16::from(protocol)).add32(length)
 }
 
-/// Returns the sum of the innermost pseudo-header of a packet that is laid out like this, its
-/// length left out. `None` if its addresses are not known.
+/// Returns the sum of the innermost pseudo-header of a packet with this layout, without its length.
+/// `None` if its addresses are not known.
 ///
-/// That of a layout of constants reads no more than the addresses.
+/// If the layout is a constant, only the addresses are read.
 #[inline(always)]
 pub(crate) fn pseudo_header_of(header: &[u8], layout: &Layout) -> Option<Sum> {
     let network = header.get(usize::from(layout.network)..).unwrap_or(&[]);
@@ -194,8 +194,8 @@ fn header_addresses(network: &[u8], version: IpVersion) -> Sum {
     addresses.unwrap_or_default()
 }
 
-/// Returns the sum of the addresses that a checksum covers, where options or extension headers may
-/// name others than the IP header; `None` if they are not known.
+/// Returns the sum of the addresses that a checksum covers if options or extension headers may hold
+/// others than the IP header; `None` if they are not known.
 #[cold]
 #[inline(never)]
 fn other_addresses(network: &[u8], version: IpVersion) -> Option<Sum> {
@@ -222,13 +222,13 @@ pub fn words(bytes: &[u8]) -> Sum {
     Sum(total)
 }
 
-/// Returns the sum of an array of bytes: its length is constant, so the compiler unrolls the loop.
+/// Returns the sum of an array of bytes. Its length is constant, so the compiler unrolls the loop.
 #[inline(always)]
 pub(crate) fn sum_of_array<const LENGTH: usize>(bytes: &[u8; LENGTH]) -> Sum {
     let (quads, rest) = bytes.as_chunks::<4>();
     if LENGTH >= 16 && rest.is_empty() {
-        // From 16 bytes on it is less work to sum in the host's byte order, and to swap the bytes
-        // of the sum (RFC 1071, section 2 (B)).
+        // From 16 bytes on it is faster to sum in the host's byte order and to swap the bytes of
+        // the sum (RFC 1071, section 2 (B)).
         let total =
             quads.iter().fold(0, |total, quad| total + u64::from(u32::from_ne_bytes(*quad)));
         return Sum::new(u16::from_be(Sum(total).fold()));
@@ -237,10 +237,11 @@ pub(crate) fn sum_of_array<const LENGTH: usize>(bytes: &[u8; LENGTH]) -> Sum {
     Sum(total).add_sum(words(rest))
 }
 
-/// Returns the sum of a transport header, as [`words`] does: fast for the usual lengths of TCP's.
+/// Returns the sum of a transport header, as [`words`] does, but faster for the usual lengths of
+/// TCP headers.
 #[inline(always)]
 pub(crate) fn transport_header(bytes: &[u8]) -> Sum {
-    // TCP with timestamps, and without options: no loop is left of either.
+    // TCP with timestamps, then without options: both are compiled without a loop.
     if let Ok(bytes) = <&[u8; 32]>::try_from(bytes) {
         sum_of_array(bytes)
     } else if let Ok(bytes) = <&[u8; 20]>::try_from(bytes) {
@@ -250,14 +251,14 @@ pub(crate) fn transport_header(bytes: &[u8]) -> Sum {
     }
 }
 
-/// Returns the checksum of an IPv4 header, whose checksum field is taken as zero.
+/// Returns the checksum of an IPv4 header. Its checksum field counts as zero.
 #[inline]
 pub fn ipv4_header(header: &[u8]) -> u16 {
     words(header).subtract(crate::wire::be16(header, ipv4::CHECKSUM)).checksum()
 }
 
-/// Returns the field's value for a transport checksum: UDP sends a computed 0 as 0xFFFF, since 0
-/// means "none" (RFC 768).
+/// Returns the value of the field for a transport checksum. UDP sends a computed 0 as 0xFFFF, since
+/// 0 means "none" (RFC 768).
 #[inline(always)]
 pub const fn transport_field(protocol: Protocol, checksum: u16) -> u16 {
     match (protocol, checksum) {
@@ -266,11 +267,12 @@ pub const fn transport_field(protocol: Protocol, checksum: u16) -> u16 {
     }
 }
 
-/// Returns the value of a tunnel's checksum field, which covers all from the tunnel header on.
+/// Returns the value of a tunnel's checksum field, which covers all bytes from the tunnel header
+/// on.
 ///
-/// `headers` starts at the tunnel header and includes the field, which now holds `field`; `rest` is
-/// the sum of all behind `headers`. If these end at the inner transport header, and its checksum is
-/// correct or partial, nothing behind them need be read: all of it sums to [`Sum::checksum`] of
+/// `headers` starts at the tunnel header and includes the field, which now holds `field`. `rest` is
+/// the sum of all bytes after `headers`. If `headers` ends at the inner transport header, whose
+/// checksum is correct or partial, no byte after it must be read: they sum to [`Sum::checksum`] of
 /// the inner pseudo-header (local checksum offload, the kernel's `lco_csum`). `pseudo` is the sum
 /// of the outer pseudo-header of a tunnel in UDP; GRE has none.
 #[inline(always)]
@@ -282,9 +284,9 @@ pub(crate) fn tunnel_field(headers: &[u8], field: u16, rest: u16, pseudo: Option
     }
 }
 
-/// Returns where the UDP checksum of a tunnel lies, and the sum of its pseudo-header in a packet of
-/// `length` bytes. Linux needs this sum there in a super-packet: it adds what each segment has
-/// (`__skb_udp_tunnel_segment`).
+/// Returns the offset of a tunnel's UDP checksum, and the sum of its pseudo-header in a packet of
+/// `length` bytes. Linux needs this sum in the field of a super-packet, and adds the rest for each
+/// segment (`__skb_udp_tunnel_segment`).
 pub(crate) fn tunnel_seed(headers: &[u8], outer: &Outer, length: usize) -> (usize, u16) {
     let transport = usize::from(outer.transport);
     let network = headers.get(usize::from(outer.network)..).unwrap_or(&[]);

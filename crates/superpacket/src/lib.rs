@@ -1,5 +1,5 @@
-//! The stateless offloads of network devices, in user space: **aggregate** what arrives (GRO, LRO),
-//! **segment** what leaves (TSO, GSO, USO).
+//! The stateless offloads of network devices, in user space: **aggregate** received packets (GRO,
+//! LRO) and **segment** sent ones (TSO, GSO, USO).
 //!
 //! A network stack costs per packet, not per byte. This engine lets it see few large packets: it
 //! joins received packets of a flow as early as possible, and cuts large ones as late as possible.
@@ -81,8 +81,8 @@
 //! | [`Segmenter::split`] | the same, and each field of the `virtio_net_hdr` against the packet | the same | nothing |
 //! | [`Segmenter::fragment`] | the outermost IP header and its lengths | one header for each fragment | nothing |
 //!
-//! A packet that does not merge leaves as it came, bit for bit and in its flow's order, even with a
-//! wrong checksum: an aggregator drops nothing. [`Counters`] has one [`Reason`] for each packet
+//! A packet that does not merge leaves unchanged, bit for bit and in its flow's order, even with a
+//! wrong checksum: an aggregator drops no packet. [`Counters`] has one [`Reason`] for each packet
 //! that left. A segmenter computes new checksums without verifying the old one.
 //!
 //! # If a sink fails

@@ -1,10 +1,11 @@
-//! The bytes of buffers: in the buffers themselves, or with the caller of a poll.
+//! Access to the bytes of buffers, which lie in the buffers themselves or with the caller of a
+//! poll.
 
 /// Finds the bytes of a packet's buffers.
 ///
 /// A buffer of type `B` holds its bytes ([`InBuffers`]), or is a number by which they are found.
 pub trait Memory<B> {
-    /// Returns the bytes of a buffer; none for a number that is not known.
+    /// Returns the bytes of a buffer; none if its number is not known.
     fn bytes<'a>(&'a self, buffer: &'a B) -> &'a [u8];
 }
 

@@ -1,10 +1,10 @@
-//! Packets put in order: by what their caller knows, a tunnel's counter or a queue's sequence
-//! number ([`Order`]), or by TCP's own sequence numbers, where packets may wait a moment
-//! ([`Gaps`]).
+//! Puts packets in order: by a counter that their caller knows, such as a tunnel's or a queue's
+//! sequence number ([`Order`]), or by TCP's own sequence numbers, where packets may wait for a
+//! short time ([`Gaps`]).
 //!
-//! Packets of a flow that overtook each other on their way do not merge: an engine that promises to
-//! keep the order in which they came may not put them right. Who decrypts them on several threads,
-//! or receives them by several queues, often knows in which order they were sent.
+//! Packets of a flow that were reordered on their way do not merge, because the engine keeps the
+//! order in which they came. A program that decrypts packets on several threads, or receives them
+//! from several queues, often knows the order in which they were sent.
 //!
 //! ```
 //! use superpacket::order::{Order, OrderKey};
@@ -34,51 +34,49 @@ use alloc::vec::Vec;
 
 pub use gaps::{GapCounters, GapLimits, Gaps};
 
-/// Where a packet belongs among those of its stream.
+/// The position of a packet in its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub struct OrderKey {
-    /// What counts its packets: a tunnel's peer, a queue. Only packets of one stream are put in
-    /// order.
+    /// The stream: a tunnel's peer or a queue. Only packets of the same stream are put in order.
     pub stream: u64,
-    /// The packet's number in its stream, which rises with each packet that was sent. A counter
-    /// that wraps is the caller's to extend.
+    /// The packet's number in its stream, which increases with each packet sent. The caller extends
+    /// a counter that wraps.
     pub position: u64,
 }
 
 impl OrderKey {
-    /// The packet of this number in a stream.
+    /// Makes the key of the packet with this number in a stream.
     pub const fn new(stream: u64, position: u64) -> Self {
         OrderKey { stream, position }
     }
 }
 
-/// Puts the packets of a batch in order, and keeps its memory for the next.
+/// Puts the packets of a batch in order, and keeps its memory for the next batch.
 #[derive(Debug, Default)]
 pub struct Order {
-    /// The keys, and the place at which each packet came.
+    /// The keys, each with the index at which its packet came.
     keys: Vec<(OrderKey, u32)>,
-    /// The places of a stream's packets, in order.
+    /// The indices of a stream's packets, in order.
     places: Vec<u32>,
-    /// The place that the packet of each place comes from.
+    /// The index from which the packet of each index comes.
     from: Vec<u32>,
 }
 
 impl Order {
-    /// An empty one.
+    /// Makes one without memory.
     pub const fn new() -> Self {
         Order { keys: Vec::new(), places: Vec::new(), from: Vec::new() }
     }
 
-    /// Puts the packets of each stream in the order of their positions, and returns how many have
-    /// changed their place. `key` tells the key of the packet at a place.
+    /// Puts the packets of each stream in the order of their positions, and returns the number of
+    /// packets that moved. `key` returns the key of the packet at an index.
     ///
-    /// A stream's packets share the places that they had among themselves: packets without a key,
-    /// and those of other streams, stay where they are. Equal positions keep the order in which
-    /// they came.
+    /// The packets of a stream are exchanged only with each other. Packets without a key, and those
+    /// of other streams, stay where they are. Packets with equal positions keep their order.
     ///
-    /// Packets that come in order by their streams cost a comparison each; else the keys are
-    /// sorted: for `n` packets some `n log n` comparisons, whatever the traffic.
+    /// Packets that are in order by stream cost one comparison each. Otherwise the keys are sorted,
+    /// with about `n log n` comparisons for `n` packets whatever the traffic.
     ///
     /// # Panics
     /// If there are more than `u32::MAX` packets.
@@ -88,14 +86,14 @@ impl Order {
         key: impl Fn(usize) -> Option<OrderKey>,
     ) -> usize {
         let count = u32::try_from(packets.len()).expect("at most u32::MAX packets");
-        // Where streams come in turn this may not see it; what follows then moves nothing.
+        // Interleaved streams may not look sorted here; the steps below then move no packet.
         if (0..packets.len()).filter_map(&key).is_sorted() {
             return 0;
         }
         let Order { keys, places, from } = self;
         keys.clear();
         keys.extend((0..count).filter_map(|place| Some((key(place as usize)?, place))));
-        // The place decides between equal positions.
+        // The index decides between equal positions.
         keys.sort_unstable();
         places.clear();
         places.extend(keys.iter().map(|&(_, place)| place));
@@ -114,7 +112,8 @@ impl Order {
     }
 }
 
-/// Moves to each place what `from` says, and returns how many were moved.
+/// Moves the packet at index `from[i]` to each index `i`, and returns the number of packets that
+/// moved.
 fn permute<T>(packets: &mut [T], from: &mut [u32]) -> usize {
     let mut moved = 0;
     for start in 0..packets.len() {

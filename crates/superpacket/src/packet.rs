@@ -1,4 +1,4 @@
-//! Received packets: buffers, and what the device knows of them.
+//! Received packets: their buffers, and the metadata from the device.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -13,8 +13,8 @@ use crate::wire::put16;
 pub use crate::checksum::RxChecksum;
 pub use crate::wire::Layer;
 
-/// Limit of the buffers of one packet, as of a Linux `skb` (`MAX_SKB_FRAGS`: 64 KB in pages of
-/// 4 KB).
+/// Maximum number of buffers in a packet, as in a Linux `skb` (`MAX_SKB_FRAGS`: 64 KB in pages of 4
+/// KB).
 pub const MAX_BUFFERS: usize = 17;
 
 /// A flow hash that a device reported.
@@ -60,15 +60,15 @@ impl<B> Default for Chain<B> {
     }
 }
 
-/// A received packet: 1 to [`MAX_BUFFERS`] buffers and what the device knows.
+/// A received packet: 1 to [`MAX_BUFFERS`] buffers and the metadata from the device.
 ///
 /// At most 64 bytes for buffers of 16 bytes, so that a batch streams through the cache. The first
-/// 16 bytes hold all that steering reads of a packet with a device's hash, and are aligned to 16:
-/// whoever hands packets to other CPUs touches one cache line of each.
+/// 16 bytes hold all that steering reads of a packet with a device's hash. They are aligned to 16
+/// bytes, so that handing packets to other CPUs touches one cache line of each.
 #[derive(Debug)]
-// The order of fields matters: a `None` is not written completely, and where such a gap meets a run
-// of zeros, compilers build the packet on the stack and copy it by words that were not written as
-// such, which wait until the writes have reached the cache: 4 ns a packet.
+// The order of the fields matters. A `None` has padding. Where it is next to a run of zeros,
+// compilers build the packet on the stack and copy it in words of another size, which stall until
+// the writes have reached the cache: 4 ns per packet.
 #[repr(C, align(16))]
 pub struct RxPacket<B> {
     /// The receive queue.
@@ -77,22 +77,22 @@ pub struct RxPacket<B> {
     pub layer: Layer,
     /// The device's flow hash.
     pub hash: Option<FlowHash>,
-    /// What the device knows of the checksums.
+    /// The device's state of the checksums.
     pub checksum: RxChecksum,
     /// The VLAN tag that the device stripped.
     pub vlan: Option<VlanTag>,
-    /// How the packet is to be cut, if it came as a super-packet. GRO merges it further as its
-    /// segments would have merged. The form of its checksums is that of
-    /// [`checksum`](Self::checksum); [`Gso::checksum`] is ignored.
+    /// How the packet is to be segmented, if it came as a super-packet. GRO merges it further as
+    /// its segments would have merged. [`checksum`](Self::checksum) tells the form of its
+    /// checksums; [`Gso::checksum`] is ignored.
     pub gso: Option<Gso>,
     pub(crate) first: B,
-    /// Time of arrival, in nanoseconds of any clock: only differences matter.
+    /// Time of arrival in nanoseconds of any clock; only differences are used.
     pub time: u64,
     pub(crate) rest: Option<Chain<B>>,
 }
 
-/// Alignment and largest size, in bytes, of what steering reads of a packet: a cache line is a
-/// multiple.
+/// Alignment and maximum size, in bytes, of the fields that steering reads; a divisor of the cache
+/// line's size.
 pub(crate) const STEERING_UNIT: usize = 16;
 
 const _: () = {
@@ -102,13 +102,13 @@ const _: () = {
     assert!(offset_of!(RxPacket<&[u8]>, layer) + size_of::<Layer>() <= STEERING_UNIT);
 };
 
-/// A packet cannot take another buffer, which is given back.
+/// The packet has the maximum number of buffers. Returns the buffer that did not fit.
 #[derive(Debug, thiserror::Error)]
 #[error("a packet has at most {MAX_BUFFERS} buffers")]
 pub struct TooManyBuffers<B>(pub B);
 
 impl<B> RxPacket<B> {
-    /// Makes a packet of an Ethernet frame in one buffer, of which the device knows nothing.
+    /// Makes a packet of an Ethernet frame in one buffer, without metadata.
     #[inline]
     pub fn new(buffer: B) -> Self {
         RxPacket {
@@ -124,13 +124,13 @@ impl<B> RxPacket<B> {
         }
     }
 
-    /// Makes a packet of an IP packet in one buffer, of which the device knows nothing.
+    /// Makes a packet of an IP packet in one buffer, without metadata.
     #[inline]
     pub fn ip(buffer: B) -> Self {
         RxPacket { layer: Layer::Ip, ..Self::new(buffer) }
     }
 
-    /// Returns the packet with what the device knows of its checksums.
+    /// Returns the packet with this checksum state.
     #[inline]
     #[must_use]
     pub fn with_checksum(mut self, checksum: RxChecksum) -> Self {
@@ -146,7 +146,7 @@ impl<B> RxPacket<B> {
         self
     }
 
-    /// Returns the packet as a super-packet that is to be cut so.
+    /// Returns the packet as a super-packet to be segmented like this.
     #[inline]
     #[must_use]
     pub fn with_gso(mut self, gso: Gso) -> Self {
@@ -154,7 +154,7 @@ impl<B> RxPacket<B> {
         self
     }
 
-    /// Returns how a super-packet is to be cut, with the form of its own checksums.
+    /// Returns how a super-packet is to be segmented, with the form of its own checksums.
     pub(crate) fn gso_with_checksum_form(&self) -> Option<Gso> {
         with_checksum_form(self.gso, self.checksum)
     }
@@ -167,8 +167,8 @@ impl<B> RxPacket<B> {
         self
     }
 
-    /// Returns the packet with an empty chain for the buffers behind the first: one that the
-    /// aggregator gave back, so that none is allocated.
+    /// Returns the packet with an empty chain for the buffers after the first. A chain that the
+    /// aggregator gave back saves an allocation.
     #[must_use]
     pub fn with_chain(mut self, chain: Chain<B>) -> Self {
         self.rest.get_or_insert(chain);
@@ -203,7 +203,7 @@ impl<B: AsRef<[u8]>> RxPacket<B> {
 }
 
 impl<B> RxPacket<B> {
-    /// Returns a packet of another buffer, with all that is known of this one.
+    /// Returns a packet with another first buffer and the metadata of this one.
     #[inline(always)]
     pub(crate) fn with_first<C>(&self, first: C) -> RxPacket<C> {
         let &RxPacket { queue, layer, hash, checksum, vlan, gso, time, .. } = self;
@@ -255,7 +255,7 @@ impl<B: AsRef<[u8]>> Segmentable for RxPacket<B> {
     }
 }
 
-/// Returns how a packet with this checksum is to be cut, with the form of its own checksums.
+/// Returns how a packet with this checksum is to be segmented, with the form of its own checksums.
 #[inline(always)]
 pub(crate) fn with_checksum_form(gso: Option<Gso>, checksum: RxChecksum) -> Option<Gso> {
     let form = if let RxChecksum::Partial { .. } = checksum {
@@ -266,7 +266,7 @@ pub(crate) fn with_checksum_form(gso: Option<Gso>, checksum: RxChecksum) -> Opti
     Some(Gso { checksum: form, ..gso? })
 }
 
-/// The first bytes of a packet in several pieces, copied together.
+/// Copy of the first bytes of a packet in several buffers.
 pub(crate) struct Gathered {
     bytes: [u8; MAX_HEADER],
     filled: usize,
@@ -292,7 +292,7 @@ impl Gathered {
         self.bytes.get(..self.filled).unwrap_or(&self.bytes)
     }
 
-    /// Returns the bytes up to a 16-bit field at `place`, which is `value` now.
+    /// Returns the bytes up to and including a 16-bit field at `place`, which is set to `value`.
     #[cfg(feature = "std")]
     pub(crate) fn ending_with(mut self, place: usize, value: u16) -> Self {
         put16(&mut self.bytes, place, value);

@@ -1,4 +1,4 @@
-//! Packets that own their headers and buffers: for a queue between two threads.
+//! A batch of packets that own their headers and buffers, for a queue between two threads.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -7,12 +7,12 @@ use crate::memory::InBuffers;
 use crate::segment::Part;
 use crate::super_packet::{Metadata, Piece, SuperPacket};
 
-/// Packets in order, with their headers and buffers: filled by one thread, emptied by another, and
-/// used again.
+/// Packets in order, with their headers and buffers. One thread fills the batch, another empties
+/// it, and it is used again.
 ///
-/// A packet that a sink is given borrows the aggregator's memory. Here its header is copied and its
-/// buffers are moved, into arrays that are read as they were written, from front to back, and need
-/// no allocation when the batch is used again.
+/// A packet that a sink receives borrows the aggregator's memory. A batch copies its header and
+/// moves its buffers into arrays that are read in the order of writing, and need no allocation when
+/// the batch is used again.
 ///
 /// ```
 /// use superpacket::{Aggregator, HashKey, PacketBatch, Policy, RxPacket, SuperPacket};
@@ -27,7 +27,7 @@ use crate::super_packet::{Metadata, Piece, SuperPacket};
 /// assert!(batch.next_packet().is_none());
 /// ```
 pub struct PacketBatch<B> {
-    entries: Vec<Entry>,
+    entries: Vec<BatchEntry>,
     /// Pieces of all packets; `None` once they have been lent.
     pieces: Vec<Option<Piece<B>>>,
     /// Headers and linear storage of all packets.
@@ -36,19 +36,19 @@ pub struct PacketBatch<B> {
     parts: Vec<Part>,
     /// Pieces of the packet that is lent.
     lent: Vec<Piece<B>>,
-    /// Index of the next packet, of its first piece, of its first byte and of its first part.
+    /// Indices of the next packet, its first piece, its first byte and its first part.
     next: usize,
     next_piece: usize,
     next_byte: usize,
     next_part: usize,
 }
 
-/// How many packets ahead memory is fetched: with fewer, another core has not yet given the cache
-/// line away.
+/// How many packets ahead memory is prefetched. With fewer, another core has not released the cache
+/// line yet.
 const PREFETCH_AHEAD: usize = 8;
 
 #[derive(Debug)]
-struct Entry {
+struct BatchEntry {
     metadata: Metadata,
     pieces: u32,
     header: u32,
@@ -72,11 +72,11 @@ impl<B> PacketBatch<B> {
         }
     }
 
-    /// Appends a packet: moves its buffers, and copies its metadata, header and linear storage. No
-    /// pieces are left in it.
+    /// Appends a packet: moves its buffers, and copies its metadata, header and linear storage. The
+    /// packet has no pieces afterwards.
     #[inline]
     pub fn push<M>(&mut self, packet: &mut SuperPacket<'_, B, M>) {
-        let entry = Entry {
+        let entry = BatchEntry {
             metadata: packet.metadata,
             pieces: packet.pieces.len() as u32,
             header: packet.header.len() as u32,
@@ -152,8 +152,8 @@ impl<B> PacketBatch<B> {
         (self.next, self.next_piece, self.next_byte, self.next_part) = (0, 0, 0, 0);
     }
 
-    /// Takes back the packet lent last, with the pieces left in it: it is the next again. It is
-    /// gone if it has none left.
+    /// Takes back the packet lent last, with the pieces left in it, as the next packet. If no
+    /// pieces are left it is removed.
     pub(crate) fn take_back(&mut self) {
         let Some(entry) = self.entries.get(self.next.wrapping_sub(1)) else { return };
         let first_piece = self.next_piece - entry.pieces as usize;

@@ -1,11 +1,11 @@
-//! Why a packet left the aggregator as it did: one reason for each packet out, one counter for each
-//! reason.
+//! The reasons why packets left the aggregator: one reason for each packet, and one counter for
+//! each reason.
 
 use crate::wire::Refusal;
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// Why a packet left as it did.
+        /// The reason why a packet left.
         ///
         /// Each packet that leaves the aggregator, merged or single, has exactly one, so the counts
         /// of all reasons add up to the packets out.
@@ -31,104 +31,107 @@ macro_rules! reasons {
 }
 
 reasons! {
-    // Reasons of packets that were never held: they passed untouched, behind what was held of their
-    // flow.
-    /// Not IPv4 or IPv6, or a link header that the engine does not know.
+    // Reasons of packets that were never held: they passed unchanged, after the held packets of
+    // their flow.
+    /// The packet is not IPv4 or IPv6, or has a link header that the engine does not know.
     NotIp = "not_ip",
-    /// The frame ends before its headers, or before its IP length says: cut by a snap length, or a
-    /// false length field.
+    /// The frame ends before its headers, or before the end by its IP length: cut by a snap length,
+    /// or a wrong length field.
     Truncated = "truncated",
     /// A header contradicts itself.
     Malformed = "malformed",
     /// The headers are longer than [`MAX_HEADER`](crate::wire::MAX_HEADER).
     HeaderTooLong = "header_too_long",
-    /// An IP fragment.
+    /// The packet is an IP fragment.
     Fragment = "fragment",
-    /// IPv4 options.
+    /// The IPv4 header has options.
     IpOptions = "ip_options",
-    /// The reserved bit of the IPv4 header.
+    /// The reserved bit of the IPv4 header is set.
     ReservedBit = "reserved_bit",
-    /// An IP length of 0: left to the device, or larger than the field (BIG TCP).
+    /// The IP length is 0: left to the device, or larger than the field (BIG TCP).
     NoLength = "no_length",
-    /// Bytes after the end of the IP packet that may not be trimmed.
+    /// Bytes follow the end of the IP packet and may not be removed.
     Padded = "padded",
-    /// A protocol that never aggregates.
+    /// The protocol is never aggregated.
     Protocol = "protocol",
-    /// A tunnel header with a feature that the engine does not rewrite; a third tunnel, or a second
-    /// where one of the two is not VXLAN or Geneve; a GRO hint that contradicts the headers.
+    /// A tunnel header has a feature that the engine does not rewrite; there is a third tunnel, or
+    /// a second where one of the two is not VXLAN or Geneve; or a GRO hint contradicts the headers.
     Tunnel = "tunnel",
-    /// A wrong IPv4 header checksum.
+    /// The IPv4 header checksum is wrong.
     BadIpChecksum = "bad_ip_checksum",
-    /// A wrong transport or tunnel checksum.
+    /// A transport or tunnel checksum is wrong.
     BadChecksum = "bad_checksum",
-    /// A checksum that is valid but that no sender computes (0xFFFF for 0x0000): it could not be
+    /// The checksum is valid but no sender computes it (0xFFFF for 0x0000), so it could not be
     /// restored.
     NonCanonicalChecksum = "non_canonical_checksum",
-    /// A partial checksum whose field does not hold the sum of the pseudo-header, or for another
-    /// header.
+    /// The field of a partial checksum does not hold the sum of the pseudo-header, or belongs to
+    /// another header.
     PartialChecksum = "partial_checksum",
-    /// The receiver of a `virtio_net_hdr` could not segment what it would merge to: see
+    /// The receiver of a `virtio_net_hdr` could not segment the merged packet; see
     /// [`GsoSupport`](crate::segment::GsoSupport).
     CannotSegment = "cannot_segment",
-    /// The only packet of a call that holds nothing before and after: it was not read.
+    /// The packet was the only one of a call that holds no packet before and after, so it was not
+    /// read.
     Alone = "alone",
-    /// A super-packet that merges no further: in LRO mode, in a tunnel that has a checksum, of UDP
-    /// fragments or DCCP, or of another protocol than its headers.
+    /// The packet is a super-packet that does not merge: in LRO mode, in a tunnel that has a
+    /// checksum, of UDP fragments or DCCP, or with a GSO kind that contradicts its headers.
     SuperPacket = "super_packet",
-    /// SYN, RST or URG, or no ACK: TCP control.
+    /// The packet is TCP control: SYN, RST or URG is set, or ACK is not.
     TcpFlags = "tcp_flags",
-    /// No payload: pure ACKs, keep-alives without data, empty datagrams.
+    /// The packet has no payload: pure ACKs, keep-alives without data, empty datagrams.
     NoPayload = "no_payload",
-    /// UDP where its aggregation is switched off.
+    /// The packet is UDP, whose aggregation is switched off.
     UdpOff = "udp_off",
-    /// A UDP length that differs from the IP payload's.
+    /// The UDP length differs from the IP payload's.
     UdpLength = "udp_length",
-    /// UDP without a checksum.
+    /// The UDP datagram has no checksum.
     UdpNoChecksum = "udp_no_checksum",
-    /// A DCCP packet that carries no data, or cannot be merged.
+    /// The DCCP packet carries no data, or cannot be merged.
     DccpType = "dccp_type",
-    /// DCCP whose checksum covers more than there is.
+    /// The DCCP checksum covers more bytes than the packet has.
     DccpCoverage = "dccp_coverage",
-    /// An IPv6 routing header or home address option from which the addresses that the checksum
-    /// covers cannot be told: it contradicts itself, or its type is not known.
+    /// An IPv6 routing header or home address option does not tell the addresses that the checksum
+    /// covers: it contradicts itself, or its type is not known.
     FinalDestination = "final_destination",
-    /// LRO: TCP options other than an aligned timestamp with an echo.
+    /// LRO: the packet has TCP options other than an aligned timestamp with an echo.
     TcpOptions = "tcp_options",
-    /// LRO: a packet marked as having met congestion, or with ECE or CWR.
+    /// LRO: the packet is marked as having met congestion, or has ECE or CWR.
     Congestion = "congestion",
-    /// LRO: a protocol or tunnel that LRO leaves alone.
+    /// LRO: the protocol or tunnel is one that LRO does not merge.
     NotLro = "not_lro",
     /// LRO: no descriptor was free.
     NoDescriptor = "no_descriptor",
-    /// LRO: an acknowledgement that repeats the last one.
+    /// LRO: the acknowledgement repeats the last one.
     DuplicateAck = "duplicate_ack",
-    /// LRO: an acknowledgement that only changes the window.
+    /// LRO: the acknowledgement only changes the window.
     WindowUpdate = "window_update",
-    /// LRO: an acknowledgement older than the one held, or than the last of its flow.
+    /// LRO: the acknowledgement is older than the one held, or than the last of its flow.
     AckOlder = "ack_older",
 
-    // Reasons of packets that were held, merged or still single: what ended their aggregation.
+    // Reasons of packets that were held, merged or still single: the event that ended their
+    // aggregation.
     /// PSH or FIN ended it; a single packet with either is not held at all.
     Push = "push",
     /// A segment shorter than the others ended it; a super-packet that ends with one is not held.
     ShortSegment = "short_segment",
-    /// One more would have passed the limit of bytes, or the room in the first packet's buffer.
+    /// The next packet would have exceeded the limit of bytes, or the room in the first packet's
+    /// buffer.
     ByteLimit = "byte_limit",
-    /// It reached the limit of packets, or a super-packet would have passed it.
+    /// The merged packet reached the limit of packets, or a super-packet would have exceeded it.
     PacketLimit = "packet_limit",
-    /// It reached the limit of fragments.
+    /// The merged packet reached the limit of fragments.
     FragmentLimit = "fragment_limit",
     /// The poll ended.
     PollEnd = "poll_end",
-    /// It was held for as long as the policy allows.
+    /// The packet was held for the policy's hold time.
     HoldTime = "hold_time",
-    /// The caller asked for it.
+    /// The caller asked for the packet.
     Requested = "requested",
-    /// A newer flow needed its place.
+    /// A newer flow needed the table entry.
     Evicted = "evicted",
     /// The held bytes reached their limit.
     MemoryLimit = "memory_limit",
-    /// A packet of its flow, or of an unknown flow between its addresses, had to pass untouched and
+    /// A packet of its flow, or of an unknown flow between its addresses, had to pass unchanged and
     /// in order.
     Overtaken = "overtaken",
     /// The next packet's sequence number was not the expected one.
@@ -145,7 +148,7 @@ reasons! {
     OptionsChanged = "options_changed",
     /// LRO: the timestamp ran backwards.
     TimestampOlder = "timestamp_older",
-    /// The IP identification neither stayed nor incremented as before.
+    /// The IPv4 identification neither stayed the same nor incremented as before.
     IpId = "ip_id",
     /// TTL or hop limit changed.
     Ttl = "ttl",

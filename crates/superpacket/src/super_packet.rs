@@ -1,5 +1,4 @@
-//! Packets that leave the aggregator and enter the segmenter: a header, and payload in ranges of
-//! buffers.
+//! Packets between the aggregator and the segmenter: a header, and payload in ranges of buffers.
 
 use alloc::vec::Vec;
 use core::mem::{self, offset_of};
@@ -26,17 +25,17 @@ pub struct Piece<B> {
 impl<B> Piece<B> {
     /// Flag: the piece is the first of a received packet's payload.
     pub(crate) const FIRST: u8 = 1;
-    /// Flag: `sum` is the one's-complement sum of that packet's payload: of this piece and those
-    /// behind it up to the next first one.
+    /// Flag: `sum` is the one's-complement sum of that packet's payload, which extends from this
+    /// piece to the next one with `FIRST`.
     pub(crate) const SUM: u8 = 2;
 
-    /// Takes the buffer out, if the piece has one of its own.
+    /// Returns the buffer, if the piece has its own.
     #[inline]
     pub fn into_buffer(self) -> Option<B> {
         self.buffer
     }
 
-    /// Returns the buffer, if the piece has one of its own.
+    /// Returns a reference to the buffer, if the piece has its own.
     #[inline]
     pub const fn buffer(&self) -> Option<&B> {
         self.buffer.as_ref()
@@ -83,13 +82,13 @@ impl<B> Piece<B> {
     }
 }
 
-/// What is known of a packet besides its bytes.
+/// The metadata of a packet.
 ///
 /// The first 16 bytes hold all that steering reads of a packet with a device's hash, as in
 /// [`RxPacket`](crate::packet::RxPacket).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-// The order of fields matters: a number follows each field that ends in padding, or compilers copy
-// the padding and what follows it in words that were not written as such, and wait for them.
+// The order of the fields matters: a number follows each field that ends in padding. Otherwise
+// compilers copy the padding and the next field in words of another size, which stall.
 #[repr(C, align(16))]
 #[non_exhaustive]
 pub struct Metadata {
@@ -99,10 +98,10 @@ pub struct Metadata {
     pub queue: u16,
     /// Layer at which the packet starts.
     pub layer: Layer,
-    /// Why it left as it is.
+    /// The reason why it left.
     pub reason: Reason,
-    /// Number of received packets that it stands for, absorbed ACKs included; one that was received
-    /// as a super-packet counts once.
+    /// Number of received packets in it, absorbed ACKs included. A received super-packet counts
+    /// once.
     pub packets: u32,
     /// Offsets of its headers, if the engine understood them.
     pub layout: Option<Layout>,
@@ -110,15 +109,15 @@ pub struct Metadata {
     pub checksum: RxChecksum,
     /// The VLAN tag that the device stripped.
     pub vlan: Option<VlanTag>,
-    /// How to cut it again; `None` for a single packet that did not come as a super-packet, for
-    /// merged ACKs, and for what LRO merged.
+    /// How to segment it. `None` for a single packet that did not come as a super-packet, for
+    /// merged ACKs, and for packets that LRO merged.
     pub gso: Option<Gso>,
-    /// Number of pure ACKs that it absorbed: a consumer that counts ACKs for its congestion window
+    /// Number of pure ACKs that it absorbed. A consumer that counts ACKs for its congestion window
     /// adds them.
     pub absorbed_acks: u32,
     /// Time of arrival of its last packet, in nanoseconds.
     pub time: u64,
-    /// Largest payload of a packet in it, in bytes; 0 if that is not known.
+    /// Largest payload of a packet in it, in bytes; 0 if not known.
     pub largest_payload: u32,
 }
 
@@ -130,18 +129,17 @@ const _: () = {
     assert!(offset_of!(Metadata, packets) + size_of::<u32>() <= STEERING_UNIT);
 };
 
-/// A packet, single or merged: header bytes of its own, and payload as ranges of the buffers that
-/// it came in.
+/// A single or merged packet: its own header bytes, and payload as ranges of the buffers that it
+/// came in.
 ///
-/// The frame is [`header`](Self::header) followed by [`payload`](Self::payload). A packet that
-/// merged with no other has an empty header and its buffers as they came: no byte of it has
-/// changed.
+/// The frame is [`header`](Self::header) followed by [`payload`](Self::payload). A packet that did
+/// not merge has an empty header and its buffers as they came: no byte has changed.
 ///
 /// `M` finds the bytes of a buffer `B`: in the buffer itself, unless the packet was borrowed for a
 /// poll.
 #[derive(Debug)]
 pub struct SuperPacket<'a, B, M = InBuffers> {
-    /// What is known of it.
+    /// The packet's metadata.
     pub metadata: Metadata,
     pub(crate) header: &'a [u8],
     pub(crate) pieces: &'a mut Vec<Piece<B>>,
@@ -151,7 +149,7 @@ pub struct SuperPacket<'a, B, M = InBuffers> {
 }
 
 impl<'a, B, M> SuperPacket<'a, B, M> {
-    /// Returns the rewritten headers of a merged packet; none for a packet that was not touched.
+    /// Returns the rewritten headers of a merged packet; empty for an unchanged packet.
     #[inline]
     pub fn header(&self) -> &[u8] {
         self.header
@@ -169,24 +167,24 @@ impl<'a, B, M> SuperPacket<'a, B, M> {
         self.pieces
     }
 
-    /// Takes the pieces out, with their buffers: for a consumer that keeps these until it has sent
-    /// them. Linear storage stays behind.
+    /// Takes the pieces out with their buffers, for a consumer that keeps them until it has sent
+    /// them. Linear storage stays in the packet.
     #[inline]
     pub fn take_pieces(&mut self) -> impl Iterator<Item = Piece<B>> + '_ {
         self.pieces.drain(..)
     }
 
-    /// Returns the parts that it comes apart into, if it is uneven: only where the policy lets such
-    /// packets merge ([`merge_uneven`](crate::aggregate::Policy::merge_uneven)).
+    /// Returns the parts of an uneven packet. Only a policy with
+    /// [`merge_uneven`](crate::aggregate::Policy::merge_uneven) makes such packets.
     ///
-    /// [`gso`](Metadata::gso) is that of the first part then, and so says how to cut it into
-    /// segments that mean the same to TCP, but are not those that merged.
+    /// [`gso`](Metadata::gso) is then the metadata of the first part. Segmenting the whole packet
+    /// by it gives segments that mean the same to TCP, but differ from the merged packets.
     #[inline]
     pub const fn parts(&self) -> &'a [Part] {
         self.parts
     }
 
-    /// Returns whether packets merged in it.
+    /// Returns whether the packet consists of more than one received packet.
     #[inline]
     pub fn is_merged(&self) -> bool {
         self.metadata.packets > 1
@@ -201,7 +199,7 @@ impl<'a, B, M> SuperPacket<'a, B, M> {
 }
 
 impl<'a, B, M: Memory<B>> SuperPacket<'a, B, M> {
-    /// Returns what follows the header, in order: for an untouched packet its buffers.
+    /// Returns the bytes after the header, in order; for an unchanged packet, its buffers.
     #[inline]
     pub fn payload(&self) -> impl Iterator<Item = &[u8]> + Clone {
         Slices {
@@ -239,12 +237,12 @@ impl<'a, B, M: Memory<B>> SuperPacket<'a, B, M> {
     }
 }
 
-/// The bytes of a packet, in order; what is empty is left out.
+/// The bytes of a packet, in order, without empty slices.
 ///
-/// Written out: every sink that lists ranges asks it for each packet, and adapters around adapters
-/// are calls to most builds.
+/// A hand-written iterator: every sink that lists ranges calls it for each packet, and most builds
+/// do not inline nested adapters.
 struct Slices<'a, B, M> {
-    /// Empty once it has been given.
+    /// Empty once it has been returned.
     header: &'a [u8],
     pieces: slice::Iter<'a, Piece<B>>,
     linear: &'a [u8],
@@ -346,11 +344,11 @@ impl<B, M: Memory<B>> Segmentable for SuperPacket<'_, B, M> {
 /// A packet borrows the aggregator's memory: the sink copies it, sends it, or takes its buffers
 /// before it returns.
 ///
-/// Closures are sinks: those that return nothing, and those that return a `Result<(), E>`. An error
-/// ends the call of the aggregator, which returns it. No packet is lost: the next call that emits
-/// gives the refused one first, unless the sink took its pieces.
+/// Closures are sinks if they return `()` or a `Result<(), E>`. An error ends the aggregator's
+/// call, which returns it. No packet is lost: the next call that emits gives the refused packet
+/// first, unless the sink took its pieces.
 pub trait Sink<B> {
-    /// What the sink returns for each packet, and the aggregator for the call: nothing, or a
+    /// The result of the sink for each packet, and of the aggregator for the call: `()` or a
     /// `Result`.
     type Outcome: Outcome;
 
@@ -367,7 +365,7 @@ impl<B, O: Outcome, F: FnMut(SuperPacket<'_, B>) -> O + ?Sized> Sink<B> for F {
     }
 }
 
-/// What a sink returns: `()` if it cannot fail, else a `Result<(), E>`.
+/// The result of a sink: `()` if it cannot fail, otherwise a `Result<(), E>`.
 pub trait Outcome {
     /// Error of a sink that failed.
     type Error;

@@ -1,5 +1,5 @@
-//! What each flow acknowledged last, so that an ACK that repeats it is known for one even where
-//! nothing is held of its flow.
+//! The last acknowledgement of each flow. It identifies a repeated ACK even if no packet of the
+//! flow is held.
 
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
@@ -9,26 +9,25 @@ use crate::wire::{Layout, Protocol, be16, be32, tcp};
 
 const WAYS: usize = 4;
 
-/// The most sets: 16,384 flows.
+/// Maximum number of sets; they hold 16,384 flows.
 const MAX_SETS: u32 = 4096;
 
-/// The acknowledgement and window that left last of a flow.
+/// The acknowledgement number and window of the last packet of a flow that left.
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct LastAck {
     flow: u64,
     acknowledgement: u32,
     window: u16,
 }
 
-/// A memory of the flows seen last: sets of four by hash, the newest of a set first. A flow that is
-/// forgotten starts anew.
+/// The last acknowledgements of recent flows, in sets of four by hash. The newest flow of a set
+/// comes first and the oldest is forgotten.
 ///
-/// Three duplicate ACKs make a sender retransmit (RFC 5681, section 3.2), so none may be absorbed
-/// as if it were the first of its number, be it that the first left by itself, or in an earlier
-/// poll.
+/// Three duplicate ACKs make a sender retransmit (RFC 5681, section 3.2). So a duplicate must not
+/// be absorbed, even if the first ACK of its number left alone or in an earlier poll.
 #[derive(Debug)]
 pub(super) struct Acknowledged {
-    sets: Vec<[Entry; WAYS]>,
+    sets: Vec<[LastAck; WAYS]>,
 }
 
 fn sets(acks: bool, max_flows: u32) -> usize {
@@ -40,20 +39,20 @@ fn sets(acks: bool, max_flows: u32) -> usize {
 }
 
 impl Acknowledged {
-    /// A memory for a table of `max_flows`; empty, and of no cost, where ACKs are not aggregated.
+    /// Makes the memory for a table of `max_flows` flows. It is empty if ACKs are not aggregated.
     pub(super) fn new(acks: bool, max_flows: u32) -> Self {
-        Acknowledged { sets: alloc::vec![[Entry::default(); WAYS]; sets(acks, max_flows)] }
+        Acknowledged { sets: alloc::vec![[LastAck::default(); WAYS]; sets(acks, max_flows)] }
     }
 
-    /// The same, unless there is no memory for it.
+    /// Makes the memory as [`new`](Self::new) does, or fails if it cannot be allocated.
     pub(super) fn try_new(acks: bool, max_flows: u32) -> Result<Self, TryReserveError> {
         let (count, mut sets) = (sets(acks, max_flows), Vec::new());
         sets.try_reserve_exact(count)?;
-        sets.resize(count, [Entry::default(); WAYS]);
+        sets.resize(count, [LastAck::default(); WAYS]);
         Ok(Acknowledged { sets })
     }
 
-    /// Is anything remembered?
+    /// Returns whether acknowledgements are remembered at all.
     #[inline(always)]
     pub(super) fn is_kept(&self) -> bool {
         !self.sets.is_empty()
@@ -62,7 +61,7 @@ impl Acknowledged {
     /// Forgets all flows.
     #[cold]
     pub(super) fn forget(&mut self) {
-        self.sets.fill([Entry::default(); WAYS]);
+        self.sets.fill([LastAck::default(); WAYS]);
     }
 
     #[inline]
@@ -70,7 +69,7 @@ impl Acknowledged {
         (flow >> 40) as usize & self.sets.len().wrapping_sub(1)
     }
 
-    /// Notes what a packet says that leaves now.
+    /// Remembers the acknowledgement and window of a packet that leaves now.
     #[inline]
     pub(super) fn note(&mut self, flow: u64, header: &[u8], layout: &Layout) {
         let index = self.set(flow);
@@ -78,7 +77,7 @@ impl Acknowledged {
             let transport = usize::from(layout.transport);
             let way = set.iter().position(|entry| entry.flow == flow).unwrap_or(WAYS - 1);
             set[..=way].rotate_right(1);
-            set[0] = Entry {
+            set[0] = LastAck {
                 flow,
                 acknowledgement: be32(header, transport + tcp::ACKNOWLEDGEMENT),
                 window: be16(header, transport + tcp::WINDOW),
@@ -86,7 +85,7 @@ impl Acknowledged {
         }
     }
 
-    /// Why a pure ACK may not be absorbed by the next, if it acknowledges nothing new.
+    /// Returns why the next ACK may not absorb this pure ACK, if it acknowledges no new data.
     #[inline]
     pub(super) fn repeated(&self, flow: u64, header: &[u8], layout: &Layout) -> Option<Reason> {
         let entry = self.sets.get(self.set(flow))?.iter().find(|entry| entry.flow == flow)?;

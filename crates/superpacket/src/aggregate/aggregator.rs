@@ -1,59 +1,60 @@
-//! The aggregator of packets that own their buffers.
+//! The aggregator for packets that own their buffers.
 
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
 use super::poll::OwnedPoll;
-use super::receive::Receiver;
+use super::receive::PacketReceiver;
 use super::{Counters, HashKey, Policy, Reason};
 use crate::packet::{Chain, RxPacket};
 use crate::super_packet::{Outcome, Sink, SuperPacket};
 use superpacket_simd::Simd;
 
-/// Aggregates packets of one receive queue, which own their buffers and may be held across polls.
+/// Aggregates the packets of one receive queue. The packets own their buffers and may be held
+/// across polls.
 ///
-/// Pure: no I/O, no threads, no clock, and in steady state no allocation. Times are nanoseconds of
-/// the caller's clock.
+/// It does no I/O and uses no threads or clock. In steady state it does not allocate. Times are
+/// nanoseconds of the caller's clock.
 ///
-/// Every call that may emit packets returns what its [`Sink`] returns: nothing, or a `Result`.
+/// Every call that may emit packets returns what its [`Sink`] returns: `()` or a `Result`.
 #[derive(Debug)]
 pub struct Aggregator<B> {
-    receiver: Receiver<B>,
-    /// A batch of one: what a failed sink kept from being taken goes on to the next call.
+    receiver: PacketReceiver<B>,
+    /// At most one packet: the one given to `receive` that is not processed yet, because a sink
+    /// failed.
     single: Vec<RxPacket<B>>,
-    /// When it was received.
+    /// Time at which `single` was received, in nanoseconds.
     single_at: u64,
 }
 
-/// A sink of any type, which keeps the error to itself if it fails.
+/// A sink without its type. It stores its error and returns `Err(())` if it fails.
 type AnySink<'s, B> = dyn FnMut(SuperPacket<'_, B>) -> Result<(), ()> + 's;
 
 impl<B: AsRef<[u8]>> Aggregator<B> {
-    /// Makes an aggregator with nothing held.
+    /// Makes an aggregator that holds no packets.
     ///
-    /// Limits are brought into range: see [`Policy`]. `key` should be random where others choose
-    /// the traffic: `HashKey::random` makes one of the operating system's.
+    /// Limits are brought into range; see [`Policy`]. `key` should be random if the traffic may be
+    /// hostile. `HashKey::random` makes a key from the operating system's random numbers.
     pub fn new(policy: Policy, key: HashKey) -> Self {
         Aggregator {
-            receiver: Receiver::new(policy, key, Simd::detect()),
+            receiver: PacketReceiver::new(policy, key, Simd::detect()),
             single: Vec::new(),
             single_at: 0,
         }
     }
 
-    /// Makes an aggregator as [`new`](Self::new) does, unless there is no memory for its tables.
+    /// Makes an aggregator as [`new`](Self::new) does, or fails if its tables cannot be allocated.
     ///
-    /// # Errors
-    /// What the allocator refused.
+    /// # Errors The allocator's error.
     pub fn try_new(policy: Policy, key: HashKey) -> Result<Self, TryReserveError> {
         Ok(Aggregator {
-            receiver: Receiver::try_new(policy, key, Simd::detect())?,
+            receiver: PacketReceiver::try_new(policy, key, Simd::detect())?,
             single: Vec::new(),
             single_at: 0,
         })
     }
 
-    /// The same aggregator, which computes checksums with this level of SIMD in place of the best.
+    /// Returns the aggregator with this level of SIMD for checksums, instead of the best one.
     #[must_use]
     pub fn with_simd(mut self, simd: Simd) -> Self {
         self.receiver.set_simd(simd);
@@ -65,8 +66,8 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         &self.receiver.policy
     }
 
-    /// Emits all that is held, and goes on by another policy. If the sink fails the policy stays as
-    /// it was.
+    /// Emits all held packets, then changes the policy. If the sink fails, the policy does not
+    /// change.
     pub fn set_policy<S: Sink<B> + ?Sized>(&mut self, policy: Policy, sink: &mut S) -> S::Outcome {
         let poll = &mut OwnedPoll { sink };
         let flushed =
@@ -77,29 +78,30 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         S::Outcome::from_result(flushed)
     }
 
-    /// What happened so far.
+    /// Returns the counters since the aggregator was made.
     pub const fn counters(&self) -> &Counters {
         &self.receiver.counters
     }
 
-    /// How many packets a failed sink has refused: the next call that emits gives them to its sink
-    /// first.
+    /// Returns the number of packets that a failed sink has refused. The next call that emits gives
+    /// them to its sink first.
     pub fn undelivered(&self) -> usize {
         self.receiver.undelivered()
     }
 
-    /// An empty chain for a packet of several buffers: one that an earlier packet left behind, if
-    /// there is one.
+    /// Returns an empty chain for a packet of several buffers. It reuses the chain of an earlier
+    /// packet if it can.
     pub fn chain(&mut self) -> Chain<B> {
         self.receiver.out.chains.pop().unwrap_or_default()
     }
 
-    /// Takes all packets of a poll; `packets` is left empty. What leaves goes to `sink`. If that
-    /// fails, `packets` keeps those that have not been looked at.
+    /// Receives all packets of a poll and empties `packets`. Packets that leave go to `sink`. If
+    /// the sink fails, `packets` keeps those that were not processed.
     ///
-    /// Packets of each flow are taken in order. Flows that came in turn in the poll before are
-    /// taken one after the other, which is faster; a packet whose flow does not follow from the
-    /// usual places of its headers (IP fragments, VLAN tags, tunnels) keeps its place among all.
+    /// Packets of each flow are processed in order. If the flows were interleaved in the poll
+    /// before, they are processed one flow after the other, which is faster. A packet whose flow
+    /// does not follow from the usual header offsets (IP fragments, VLAN tags, tunnels) keeps its
+    /// position among all packets.
     ///
     /// `now` is the time in nanoseconds from which [hold times](Policy::hold_time) count.
     #[inline]
@@ -115,8 +117,8 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         )
     }
 
-    /// Takes one packet. If the sink fails before the packet is looked at, the next call takes it
-    /// first.
+    /// Receives one packet. If the sink fails before the packet is processed, the next call
+    /// processes it first.
     #[inline]
     pub fn receive<S: Sink<B> + ?Sized>(
         &mut self,
@@ -132,7 +134,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         S::Outcome::from_result(result)
     }
 
-    /// Takes packets that were received one by one while a sink failed.
+    /// Processes a packet that was received alone while a sink failed.
     #[inline(always)]
     fn take_single<S: Sink<B> + ?Sized>(
         &mut self,
@@ -149,22 +151,22 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         error.map_or(Ok(()), Err)
     }
 
-    /// Of one type for all sinks: a call that only flushes need not be compiled with all that
-    /// receives.
+    /// Takes an untyped sink, so that a call that only flushes does not compile the receive path
+    /// again.
     #[cold]
     fn take_left(&mut self, sink: &mut AnySink<'_, B>) -> Result<(), ()> {
         self.receiver.receive_batch(&mut self.single, self.single_at, &mut OwnedPoll { sink })
     }
 
-    /// Gives a packet to the sink as it came, unread, after what is held of its flow: where
-    /// aggregation is switched off. Its layout is not known then.
+    /// Gives a packet to the sink unread, after the held packets of its flow. Use it while
+    /// aggregation is switched off. The packet's layout is not known then.
     #[inline]
     pub fn bypass<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, sink: &mut S) -> S::Outcome {
         let poll = &mut OwnedPoll { sink };
         let result = match self.take_single(poll) {
             Ok(()) => self.receiver.bypass(packet, poll),
             Err(error) => {
-                // It comes after those, and so is received as they are.
+                // The packet waits behind refused ones, so it is received as they are.
                 self.single.push(packet);
                 Err(error)
             }
@@ -172,8 +174,8 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         S::Outcome::from_result(result)
     }
 
-    /// Ends a poll: emits every held flow, or, with a [hold time](Policy::hold_time), those held
-    /// for as long.
+    /// Ends a poll: emits every held flow or, with a [hold time](Policy::hold_time), only flows
+    /// held for at least that time.
     pub fn poll_end<S: Sink<B> + ?Sized>(&mut self, now: u64, sink: &mut S) -> S::Outcome {
         let poll = &mut OwnedPoll { sink };
         S::Outcome::from_result(
@@ -182,7 +184,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     }
 
     /// Emits the flows that have been held for `age` nanoseconds or longer at `now`, the oldest
-    /// first. A clock that ran backwards ages nothing.
+    /// first. A clock that runs backwards makes no flow older.
     pub fn flush_older_than<S: Sink<B> + ?Sized>(
         &mut self,
         now: u64,
@@ -203,8 +205,8 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         )
     }
 
-    /// Emits what is held of the flow that `packet` belongs to, or, where its ports cannot be told,
-    /// of its address pair (`inet_lro`'s `flush_pkt`).
+    /// Emits the held packets of the flow that `packet` belongs to (`flush_pkt` of `inet_lro`). If
+    /// the ports are not known, emits all flows of its address pair.
     pub fn flush_flow<S: Sink<B> + ?Sized>(
         &mut self,
         packet: &RxPacket<B>,
@@ -216,9 +218,9 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         )
     }
 
-    /// When the oldest held flow will have been held for the policy's [hold
-    /// time](Policy::hold_time), in nanoseconds: when to call [`poll_end`](Self::poll_end) next.
-    /// `None` if nothing is held.
+    /// Returns the time at which the oldest held flow reaches the policy's [hold
+    /// time](Policy::hold_time), in nanoseconds: the time for the next
+    /// [`poll_end`](Self::poll_end). `None` if no flow is held.
     pub fn deadline(&self) -> Option<u64> {
         self.receiver.held_since().map(|since| since.saturating_add(self.policy().hold_time))
     }

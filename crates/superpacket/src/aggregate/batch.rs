@@ -1,9 +1,9 @@
-//! The aggregator of packets that are borrowed for one call.
+//! The aggregator for packets that are borrowed for one call.
 
 use alloc::vec::Vec;
 
 use super::poll::Poll;
-use super::receive::{Receiver, VERIFIED_BEFORE};
+use super::receive::{PacketReceiver, VERIFIED_BEFORE};
 use super::{Counters, HashKey, Mode, Policy, Reason};
 use crate::memory::Memory;
 use crate::packet::{Layer, MAX_BUFFERS, RxChecksum, RxPacket};
@@ -11,11 +11,10 @@ use crate::super_packet::{Outcome, SuperPacket};
 use crate::virtio::Framing;
 use superpacket_simd::Simd;
 
-/// Aggregates the packets of one call, which are borrowed for it, and holds nothing when the call
-/// returns.
+/// Aggregates the packets of one call. It borrows them, and holds none when the call returns.
 ///
-/// The aggregator is a value of its own (`Send + 'static`) and keeps its memory: in steady state
-/// nothing is allocated.
+/// The aggregator itself borrows nothing (`Send + 'static`) and keeps its memory: in steady state
+/// it does not allocate.
 ///
 /// | call | what becomes of the packets |
 /// |---|---|
@@ -34,20 +33,20 @@ use superpacket_simd::Simd;
 /// ```
 #[derive(Debug)]
 pub struct BatchAggregator {
-    pub(super) receiver: Receiver<BufferIndex>,
+    pub(super) receiver: PacketReceiver<BufferIndex>,
     layer: Layer,
-    /// The headers that packets leave behind, if any.
+    /// The format of the headers before the packets that leave, if they have any.
     pub(super) framing: Option<Framing>,
-    /// The packets of the call that have not been looked at.
+    /// The packets of the call that were not processed yet.
     packets: Vec<RxPacket<BufferIndex>>,
-    /// Indices of the packets that leave a call in place.
+    /// Indices of the packets that leave a call that joins in place.
     pub(super) written: Vec<usize>,
-    /// Memory for the slices of a packet, empty between calls.
+    /// Memory for the slices of a packet; empty between calls.
     #[cfg(feature = "std")]
     pub(super) slices: Vec<std::io::IoSlice<'static>>,
 }
 
-/// Which buffer of which packet, in the slice of packets that a call borrows.
+/// Identifies a buffer of one of the packets that a call borrows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BufferIndex {
     packet: u32,
@@ -55,34 +54,34 @@ pub struct BufferIndex {
 }
 
 impl BufferIndex {
-    /// The packet's index in the slice.
+    /// Returns the packet's index in the slice.
     #[inline(always)]
     pub const fn packet(self) -> usize {
         self.packet as usize
     }
 
-    /// The buffer's number in the packet, from 0.
+    /// Returns the buffer's number in the packet, from 0.
     #[inline(always)]
     pub const fn buffer(self) -> usize {
         self.buffer as usize
     }
 }
 
-/// A packet that a call can borrow: anything that holds bytes, or an [`RxPacket`] with what its
-/// device knows.
+/// A packet that a call can borrow: anything that holds bytes, or an [`RxPacket`] with its device's
+/// metadata.
 pub trait BorrowPacket {
-    /// Returns what is known of the packet besides its bytes. `layer` is where packets start that
-    /// do not say it themselves.
+    /// Returns the packet's metadata. `layer` is the first layer of packets that do not store it
+    /// themselves.
     fn received(&self, layer: Layer) -> RxPacket<()>;
 
-    /// Returns how many buffers the packet has: 1 to [`MAX_BUFFERS`], of which the rest is not
-    /// looked at.
+    /// Returns the number of buffers, from 1 to [`MAX_BUFFERS`]. Buffers beyond that limit are
+    /// ignored.
     #[inline(always)]
     fn buffer_count(&self) -> usize {
         1
     }
 
-    /// Returns the bytes of a buffer, by its number from 0.
+    /// Returns the bytes of the buffer with this number, from 0.
     fn buffer(&self, index: usize) -> &[u8];
 }
 
@@ -137,11 +136,11 @@ impl<P: BorrowPacket> Memory<BufferIndex> for Borrowed<'_, P> {
     }
 }
 
-/// A sink of any type, which keeps the error to itself if it fails.
+/// A sink without its type. It stores its error and returns `Err(())` if it fails.
 type AnySink<'s, P> =
     dyn FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> Result<(), ()> + 's;
 
-/// One call with borrowed packets. `SUMS`: the sink may want to know [sums](Poll::SUMS).
+/// A call with borrowed packets. `SUMS`: the sink may ask for [payload sums](Poll::SUMS).
 struct BorrowedPoll<'p, P, F, const SUMS: bool> {
     packets: Borrowed<'p, P>,
     sink: F,
@@ -171,14 +170,13 @@ where
 }
 
 impl BatchAggregator {
-    /// Makes an aggregator of packets that start at `layer`, unless they are [`RxPacket`]s, which
-    /// say it themselves.
+    /// Makes an aggregator for packets that start at `layer`. An [`RxPacket`] has its own layer.
     ///
-    /// `key` should be random where others choose the traffic. A policy's [hold
-    /// time](Policy::hold_time) means nothing here.
+    /// `key` should be random if the traffic may be hostile. The policy's [hold
+    /// time](Policy::hold_time) is ignored.
     pub fn new(layer: Layer, policy: Policy, key: HashKey) -> Self {
         BatchAggregator {
-            receiver: Receiver::new(policy, key, Simd::detect()),
+            receiver: PacketReceiver::new(policy, key, Simd::detect()),
             layer,
             framing: None,
             packets: Vec::new(),
@@ -188,10 +186,10 @@ impl BatchAggregator {
         }
     }
 
-    /// Makes an aggregator for a device that takes a `virtio_net_hdr` before each packet: what
-    /// merges leaves with partial checksums, which the header asks the device to complete, whatever
-    /// the policy says. With a header of 24 bytes, the outer UDP checksum of a tunnel is left to
-    /// the device too: it holds the sum of its pseudo-header.
+    /// Makes an aggregator for a device that takes a `virtio_net_hdr` before each packet. Merged
+    /// packets always leave with partial checksums, which the header asks the device to complete.
+    /// With a header of 24 bytes, the device also completes the outer UDP checksum of a tunnel: the
+    /// field holds the sum of its pseudo-header.
     pub fn framed(framing: Framing, policy: Policy, key: HashKey) -> Self {
         let mut aggregator =
             BatchAggregator { framing: Some(framing), ..Self::new(framing.layer, policy, key) };
@@ -199,7 +197,7 @@ impl BatchAggregator {
         aggregator
     }
 
-    /// The same aggregator, which computes checksums with this level of SIMD in place of the best.
+    /// Returns the aggregator with this level of SIMD for checksums, instead of the best one.
     #[must_use]
     pub fn with_simd(mut self, simd: Simd) -> Self {
         self.receiver.set_simd(simd);
@@ -211,22 +209,22 @@ impl BatchAggregator {
         &self.receiver.policy
     }
 
-    /// Goes on by another policy. What a failed call has left is given up.
+    /// Changes the policy. The packets that a failed call has left are discarded.
     pub fn set_policy(&mut self, policy: Policy) {
-        self.give_up();
+        self.discard();
         self.receiver.set_policy(policy);
     }
 
-    /// What happened so far.
+    /// Returns the counters since the aggregator was made.
     pub const fn counters(&self) -> &Counters {
         &self.receiver.counters
     }
 
-    /// Aggregates these packets, in order, and gives all that leaves to `sink`. Returns what the
-    /// sink returns: nothing, or a `Result<(), E>`.
+    /// Aggregates these packets, in order, and gives the results to `sink`. Returns what the sink
+    /// returns: `()` or a `Result<(), E>`.
     ///
     /// If the sink fails, the call stops and returns its error. No packet is lost:
-    /// [`resume`](Self::resume) goes on where it stopped.
+    /// [`resume`](Self::resume) continues where it stopped.
     ///
     /// # Panics
     /// With more than `u32::MAX` packets.
@@ -240,9 +238,9 @@ impl BatchAggregator {
         O::from_result(self.take_borrowed(packets, false, u32::MAX, poll))
     }
 
-    /// As [`poll`](Self::poll), for a sink that sends what it gets, and does not cut it: with
-    /// [partial checksums](Policy::with_partial_checksums) the [sums] of packets whose checksums
-    /// are verified are not kept, and such packets cost less.
+    /// Aggregates as [`poll`](Self::poll) does, for a sink that sends the packets and does not
+    /// segment them. With [partial checksums](Policy::with_partial_checksums), the [sums] of
+    /// packets whose checksums are verified are not computed, so they cost less.
     ///
     /// [sums]: crate::super_packet::Piece::segment_sum
     ///
@@ -258,8 +256,8 @@ impl BatchAggregator {
         O::from_result(self.take_borrowed(packets, false, u32::MAX, poll))
     }
 
-    /// As [`poll_without_sums`](Self::poll_without_sums), with buffers kept whatever the policy
-    /// says, and so many pieces at most.
+    /// Aggregates as [`poll_without_sums`](Self::poll_without_sums) does. Buffers are kept whatever
+    /// the policy's storage is, and a packet has at most `most_pieces` pieces.
     #[cfg(feature = "std")]
     #[inline]
     pub(super) fn poll_pieces<P: BorrowPacket, O: Outcome>(
@@ -272,16 +270,16 @@ impl BatchAggregator {
         O::from_result(self.take_borrowed(packets, true, most, poll))
     }
 
-    /// Goes on with a call of [`poll`](Self::poll) that failed, with the packet that its sink
-    /// refused first, unless the sink had taken the pieces out of it. `packets` must be those of
-    /// that call. Where nothing is left nothing happens.
+    /// Continues a call of [`poll`](Self::poll) that failed, with the packet that its sink refused
+    /// first, unless the sink had taken its pieces. `packets` must be the packets of that call.
+    /// Does nothing if no packet is left.
     pub fn resume<P: BorrowPacket, O: Outcome>(
         &mut self,
         packets: &[P],
         sink: impl FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> O,
     ) -> O {
         let (mut sink, mut error) = (sink, None);
-        // Of one type for all sinks: what seldom runs need not be compiled for each.
+        // An untyped sink: code that seldom runs need not be compiled for each sink.
         let sink: &mut AnySink<'_, P> =
             &mut |packet| sink(packet).into_result().map_err(|failed| error = Some(failed));
         let result =
@@ -290,7 +288,7 @@ impl BatchAggregator {
         O::from_result(error.map_or(Ok(()), Err))
     }
 
-    /// Takes the packets of a new call that borrows them.
+    /// Receives the packets of a new call, which borrows them.
     #[inline(always)]
     fn take_borrowed<P: BorrowPacket, Q: Poll<BufferIndex>>(
         &mut self,
@@ -304,23 +302,23 @@ impl BatchAggregator {
         self.take(packets.len(), received, |index| packets[index].buffer_count(), poll)
     }
 
-    /// How many packets a failed call has left: refused by its sink, held, or not looked at.
-    /// Packets that merged count as one.
+    /// Returns the number of packets that a failed call has left: refused by the sink, held, or not
+    /// processed. Packets that merged count as one.
     pub fn unfinished(&self) -> usize {
         self.receiver.undelivered() + self.receiver.counters.held as usize + self.packets.len()
     }
 
-    /// Begins a new call, in which so many pieces merge at most.
+    /// Begins a new call, in which at most `most_pieces` pieces merge.
     #[inline(always)]
     pub(super) fn begin(&mut self, keeps_buffers: bool, most_pieces: u32) {
         if self.unfinished() != 0 {
-            self.give_up();
+            self.discard();
         }
         self.receiver.begin_call(keeps_buffers, most_pieces);
     }
 
-    /// Takes the packets of a new call, of which `received` and `buffers` say what is known and how
-    /// many buffers they have.
+    /// Receives the packets of a new call. `received` returns the metadata of a packet, and
+    /// `buffers` its number of buffers.
     #[inline(always)]
     pub(super) fn take<Q: Poll<BufferIndex>>(
         &mut self,
@@ -331,7 +329,7 @@ impl BatchAggregator {
     ) -> Result<(), Q::Error> {
         assert!(u32::try_from(count).is_ok(), "a call takes at most u32::MAX packets");
         if let (1, Mode::Gro { .. }) = (count, self.receiver.policy.mode) {
-            // With nothing held there is nothing to find out of a packet that comes alone.
+            // A single packet cannot merge while no other is held, so it is not parsed.
             let packet = number(&mut self.receiver, received(0, self.layer), buffers(0), 0);
             return self.receiver.pass_alone(packet, poll);
         }
@@ -348,18 +346,18 @@ impl BatchAggregator {
         self.receiver.flush(Reason::PollEnd, poll)
     }
 
-    /// Forgets what a failed call has left.
+    /// Discards the packets that a failed call has left.
     #[cold]
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn discard(&mut self) {
         self.packets.clear();
-        self.receiver.give_up();
+        self.receiver.discard();
     }
 }
 
-/// The packet as the receiver sees it: numbers in place of buffers.
+/// Makes the packet for the receiver, with numbers in place of buffers.
 #[inline(always)]
 fn number(
-    receiver: &mut Receiver<BufferIndex>,
+    receiver: &mut PacketReceiver<BufferIndex>,
     packet: RxPacket<()>,
     buffers: usize,
     index: u32,

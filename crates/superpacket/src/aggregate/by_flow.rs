@@ -1,8 +1,8 @@
-//! Packets of flows that come in turn, put in order of their flows.
+//! Sorts the packets of interleaved flows by flow.
 //!
-//! A run (`flow::run`) costs little for each packet and more to begin. Where packets of several
-//! flows come in turn, each would be a run by itself. A batch is seen whole before the first of its
-//! packets is taken, so those of a flow can be taken one after the other.
+//! Joining a run of packets (`flow::run`) costs little per packet, but beginning one costs more. If
+//! flows are interleaved, each packet would be a run of its own. A batch is complete before its
+//! first packet is processed, so the packets of a flow can be moved together.
 
 use alloc::boxed::Box;
 
@@ -10,39 +10,39 @@ use super::flow::addresses_and_ports;
 use crate::packet::Layer;
 use crate::wire::{be16, byte, ethernet, geneve, ipv4, ipv6, protocol, tcp, udp, vxlan};
 
-/// Packets that are put in order at a time.
+/// Number of packets that are sorted at a time.
 const SPAN: usize = 256;
 
-/// Groups of flows that are told apart. Flows that share one go on taking turns, among themselves.
+/// Number of groups of flows. Flows of the same group stay interleaved with each other.
 const GROUPS: usize = 256;
 
 /// No packet of the span.
 const NONE: u16 = u16::MAX;
 
-/// Puts packets in order of their flows, and keeps its memory.
+/// Sorts packets by flow, and keeps its memory.
 #[derive(Debug)]
 pub(super) struct ByFlow {
-    /// The last packet of each group so far, counted from where the first span began. What lies
-    /// before the span at hand is of another.
+    /// The last packet of each group so far, counted from the start of the first span. An index
+    /// before the current span belongs to an earlier one.
     last: [u32; GROUPS],
-    /// Where the span at hand begins.
+    /// Index at which the current span begins.
     span: u32,
-    /// The packet of the same group that follows each.
+    /// The next packet of the same group, for each packet.
     next: [u16; SPAN],
-    /// The packets that no other of their group came before.
+    /// The first packet of each group.
     first: [u16; SPAN],
-    /// The place that each packet goes to.
+    /// The new index of each packet.
     place: [u16; SPAN],
 }
 
-/// A span that is linked.
+/// A span whose packets are linked by group.
 struct Linked {
-    /// How many packets it has.
+    /// Number of packets in the span.
     packets: usize,
-    /// How many groups they are of.
+    /// Number of groups that the packets belong to.
     groups: usize,
-    /// Did groups come in turn?
-    in_turn: bool,
+    /// Whether groups were interleaved.
+    interleaved: bool,
 }
 
 impl ByFlow {
@@ -56,28 +56,27 @@ impl ByFlow {
         })
     }
 
-    /// Puts packets of a flow one after the other, flows in the order of their first packets.
-    /// `group` tells the [group] of a packet. One that is in none may belong to any flow: it stays
-    /// behind all that came before it, and before all that came after. Returns whether flows came
-    /// in turn.
+    /// Moves the packets of each flow together, with the flows in the order of their first packets.
+    /// `group` returns the [group] of a packet. A packet without a group may belong to any flow, so
+    /// no packet is moved past it. Returns whether flows were interleaved.
     #[inline(always)]
     pub(super) fn sort<T>(
         &mut self,
         packets: &mut [T],
         group: impl Fn(&[T], usize) -> Option<u8>,
     ) -> bool {
-        let (mut begin, mut in_turn) = (0, false);
+        let (mut begin, mut interleaved) = (0, false);
         while begin < packets.len() {
             let Some(linked) = self.link(begin, packets.len(), &|index| group(packets, index))
             else {
                 begin += 1;
                 continue;
             };
-            if linked.in_turn {
+            if linked.interleaved {
                 self.find_places(linked.groups);
                 let span = &mut packets[begin..begin + linked.packets];
                 for place in 0..linked.packets {
-                    // Each swap brings a packet to where it stays.
+                    // Each swap brings one packet to its final index.
                     while let goes = usize::from(self.place[place % SPAN])
                         && goes != place
                     {
@@ -86,13 +85,13 @@ impl ByFlow {
                     }
                 }
             }
-            in_turn |= linked.in_turn;
+            interleaved |= linked.interleaved;
             begin += linked.packets;
         }
-        in_turn
+        interleaved
     }
 
-    /// Finds the place of each packet of the span.
+    /// Computes the new index of each packet of the span.
     #[inline(always)]
     fn find_places(&mut self, groups: usize) {
         let mut place = 0;
@@ -106,8 +105,8 @@ impl ByFlow {
         }
     }
 
-    /// Links the packets of each group, from `begin` up to one that is in none, at most [`SPAN`];
-    /// `None` if the first is in none.
+    /// Links the packets of each group, from `begin` to the next packet without a group, but at
+    /// most [`SPAN`] packets. `None` if the first packet has no group.
     #[inline(always)]
     fn link(
         &mut self,
@@ -121,7 +120,7 @@ impl ByFlow {
         }
         self.span += SPAN as u32;
         let (span, end) = (self.span, count.min(begin + SPAN));
-        let mut linked = Linked { packets: 0, groups: 0, in_turn: false };
+        let mut linked = Linked { packets: 0, groups: 0, interleaved: false };
         while let Some(group_of_it) = next_group {
             let index = linked.packets as u16;
             let before = core::mem::replace(
@@ -136,7 +135,7 @@ impl ByFlow {
                 }
                 Some(before) => {
                     self.next[before as usize % SPAN] = index;
-                    linked.in_turn |= u32::from(index) - before != 1;
+                    linked.interleaved |= u32::from(index) - before != 1;
                 }
             }
             linked.packets += 1;
@@ -147,11 +146,11 @@ impl ByFlow {
     }
 }
 
-/// The group of the flow that a packet belongs to; `None` where it does not follow from what lies
-/// at the usual places: addresses and ports of TCP or UDP in plain IP. What a [parse](crate::wire)
-/// finds no flow for has no group either.
+/// Returns the group of a packet's flow. `None` unless the packet is TCP or UDP in plain IP, with
+/// its addresses and ports at the usual offsets. A packet whose flow a [parse](crate::wire) does
+/// not find has no group either.
 ///
-/// Packets of one flow have one group, whatever else differs.
+/// All packets of a flow have the same group.
 #[inline(always)]
 pub(super) fn group(header: &[u8], layer: Layer) -> Option<u8> {
     let ip = match layer {
@@ -161,7 +160,7 @@ pub(super) fn group(header: &[u8], layer: Layer) -> Option<u8> {
             _ => return None,
         },
     };
-    // The lengths are checked once, for addresses and ports at places known beforehand.
+    // The lengths are checked once, since the offsets of addresses and ports are constant.
     match byte(ip, 0) {
         0x45 => {
             let first: &[u8; IPV4_AND_PORTS] = ip.first_chunk()?;
@@ -178,14 +177,15 @@ pub(super) fn group(header: &[u8], layer: Layer) -> Option<u8> {
     }
 }
 
-/// An IPv4 header without options, and what both TCP and UDP have behind it.
+/// Length of an IPv4 header without options, and of the first 8 bytes behind it, which TCP and UDP
+/// both have.
 const IPV4_AND_PORTS: usize = ipv4::HEADER_LENGTH + udp::HEADER_LENGTH;
 
-/// The same with IPv6.
+/// Length of an IPv6 header, and of the first 8 bytes behind it.
 const IPV6_AND_PORTS: usize = ipv6::HEADER_LENGTH + udp::HEADER_LENGTH;
 
-/// The group of an IP packet that ends at `end`, of which `first` are the IP header and the first
-/// bytes of the `next` protocol's.
+/// Returns the group of an IP packet that ends at `end`. `first` holds the IP header and the first
+/// bytes of the header of protocol `next`.
 #[inline(always)]
 fn group_of<const LENGTH: usize>(
     ip: &[u8],
@@ -195,12 +195,12 @@ fn group_of<const LENGTH: usize>(
 ) -> Option<u8> {
     let transport = LENGTH - udp::HEADER_LENGTH;
     let alone = match next {
-        // Whose header is not whole, or contradicts itself, has no flow.
+        // A header that is incomplete or contradicts itself has no flow.
         protocol::TCP => {
             let length = usize::from(byte(ip, transport + tcp::DATA_OFFSET) >> 4) * 4;
             length >= tcp::HEADER_LENGTH && transport + length <= end.min(ip.len())
         }
-        // The packets of a tunnel belong to the flows in it.
+        // The packets of a tunnel belong to the flows inside it.
         protocol::UDP => {
             end >= LENGTH
                 && !matches!(
@@ -231,8 +231,8 @@ mod tests {
 
     fn order_by(by_flow: &mut ByFlow, groups: &[Option<u8>]) -> (Vec<usize>, bool) {
         let mut sorted: Vec<_> = groups.iter().copied().enumerate().collect();
-        let in_turn = by_flow.sort(&mut sorted, |packets, index| packets[index].1);
-        (sorted.into_iter().map(|(index, _)| index).collect(), in_turn)
+        let interleaved = by_flow.sort(&mut sorted, |packets, index| packets[index].1);
+        (sorted.into_iter().map(|(index, _)| index).collect(), interleaved)
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What happened, counted.
+//! The aggregator's counters.
 
 use super::Reason;
 
@@ -7,27 +7,27 @@ use super::Reason;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    // Those that are updated together do not lie side by side: compilers would take two
-    // of them as one word of 128 bits, which waits for both if they were last written one by one.
+    // Fields that are updated together are not adjacent. Otherwise compilers load two of them as
+    // one 128-bit word, which stalls if the fields were last written separately.
     /// Packets received.
     pub packets_in: u64,
     /// Packets emitted, single or merged.
     pub packets_out: u64,
     /// Received packets that joined another, absorbed ACKs included.
     pub merged: u64,
-    /// Held packets at this moment, a merged one counted once.
+    /// Packets held now; a merged packet counts once.
     pub held: u64,
     /// Bytes of received packets, link headers and padding included.
     pub bytes_in: u64,
-    /// Bytes of emitted packets.
+    /// Bytes of emitted packets, headers included.
     pub bytes_out: u64,
     /// Packets emitted that stand for more than one received packet.
     pub super_packets: u64,
-    /// Received bytes held at this moment.
+    /// Bytes of received packets that are held now.
     pub held_bytes: u64,
-    /// Of the merged packets, pure ACKs that were absorbed.
+    /// Pure ACKs that were absorbed; `merged` includes them.
     pub absorbed_acks: u64,
-    /// Packets whose payload was read to verify a checksum.
+    /// Packets whose payload was read to verify their checksum.
     pub verified_in_software: u64,
     /// LRO: packets accepted into a session, its first included (`inet_lro`'s statistic).
     pub aggregated: u64,
@@ -35,7 +35,7 @@ pub struct Counters {
     pub flushed: u64,
     /// LRO: look-ups that found neither the flow nor a free descriptor.
     pub no_desc: u64,
-    /// Flow-table entries looked at: bounded per packet.
+    /// Entries of the flow table that were compared; bounded per packet.
     pub probes: u64,
     pub(super) reasons: [u64; Reason::COUNT],
 }
@@ -63,13 +63,13 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// How many packets left for this reason.
+    /// Returns the number of packets that left for this reason.
     #[inline]
     pub const fn reason(&self, reason: Reason) -> u64 {
         self.reasons[reason as usize]
     }
 
-    /// The reasons that occurred, with their counts.
+    /// Returns the reasons that occurred, with their counts.
     pub fn reasons(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL
             .iter()
@@ -77,7 +77,7 @@ impl Counters {
             .filter(|&(_, count)| count > 0)
     }
 
-    /// Does every packet have its place?
+    /// Returns whether the counters [balance](Self).
     pub fn balanced(&self) -> bool {
         self.packets_in == self.packets_out + self.merged + self.held
             && self.reasons.iter().sum::<u64>() == self.packets_out

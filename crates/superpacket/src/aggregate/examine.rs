@@ -1,5 +1,5 @@
-//! One packet by itself: are its lengths, checksums and flags such that it may be held or merged,
-//! and what follows from them.
+//! Checks of a single packet: whether its lengths, checksums and flags allow it to be held or
+//! merged, and the facts that merging needs.
 
 use super::Reason;
 use super::policy::{Mode, Policy, Storage};
@@ -16,55 +16,56 @@ use crate::wire::{
 };
 use superpacket_simd::Simd;
 
-/// How the field of a transport checksum stands.
+/// The content of a transport checksum field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChecksumField {
-    /// Complete.
+    /// The complete checksum.
     Full,
-    /// Holds the pseudo-header's sum.
+    /// The sum of the pseudo-header; a device computes the rest.
     Partial,
-    /// UDP without a checksum.
+    /// Zero: a UDP datagram without a checksum.
     Unused,
 }
 
 impl ChecksumField {
-    /// The form of the segments' checksums: one that is not used is left as it is.
+    /// Returns the form of the segments' checksums. An unused field stays unused.
     #[inline(always)]
     pub(super) fn form(self) -> ChecksumForm {
         if self == ChecksumField::Partial { ChecksumForm::Partial } else { ChecksumForm::Full }
     }
 }
 
-/// What merging needs to know of a packet.
+/// Properties of a packet that merging needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     /// Bytes of transport payload.
     pub(super) payload: u32,
-    /// End of the outermost IP packet in the frame: where padding would start.
+    /// End of the outermost IP packet in the frame, where padding starts.
     pub(super) end: u32,
-    /// TCP or DCCP sequence number; 0 in UDP.
+    /// TCP or DCCP sequence number; 0 for UDP.
     pub(super) sequence: u64,
-    /// Identification of the innermost IPv4 header; 0 in IPv6.
+    /// Identification of the innermost IPv4 header; 0 for IPv6.
     pub(super) id: u16,
-    /// Identification of the outer IPv4 header, likewise.
+    /// Identification of the outer IPv4 header; 0 without one.
     pub(super) outer_id: u16,
-    /// TCP flags; 0 otherwise.
+    /// TCP flags; 0 for other protocols.
     pub(super) flags: u8,
-    /// How the transport checksum stands.
+    /// Content of the transport checksum field.
     pub(super) field: ChecksumField,
-    /// The payload's sum, or the covered part's in DCCP, if it is known.
+    /// Sum of the payload, if known; in DCCP, of the part that the checksum covers.
     pub(super) sum: Option<u16>,
-    /// The sum is not known, but follows from the headers: the device has verified the checksum.
+    /// Whether the sum is not computed yet but follows from the headers, because the device has
+    /// verified the checksum.
     pub(super) implied: bool,
-    /// The payload was read to verify it.
+    /// Whether the payload was read to verify the checksum.
     pub(super) read: bool,
-    /// The checksum has not been verified: it will be when another packet comes to join.
+    /// Whether the checksum is not verified yet. It will be when another packet is about to join.
     pub(super) unverified: bool,
 }
 
 impl Facts {
-    /// What the headers say of a packet that has been examined. `sum` is its payload's, if it is
-    /// known.
+    /// Collects the facts from the headers of an examined packet. `sum` is the sum of its payload,
+    /// if known.
     #[inline(always)]
     pub(super) fn of(
         header: &[u8],
@@ -104,29 +105,29 @@ impl Facts {
     }
 }
 
-/// Sums over the header bytes that all packets of a held flow share, so that a packet's checksums
+/// Sums of the header bytes that all packets of a held flow share. With them, a packet's checksums
 /// are verified from its few other fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Constants {
-    /// The pseudo-header but the length, and the transport header but the fields that
-    /// [`varying_sum`] sums.
+    /// Sum of the pseudo-header without its length, and of the transport header without the fields
+    /// that [`varying_sum`] sums.
     pub(super) transport: Sum,
-    /// The innermost IPv4 header but length, identification and checksum.
+    /// Sum of the innermost IPv4 header without length, identification and checksum.
     pub(super) ip: u16,
-    /// The outer one, likewise.
+    /// Sum of the outer IPv4 header without length, identification and checksum.
     pub(super) outer_ip: u16,
-    /// The pseudo-header but the length.
+    /// Sum of the pseudo-header without its length.
     pub(super) pseudo: Sum,
 }
 
 impl Constants {
-    /// The sums of this packet's headers, and that of its pseudo-header and its transport header
-    /// whole, but for the length in the former.
+    /// Returns the constant sums of this packet's headers, and the sum of its pseudo-header without
+    /// the length and its whole transport header.
     #[inline(always)]
     pub(super) fn new(header: &[u8], layout: &Layout, mode: Mode) -> (Self, Sum) {
         let transport =
             header.get(usize::from(layout.transport)..usize::from(layout.payload)).unwrap_or(&[]);
-        // The parse refuses a packet whose addresses are not known.
+        // The parse refuses packets whose addresses are not known, so the default is not used.
         let pseudo = pseudo_header_of(header, layout).unwrap_or_default();
         let headers = transport_header(transport).add_sum(pseudo);
         let constants = Constants {
@@ -141,8 +142,9 @@ impl Constants {
         (constants, headers)
     }
 
-    /// The sum of the pseudo-header and the transport header of a packet of this flow, whose IP
-    /// packet ends at `end`: with the payload's they make a valid packet.
+    /// Returns the sum of the pseudo-header and the transport header of a packet of this flow,
+    /// whose IP packet ends at `end`. In a valid packet, this and the payload's sum add up to
+    /// 0xFFFF.
     #[inline(always)]
     fn headers(&self, header: &[u8], layout: &Layout, end: u32, mode: Mode) -> Sum {
         let transport =
@@ -154,15 +156,15 @@ impl Constants {
         ))
     }
 
-    /// The sum of a payload under these headers, whose checksum is right.
+    /// Returns the sum that the payload must have under these headers, if the checksum is right.
     #[inline(always)]
     pub(super) fn implied_sum(&self, header: &[u8], layout: &Layout, end: u32, mode: Mode) -> u16 {
         self.headers(header, layout, end, mode).checksum()
     }
 }
 
-/// The sum of an IPv4 header's fields but length, identification and checksum; 0 in IPv6, whose
-/// headers have no checksum.
+/// Returns the sum of an IPv4 header without length, identification and checksum; 0 for IPv6, whose
+/// header has no checksum.
 #[inline(always)]
 pub(super) fn constant_ip(header: &[u8], network: u16, version: IpVersion) -> u16 {
     match version {
@@ -185,7 +187,7 @@ const fn is_lro(mode: Mode) -> bool {
     matches!(mode, Mode::Lro { .. })
 }
 
-/// The sum of the transport header's fields that differ from packet to packet.
+/// Returns the sum of the transport header's fields that differ from packet to packet.
 #[inline(always)]
 pub(super) fn varying_sum(transport: &[u8], protocol: Protocol, lro: bool) -> Sum {
     let sum = varying::sum(transport, protocol);
@@ -196,23 +198,26 @@ pub(super) fn varying_sum(transport: &[u8], protocol: Protocol, lro: bool) -> Su
     }
 }
 
-/// What of the policy an examination depends on.
+/// The settings of a policy that examining a packet depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExamineOptions {
     pub(super) mode: Mode,
-    /// A full checksum is due on the way out, so the payload of a partial one must be summed.
+    /// Whether merged packets leave with complete checksums, so that the payload of a packet with a
+    /// partial checksum must be summed.
     pub(super) want_sum: bool,
     pub(super) max_fragments: usize,
-    /// A packet's checksum is verified when a second one comes. Not in LRO, whose counters tell
-    /// what was accepted, and not where payloads are copied at once.
+    /// Whether the checksum of a flow's first packet is verified only when a second packet comes.
+    /// Off in LRO mode, whose counters include the packets that were accepted, and where payloads
+    /// are copied at once.
     pub(super) defer: bool,
-    /// UDP over IPv4 without a checksum may merge.
+    /// Whether UDP datagrams over IPv4 without a checksum may merge.
     pub(super) without_checksum: bool,
-    /// What the receiver of the merged packets can segment, if they leave behind a header.
+    /// The super-packets that the receiver can segment, if packets leave behind a header.
     pub(super) support: Option<GsoSupport>,
-    /// Whether it can segment packets with [usual](crate::wire::usual) layouts.
+    /// Whether the receiver can segment packets with [usual](crate::wire::usual) layouts.
     pub(super) usual_segments: bool,
-    /// The TCP flags of which ACK alone may be set: [`CONTROL`], and CWR for a framing.
+    /// The TCP flags that are tested: only ACK of these may be set. [`CONTROL`], and CWR for a
+    /// framing.
     flags: u8,
     pub(super) simd: Simd,
 }
@@ -237,26 +242,25 @@ impl ExamineOptions {
     }
 }
 
-/// The TCP flags of which those of a packet that may be held have ACK alone.
+/// TCP flags that are tested: a packet may be held only if ACK and none of the others is set.
 const CONTROL: u8 = tcp::SYN | tcp::RST | tcp::URG | tcp::ACK;
 
-/// Why a packet with these flags may not be held, if so.
+/// Returns why a packet with these flags may not be held; `None` if it may.
 #[cold]
 fn refused_flags(flags: u8, gso: Option<&Gso>, payload: usize) -> Option<Reason> {
     if flags & CONTROL != tcp::ACK {
         return Some(Reason::TcpFlags);
     }
-    // CWR, for which a header has words where the first packet alone has it, as a super-packet's
-    // may. Accurate ECN (RFC 9768) sets it on packet after packet: merged, all would have it, and
-    // whoever cuts behind a virtio header leaves it on the first.
-    // A packet that is its own only segment merges as any single one, whatever its GSO type.
+    // A virtio header can express CWR only on the first segment. Accurate ECN (RFC 9768) sets CWR
+    // on many packets in a row: all merged segments would have it, but the receiver of the header
+    // would leave it on the first only. A packet of a single segment merges like any other,
+    // whatever its GSO type.
     gso.is_none_or(|gso| gso.cwr == Cwr::All || payload <= gso.size.get())
         .then_some(Reason::CannotSegment)
 }
 
-/// Examines a packet whose headers are laid out as `layout` says and whose lengths agree with it.
-/// `known` are its flow's sums; where there is none yet, no more is summed than must be: nothing of
-/// a packet that begins a flow, if `DEFER`.
+/// Examines a packet whose lengths agree with `layout`. `known` holds the constant sums of its
+/// flow. If there are none and `DEFER` is set, the checksum is not verified yet.
 #[inline(always)]
 pub(super) fn examine<const DEFER: bool, B>(
     packet: &RxPacket<B>,
@@ -272,31 +276,17 @@ pub(super) fn examine<const DEFER: bool, B>(
     let end = layout.end as usize;
     let transport_length = (end - transport) as u32;
 
-    if layout.version == IpVersion::V4 {
-        ipv4_checksum(header, layout.network, known.map(|known| known.ip), lro)?;
-    }
-    if let Some(outer) = &layout.outer
-        && outer.version == IpVersion::V4
-    {
-        ipv4_checksum(header, outer.network, known.map(|known| known.outer_ip), lro)?;
-    }
-    if let Some(nested) = &layout.nested
-        && nested.version == IpVersion::V4
-    {
-        ipv4_checksum(header, nested.network, None, lro)?;
-    }
+    verify_ip_headers(header, layout, known, lro)?;
 
     let mut covered = end;
     let transport_header = header.get(transport..payload).unwrap_or(&[]);
     let field;
     match layout.protocol {
         Protocol::Tcp => {
-            // Whatever its options, the parse has found that much: one comparison.
-            let Some(fields) =
-                header.get(transport..).and_then(<[u8]>::first_chunk::<{ tcp::HEADER_LENGTH }>)
-            else {
-                return Err(Reason::Truncated);
-            };
+            // One comparison is enough: the parse has found a complete header, whatever its
+            // options.
+            let fields = header.get(transport..).and_then(<[u8]>::first_chunk);
+            let fields: &[u8; tcp::HEADER_LENGTH] = fields.ok_or(Reason::Truncated)?;
             field = be16(fields, tcp::CHECKSUM);
             let flags = fields[tcp::FLAGS];
             if flags & options.flags != tcp::ACK
@@ -317,8 +307,8 @@ pub(super) fn examine<const DEFER: bool, B>(
                 return Err(Reason::NoPayload);
             }
             if field == 0 && !matches!(packet.checksum, RxChecksum::Partial { .. }) {
-                // A copy: were the layout itself lent, the compiler could no longer take it for
-                // constant.
+                // A copy: if the layout's own address escaped, the compiler could no longer treat
+                // it as constant.
                 let copy = *layout;
                 return examine_without_checksum(packet, header, &copy, options);
             }
@@ -328,15 +318,7 @@ pub(super) fn examine<const DEFER: bool, B>(
             if end == payload {
                 return Err(Reason::NoPayload);
             }
-            // RFC 4340, section 9.2: n > 0 covers the header, the options and (n - 1) * 4 bytes of
-            // data.
-            let coverage = usize::from(byte(transport_header, dccp::COVERAGE) & 0x0f);
-            if coverage > 0 {
-                covered = payload + (coverage - 1) * 4;
-                if covered > end {
-                    return Err(Reason::DccpCoverage);
-                }
-            }
+            covered = dccp_covered_end(transport_header, payload, end)?;
             if field == 0xffff {
                 return Err(Reason::NonCanonicalChecksum);
             }
@@ -362,19 +344,15 @@ pub(super) fn examine<const DEFER: bool, B>(
                 .then(|| frame_sum(packet, payload, covered, options.simd, memory))
         }
         RxChecksum::Complete(complete) if covered == end => {
-            // The device's sum starts after the Ethernet header and so holds an unstripped VLAN
-            // header too: all up to the transport header goes.
-            let first = if packet.layer == Layer::Ethernet { ethernet::HEADER_LENGTH } else { 0 };
-            let before = words(header.get(first..transport).unwrap_or(&[])).fold();
-            let rest = at_offset(Sum::new(complete).subtract(before).fold(), transport - first);
+            let rest = transport_sum(complete, header, packet.layer, transport);
             let constants = constants();
             if !constants.pseudo.add32(transport_length).add(rest).is_valid() {
                 return Err(Reason::BadChecksum);
             }
             Some(constants.implied_sum(header, layout, end as u32, options.mode))
         }
-        // Most packets of a busy table leave alone. Who joins no other leaves with the knowledge
-        // that it came with.
+        // Most packets of a busy table leave without merging. They leave with the checksum state
+        // that they came with.
         RxChecksum::None
             if DEFER
                 && options.defer
@@ -396,14 +374,72 @@ pub(super) fn examine<const DEFER: bool, B>(
         }
     };
 
-    if let Some(outer) = layout.outer {
+    if layout.outer.is_some() {
         let pseudo = constants().pseudo.add32(transport_length);
-        verify_outer(header, layout.transport, outer, pseudo, end, covered == end)?;
-        if let Some(nested) = layout.nested {
-            verify_outer(header, layout.transport, nested, pseudo, end, covered == end)?;
-        }
+        verify_tunnels(header, layout, pseudo, end, covered == end)?;
     }
     Ok(Facts { read, ..Facts::of(header, layout, packet.checksum, sum) })
+}
+
+/// Verifies the checksums of all IPv4 headers of a packet.
+#[inline(always)]
+fn verify_ip_headers(
+    header: &[u8],
+    layout: &Layout,
+    known: Option<&Constants>,
+    lro: bool,
+) -> Result<(), Reason> {
+    if layout.version == IpVersion::V4 {
+        ipv4_checksum(header, layout.network, known.map(|known| known.ip), lro)?;
+    }
+    if let Some(outer) = &layout.outer
+        && outer.version == IpVersion::V4
+    {
+        ipv4_checksum(header, outer.network, known.map(|known| known.outer_ip), lro)?;
+    }
+    if let Some(nested) = &layout.nested
+        && nested.version == IpVersion::V4
+    {
+        ipv4_checksum(header, nested.network, None, lro)?;
+    }
+    Ok(())
+}
+
+/// Verifies the checksum of each tunnel, if it has one. `pseudo` is the sum of the innermost
+/// pseudo-header, and `whole` says whether the innermost checksum covers all of the payload.
+#[inline(always)]
+fn verify_tunnels(
+    header: &[u8],
+    layout: &Layout,
+    pseudo: Sum,
+    end: usize,
+    whole: bool,
+) -> Result<(), Reason> {
+    if let Some(outer) = layout.outer {
+        verify_outer(header, layout.transport, outer, pseudo, end, whole)?;
+        if let Some(nested) = layout.nested {
+            verify_outer(header, layout.transport, nested, pseudo, end, whole)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the sum of all bytes from the transport header on. `complete` is the device's sum: it
+/// starts after the Ethernet header, and includes a VLAN header that was not stripped.
+#[inline(always)]
+fn transport_sum(complete: u16, header: &[u8], layer: Layer, transport: usize) -> u16 {
+    let first = if layer == Layer::Ethernet { ethernet::HEADER_LENGTH } else { 0 };
+    let before = words(header.get(first..transport).unwrap_or(&[])).fold();
+    at_offset(Sum::new(complete).subtract(before).fold(), transport - first)
+}
+
+/// Returns the end of the bytes that a DCCP checksum covers, by the header's coverage field.
+#[inline(always)]
+fn dccp_covered_end(transport_header: &[u8], payload: usize, end: usize) -> Result<usize, Reason> {
+    // RFC 4340, section 9.2: n > 0 covers the header, the options and (n - 1) * 4 bytes of data.
+    let coverage = usize::from(byte(transport_header, dccp::COVERAGE) & 0x0f);
+    let covered = if coverage > 0 { payload + (coverage - 1) * 4 } else { end };
+    if covered > end { Err(Reason::DccpCoverage) } else { Ok(covered) }
 }
 
 /// Examines a UDP datagram whose checksum field is 0.
@@ -414,7 +450,7 @@ fn examine_without_checksum<B>(
     layout: &Layout,
     options: &ExamineOptions,
 ) -> Result<Facts, Reason> {
-    // Over IPv6 there must be one, but for some tunnels (RFC 8200, section 8.1; RFC 6935).
+    // UDP over IPv6 must have a checksum, except in some tunnels (RFC 8200, section 8.1; RFC 6935).
     if !options.without_checksum || layout.version == IpVersion::V6 {
         return Err(Reason::UdpNoChecksum);
     }
@@ -425,12 +461,12 @@ fn examine_without_checksum<B>(
     }
 }
 
-/// Verifies a tunnel's own checksum, if it has one, without reading the payload: with the innermost
-/// checksum right, or to be filled in, everything from its transport header on, at `transport`,
-/// sums to minus its pseudo-header (local checksum offload).
+/// Verifies a tunnel's own checksum, if it has one, without reading the payload. If the innermost
+/// checksum is right or partial, everything from its transport header on, at `transport`, sums to
+/// the complement of its pseudo-header (local checksum offload).
 ///
-/// The layout itself is not given to this or to others that may not be inlined: it would no longer
-/// be one of constants.
+/// The layout is not passed to functions that may not be inlined, since it would no longer be
+/// constant in the caller.
 #[inline]
 fn verify_outer(
     header: &[u8],
@@ -455,7 +491,8 @@ fn verify_outer(
     }
 }
 
-/// Which tunnels have a checksum of their own in this packet: a bit each, the outermost lowest.
+/// Returns a bit for each tunnel that has a checksum in this packet; the lowest bit is the
+/// outermost tunnel.
 #[inline]
 pub(super) fn outer_checksums(header: &[u8], outer: Option<Outer>, nested: Option<Outer>) -> u8 {
     let bit = |outer: Option<Outer>| {
@@ -464,8 +501,8 @@ pub(super) fn outer_checksums(header: &[u8], outer: Option<Outer>, nested: Optio
     bit(outer) | bit(nested) << 1
 }
 
-/// What the outer checksum of a packet that ends at `end` should be, from its headers alone; its
-/// field now holds `found`. Those of the tunnels inside must be right.
+/// Returns the value that the outer checksum of a packet that ends at `end` should have, from its
+/// headers alone. The field now holds `found`. The checksums of inner tunnels must be right.
 pub(super) fn outer_field(
     header: &[u8],
     transport: u16,
@@ -483,15 +520,15 @@ pub(super) fn outer_field(
     tunnel_field(headers, found, inner_pseudo.checksum(), pseudo)
 }
 
-/// Did the device verify the innermost transport checksum? Each outer checksum that is there takes
-/// one of the `level + 1` it vouches for.
+/// Returns whether the device verified the innermost transport checksum. Each outer checksum in the
+/// packet uses up one of the `level + 1` checksums that the device verified.
 #[inline(always)]
 fn trusted(header: &[u8], layout: &Layout, level: u8) -> bool {
     layout.outer.is_none()
         || u32::from(level) >= outer_checksums(header, layout.outer, layout.nested).count_ones()
 }
 
-/// Verifies an IPv4 header's checksum, from the sum of its constant fields if that is known.
+/// Verifies an IPv4 header's checksum, from the sum of its constant fields if it is known.
 #[inline(always)]
 fn ipv4_checksum(
     header: &[u8],
@@ -521,7 +558,7 @@ fn ipv4_fields(header: &[u8], network: u16) -> Option<&[u8; ipv4::HEADER_LENGTH]
     header.get(usize::from(network)..)?.first_chunk()
 }
 
-/// The sum of the frame's bytes from `start` to `end`, over all buffers.
+/// Returns the sum of the frame's bytes from `start` to `end`, over all buffers.
 #[inline(always)]
 pub(super) fn frame_sum<B>(
     packet: &RxPacket<B>,
@@ -536,7 +573,7 @@ pub(super) fn frame_sum<B>(
     }
 }
 
-/// The parts of a packet's buffers that lie in `start..end` of the frame.
+/// Returns the parts of a packet's buffers that lie in `start..end` of the frame.
 pub(super) fn ranges<'a, B>(
     packet: &'a RxPacket<B>,
     start: usize,
@@ -553,8 +590,8 @@ pub(super) fn ranges<'a, B>(
     })
 }
 
-/// May the bytes after the IP packet's end be cut off without a trace in any checksum: do they sum
-/// to 0 or to -0?
+/// Returns whether the bytes after the end of the IP packet sum to zero (0 or 0xFFFF), so that they
+/// can be removed without changing any checksum.
 pub(super) fn padding_is_neutral<B>(
     packet: &RxPacket<B>,
     end: usize,

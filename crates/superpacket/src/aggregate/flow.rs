@@ -1,8 +1,8 @@
-//! A held flow: its first packet as it came, and from the second on what must be equal, what comes
-//! next, and the payload so far.
+//! A held flow: its first packet unchanged and, from the second packet on, the headers to compare,
+//! the expected numbers and the payload so far.
 //!
-//! Most flows of a busy table leave with the one packet they began with. So a packet that begins a
-//! flow is kept as it is, and [opened](Held::open) for others to join when another comes.
+//! In a busy table most flows leave with only one packet. So the first packet is kept unchanged,
+//! and the flow is [opened](Held::open) only when a second packet comes.
 
 mod buffers;
 mod join;
@@ -33,70 +33,71 @@ use crate::wire::{
 };
 use superpacket_simd::Simd;
 
-/// Length of source and destination port, with which a transport header begins.
+/// Length of the source and destination ports, with which each transport header begins.
 const PORTS: usize = 4;
 
-/// One descriptor of the flow table.
+/// A descriptor of the flow table, which holds one flow.
 #[derive(Debug)]
 #[repr(C, align(64))] // what a flow of one packet needs, then what the next packet of a run needs first
 pub(super) struct Held<B> {
     /// The flow's hash.
     pub(super) flow: u64,
-    /// Since when it is held, in nanoseconds.
+    /// Time since which the flow is held, in nanoseconds.
     pub(super) since: u64,
-    /// How many flows were held before it.
+    /// Number of flows that were held before this one.
     pub(super) number: u64,
-    /// Its place in the bucket.
+    /// Index in the bucket.
     pub(super) place: u8,
-    /// How many tunnels it goes through: it hangs in the lists of their address pairs too.
+    /// Number of tunnels around the flow. The flow is also in the list of each tunnel's address
+    /// pair.
     pub(super) tunnels: u8,
     layer: Layer,
-    /// Which [usual] layout it is: what is done with such is compiled for each.
+    /// Number of its [usual] layout. Code is compiled separately for each of these.
     usual: u8,
     vlan: Option<VlanTag>,
     pub(super) layout: Layout,
-    /// Frame bytes held, headers included.
+    /// Bytes of the held frames, headers included.
     pub(super) bytes: u64,
-    /// Of its [ports and addresses](addresses_and_ports): by it most packets of other flows are
-    /// known for such.
+    /// The [hash of ports and addresses](addresses_and_ports). It quickly tells most packets of
+    /// other flows.
     pub(super) addresses_and_ports: u64,
-    /// The packet that it began with, until it is [opened](Self::open).
+    /// The flow's first packet, until the flow is [opened](Self::open).
     pub(super) first: Option<First<B>>,
-    /// The first packet's payload sum, if it is known.
+    /// Sum of the first packet's payload, if known.
     sum: Option<u16>,
-    /// What is known of the first packet's checksum.
+    /// State of the first packet's checksum.
     first_checksum: FirstChecksum,
-    /// The [shape] of the layout that the mask is for.
-    masked: u64,
+    /// The [shape] of the layout that the mask was built for.
+    mask_shape: u64,
 
-    // What follows is that of an open flow.
-    /// The next packet may join [in a run](Self::join_run).
+    // The fields below are valid only in an open flow.
+    /// Whether the next packet may join [in a run](Self::join_run).
     in_sequence: bool,
     field: ChecksumField,
     /// PSH and FIN of all packets, and a CWR that only the first segment carries.
     flags: u8,
-    /// All payload sums are known.
+    /// Whether all payload sums are known.
     sums: bool,
-    /// Which tunnels have a checksum of their own, as in [`outer_checksums`].
+    /// A bit for each tunnel that has a checksum, as in [`outer_checksums`].
     outer_checksums: u8,
-    /// How identifications run is known: by the segments of a super-packet, if not by a second
-    /// packet.
+    /// Whether it is known how the IPv4 identifications change: from the segments of a super-packet
+    /// or from a second packet.
     ids_known: bool,
     queue: u16,
     id_run: IdRun,
     outer_id_run: IdRun,
     nested_id_run: IdRun,
-    /// Payload bytes so far.
+    /// Bytes of payload so far.
     payload: u32,
-    /// The first segment's payload, which no other may exceed in GRO mode.
+    /// Payload of the first segment in bytes; in GRO mode no other segment may be longer.
     segment_size: u32,
-    /// The most payload and packets that may be merged. Of a super-packet's segments one counts as
-    /// the packet, and the others are taken off the limit.
+    /// Maximum payload and number of packets that may merge. A super-packet counts as one packet,
+    /// and its other segments are subtracted from the limit.
     payload_limit: u32,
     packet_limit: u32,
     pub(super) packets: u32,
     largest_payload: u32,
-    /// The next sequence number expected; 0 in UDP.
+    /// The next expected sequence number; 0 for UDP.
     next_sequence: u64,
     sequence_mask: u64,
     time: u64,
@@ -105,43 +106,45 @@ pub(super) struct Held<B> {
     absorbed_acks: u32,
     checksum: RxChecksum,
     hash: Option<FlowHash>,
-    /// How the first packet is to be cut, if it came as a super-packet.
+    /// How the first packet is to be segmented, if it came as a super-packet.
     gso: Option<Gso>,
     pub(super) linear: Vec<u8>,
     uneven: Uneven,
 
-    // What its packets must be equal to, and where: a mask is kept for the next flow, and rebuilt
-    // if that is laid out otherwise.
+    // The expected header bytes and the mask of the bytes that must be equal. The mask is kept for
+    // the next flow and rebuilt if that flow's layout differs.
     header: HeaderBytes,
     mask: HeaderBytes,
 }
 
-/// What is known of the checksum of the packet that a flow began with.
+/// State of the checksum of a flow's first packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FirstChecksum {
-    /// It is right, or the packet leaves as it came.
+    /// The checksum is right, or the packet will leave unchanged.
     Right,
-    /// Nobody has verified it.
+    /// The checksum was not verified yet.
     Unknown,
-    /// It is wrong: nothing may join.
+    /// The checksum is wrong, so no packet may join.
     Wrong,
 }
 
-/// The packet that a flow began with, as it came.
+/// The first packet of a flow, unchanged.
 ///
-/// What tells `Some` from `None` lies behind the packet: hidden in one of its fields, it would have
-/// the packet moved in words that straddle others, and who reads those waits for them.
+/// The discriminant of `Option<First>` lies after the packet, in `there`. If it were in one of the
+/// packet's fields, the packet would be copied in words that straddle fields, and later reads would
+/// stall.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct First<B> {
     pub(super) packet: RxPacket<B>,
-    there: There,
+    there: Present,
 }
 
-/// It has only one value, and so more of others than any field of a packet.
+/// A type with one value: its unused values, more than any field of a packet has, hold the
+/// discriminant of `Option<First>`.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
-enum There {
+enum Present {
     Yes = 1,
 }
 
@@ -162,7 +165,7 @@ impl<B> Held<B> {
             first: None,
             sum: None,
             first_checksum: FirstChecksum::Right,
-            masked: 0,
+            mask_shape: 0,
             in_sequence: false,
             field: ChecksumField::Full,
             flags: 0,
@@ -195,7 +198,7 @@ impl<B> Held<B> {
         }
     }
 
-    /// Hints that the flow will leave soon, and that its place will be taken.
+    /// Prefetches the flow, which will leave soon and make room for another.
     #[inline(always)]
     pub(super) fn prefetch(&self) {
         superpacket_simd::prefetch_read(&self.flow);
@@ -203,7 +206,8 @@ impl<B> Held<B> {
         superpacket_simd::prefetch_read(&self.in_sequence);
     }
 
-    /// Are these headers those of the held packets, but for what may differ?
+    /// Returns whether these headers equal those of the held packets, except for the fields that
+    /// may differ.
     #[inline(always)]
     pub(super) fn matches<C>(&self, header: &[u8], packet: &RxPacket<C>) -> bool {
         mask::equal(header, &self.header, &self.mask, usize::from(self.layout.payload))
@@ -211,8 +215,8 @@ impl<B> Held<B> {
             && self.layer == packet.layer
     }
 
-    /// May this packet be the next [in sequence](Self::join_run)? Whether its headers are like
-    /// those held is asked for there.
+    /// Returns whether this packet may be the next [in sequence](Self::join_run). The run compares
+    /// the headers.
     #[inline(always)]
     pub(super) fn expects<C>(&self, packet: &RxPacket<C>, memory: &impl Memory<C>) -> bool {
         addresses_and_ports(memory.bytes(&packet.first), self.layout.transport)
@@ -221,14 +225,15 @@ impl<B> Held<B> {
                 || self.first.is_some() && self.first_checksum != FirstChecksum::Wrong)
     }
 
-    /// Must the first packet's checksum be verified before another joins?
+    /// Returns whether the first packet's checksum must be verified before another packet joins.
     #[inline(always)]
     pub(super) fn is_unverified(&self) -> bool {
         self.first.is_some() && self.first_checksum == FirstChecksum::Unknown
     }
 
-    /// Is this packet of the flow of the first one, whose checksum is not verified, and laid out
-    /// [as usual](usual), so that the long way would verify that of the first?
+    /// Returns whether this packet belongs to the flow of the first one and has its [usual](usual)
+    /// layout, so that receiving it would verify the first packet's checksum, which is not verified
+    /// yet.
     #[inline(always)]
     pub(super) fn would_verify(&self, next: &RxPacket<B>, memory: &impl Memory<B>) -> bool {
         match self.usual {
@@ -265,7 +270,7 @@ impl<B> Held<B> {
             && alike(addresses, usize::from(layout.transport) + PORTS)
     }
 
-    /// Why they are not.
+    /// Returns the reason why the headers do not [match](Self::matches).
     #[cold]
     pub(super) fn mismatch<C>(&self, header: &[u8], packet: &RxPacket<C>) -> Reason {
         if self.vlan != packet.vlan {
@@ -276,10 +281,10 @@ impl<B> Held<B> {
 }
 
 impl<B> Held<B> {
-    /// Starts to hold a flow with this packet of `length` bytes, whose headers these are; the
-    /// packet itself follows by [`begin`](Self::begin).
+    /// Begins to hold a flow with this packet of `length` bytes, whose headers are `header`. The
+    /// packet itself is stored by [`begin`](Self::begin).
     ///
-    /// `USUAL` says which [usual] layout it is.
+    /// `USUAL` is the number of its [usual] layout.
     #[inline(always)]
     pub(super) fn start<const USUAL: u8>(
         &mut self,
@@ -291,7 +296,8 @@ impl<B> Held<B> {
         self.usual = USUAL;
         self.addresses_and_ports = addresses_and_ports(header, layout.transport);
         if USUAL == usual::NONE && packet.rest.is_some() {
-            // They may not lie together again.
+            // The headers are copied: they are spread over several buffers and were only gathered
+            // for this call.
             self.keep(header, usize::from(layout.payload));
         }
         self.layout = *layout;
@@ -300,12 +306,13 @@ impl<B> Held<B> {
         self.bytes = length as u64;
     }
 
-    /// Holds the packet that the flow was [started](Self::start) with.
+    /// Stores the first packet of a flow that was [started](Self::start).
     #[inline(always)]
     pub(super) fn begin(&mut self, packet: RxPacket<B>, facts: &Facts) {
-        // First, and so copied at once: behind another write it would take a copy on the stack.
-        let before = self.first.replace(First { packet, there: There::Yes });
-        // Nothing was kept there: there is nothing to drop, and so no need to look.
+        // The first write, so that the packet is copied directly: after another write it would be
+        // copied via the stack.
+        let before = self.first.replace(First { packet, there: Present::Yes });
+        // The slot was empty, so no packet needs to be dropped.
         debug_assert!(before.is_none(), "a vacant slot holds no packet");
         core::mem::forget(before);
         self.sum = facts.sum;
@@ -313,11 +320,10 @@ impl<B> Held<B> {
             if facts.unverified { FirstChecksum::Unknown } else { FirstChecksum::Right };
     }
 
-    /// Makes a flow that others can join of the packet that it began with, if that has not been
-    /// done. Returns the chain of its buffers, emptied.
+    /// Opens the flow, unless it is open: prepares it for other packets to join. Returns the empty
+    /// chain of the first packet's buffers.
     ///
-    /// # Errors
-    /// [`BadChecksum`]; nothing has changed then.
+    /// # Errors [`BadChecksum`]; the flow is unchanged then.
     #[inline(always)]
     pub(super) fn open<P: Poll<B>>(
         &mut self,
@@ -342,7 +348,7 @@ impl<B> Held<B> {
         }
     }
 
-    /// Lets nothing join a flow of TCP segments that are smaller than `least`, in bytes.
+    /// Prevents packets from joining a flow of TCP segments smaller than `least` bytes.
     #[inline(always)]
     pub(super) fn end_below(&mut self, least: u16) {
         if self.segment_size < u32::from(least) && self.layout.protocol == Protocol::Tcp {
@@ -367,11 +373,11 @@ impl<B> Held<B> {
             self.keep(poll.bytes(&packet.first), usize::from(layout.payload));
         }
         let header = &self.header[..];
-        // Flows of one kind follow each other: their masks are equal more often than not.
+        // Flows with the same layout often follow each other, so the mask can often be reused.
         let shape = shape(layout);
-        if shape == 0 || shape != self.masked {
+        if shape == 0 || shape != self.mask_shape {
             self.mask = layout.lend::<USUAL, _>(|layout| mask::build(layout, header, policy.mode));
-            self.masked = shape;
+            self.mask_shape = shape;
         }
         let (constants, headers) = Constants::new(header, layout, policy.mode);
         self.constants = constants;
@@ -380,7 +386,7 @@ impl<B> Held<B> {
             let sum =
                 frame_sum(&packet, usize::from(layout.payload), layout.end as usize, simd, poll);
             if !headers.add32(layout.end - u32::from(layout.transport)).add(sum).is_valid() {
-                self.first = Some(First { packet, there: There::Yes });
+                self.first = Some(First { packet, there: Present::Yes });
                 self.first_checksum = FirstChecksum::Wrong;
                 return Err(BadChecksum);
             }
@@ -389,7 +395,8 @@ impl<B> Held<B> {
         }
         let mut facts = Facts::of(header, layout, packet.checksum, self.sum);
         if facts.payload == 0 {
-            // Nothing sums to nothing, whatever follows from a checksum that a device calls right.
+            // The sum of an empty payload is 0, whatever a checksum that the device calls right
+            // implies.
             facts.sum = Some(0);
         } else if facts.implied {
             facts.sum = Some(headers.add32(facts.end - u32::from(layout.transport)).checksum());
@@ -411,7 +418,7 @@ impl<B> Held<B> {
             }
         };
         self.segment_size = facts.payload;
-        // None are left but those of a packet whose sink panicked.
+        // Pieces are left only if a sink panicked.
         self.pieces.clear();
         self.payload = 0;
         self.largest_payload = 0;
@@ -439,13 +446,13 @@ impl<B> Held<B> {
         Ok(self.attach(packet, &facts, usize::from(layout.payload), policy.storage, poll))
     }
 
-    /// Expects no packet any more: the flow has left.
+    /// Stops the flow from expecting packets, after it has left.
     #[inline(always)]
     pub(super) fn close(&mut self) {
         self.in_sequence = false;
     }
 
-    /// The headers of what is held; more bytes may follow.
+    /// Returns the headers of the held packets; more bytes may follow.
     pub(super) fn header<'a>(&'a self, memory: &'a impl Memory<B>) -> &'a [u8] {
         match &self.first {
             Some(First { packet: RxPacket { first, rest: None, .. }, .. }) => memory.bytes(first),
@@ -453,7 +460,7 @@ impl<B> Held<B> {
         }
     }
 
-    /// Keeps the first `length` bytes as those that the next packets are compared with.
+    /// Stores the first `length` bytes to compare later packets with.
     #[inline(always)]
     fn keep(&mut self, header: &[u8], length: usize) {
         let kept = self.keep_in::<USUAL_HEADER>(header, length)
@@ -465,8 +472,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Keeps `MOST` bytes, if as many as that are there and no more are asked for: a copy of
-    /// constant length takes a few moves, and what it takes too much is never looked at.
+    /// Stores `MOST` bytes, if the packet has as many and `length` is not more. A copy of constant
+    /// length needs few instructions, and the extra bytes are never read.
     #[inline(always)]
     fn keep_in<const MOST: usize>(&mut self, header: &[u8], length: usize) -> bool {
         match (header.first_chunk::<MOST>(), self.header.first_chunk_mut::<MOST>()) {
@@ -478,7 +485,7 @@ impl<B> Held<B> {
         }
     }
 
-    /// Counts a packet in, which fits.
+    /// Updates the expected numbers and the totals for a packet that joins.
     #[inline(always)]
     fn advance(&mut self, packet: &RxPacket<B>, facts: &Facts, protocol: Protocol) {
         let step = match protocol {
@@ -495,7 +502,7 @@ impl<B> Held<B> {
         self.time = packet.time;
     }
 
-    /// What ends the flow right after a packet joined, if anything does.
+    /// Returns the reason why the flow is complete after a packet joined; `None` if it is not.
     #[inline(always)]
     pub(super) fn complete<const LRO: bool>(&self, last_payload: u32) -> Option<Reason> {
         if !LRO {
@@ -510,11 +517,11 @@ impl<B> Held<B> {
     }
 }
 
-/// The first packet's checksum is wrong: it must leave alone.
+/// The first packet's checksum is wrong, so it must leave alone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BadChecksum;
 
-/// The ports, and the 8 bytes before them, which in IPv4 are the addresses, made one.
+/// Returns the ports and the 8 bytes before them (in IPv4 the addresses), combined in one number.
 #[inline(always)]
 pub(super) fn addresses_and_ports(header: &[u8], transport: u16) -> u64 {
     match header
@@ -529,8 +536,8 @@ pub(super) fn addresses_and_ports(header: &[u8], transport: u16) -> u64 {
     }
 }
 
-/// How an IPv4 identification runs: from the first packet's in steps of 1, until a second packet
-/// shows that it is fixed.
+/// The sequence of IPv4 identifications: from the first packet's in steps of 1, unless the second
+/// packet shows that it is fixed.
 #[derive(Clone, Copy, Debug)]
 struct IdRun {
     first: u16,
@@ -542,15 +549,15 @@ impl IdRun {
         IdRun { first, step: 1 }
     }
 
-    /// The identification of the packet after `count` packets.
+    /// Returns the identification of the packet that follows `count` packets.
     #[inline(always)]
     fn expected(self, count: u32) -> u16 {
         self.first.wrapping_add(self.step.wrapping_mul(count as u16))
     }
 
-    /// The run with one more packet after `count`; `None` if its identification does not go on with
-    /// it. `only_one`: there is one packet before, which does not tell how the run goes on. `form`
-    /// is what the packet says of that.
+    /// Returns the sequence with one more packet after `count`; `None` if its identification does
+    /// not fit. `only_one`: a single packet precedes, which does not show the step. `form` is the
+    /// step that the packet itself states.
     #[inline(always)]
     fn next(self, count: u32, only_one: bool, id: u16, form: Option<IpId>) -> Option<IdRun> {
         let run = match (
@@ -564,7 +571,7 @@ impl IdRun {
         form.is_none_or(|form| form == run.form()).then_some(run)
     }
 
-    /// Leaves out as many identifications.
+    /// Skips `count` identifications.
     fn skip(&mut self, count: u32) {
         self.first = self.expected(count);
     }
@@ -574,12 +581,12 @@ impl IdRun {
     }
 }
 
-/// The longest merged packet of a flow: more than 65,535 bytes only where a header can leave its
-/// length out.
+/// Returns the maximum length of a merged packet of a flow, in bytes. It exceeds 65,535 bytes only
+/// if the header can omit the length.
 #[inline]
 fn byte_limit(layout: &Layout, policy: &Policy) -> u32 {
-    // A hop-by-hop header under a payload length of 0 says that the packet is a jumbogram (RFC
-    // 2675, section 3): extension headers keep to 16 bits.
+    // With a hop-by-hop header, a payload length of 0 means a jumbogram (RFC 2675, section 3). So
+    // packets with extension headers keep 16-bit lengths.
     let extended = layout.version == IpVersion::V6
         && usize::from(layout.transport - layout.network) != ipv6::HEADER_LENGTH;
     let big = layout.protocol == Protocol::Tcp
@@ -596,7 +603,7 @@ fn byte_limit(layout: &Layout, policy: &Policy) -> u32 {
     if big { policy.max_bytes.saturating_sub(option) } else { policy.max_bytes.min(most) }
 }
 
-/// The most packets of a flow.
+/// Returns the maximum number of packets in a flow.
 #[inline]
 pub(super) fn packet_limit(layout: &Layout, policy: &Policy) -> u32 {
     if layout.protocol == Protocol::Udp {
@@ -606,7 +613,7 @@ pub(super) fn packet_limit(layout: &Layout, policy: &Policy) -> u32 {
     }
 }
 
-/// Of a descriptor that was never in use.
+/// The layout of a descriptor that was never used.
 const NO_LAYOUT: Layout = Layout {
     outer: None,
     nested: None,
@@ -622,8 +629,8 @@ const NO_LAYOUT: Layout = Layout {
     refusal: None,
 };
 
-/// What a mask built for a layout depends on, as a number that is not 0; 0 if it depends on header
-/// bytes too, as DCCP's and tunnels' do.
+/// Returns a nonzero number for the parts of a layout that its mask depends on; 0 if the mask also
+/// depends on header bytes, as for DCCP and tunnels.
 #[inline(always)]
 fn shape(layout: &Layout) -> u64 {
     const { assert!(MAX_HEADER <= 1 << 9) };

@@ -1,4 +1,4 @@
-//! Packets that leave as slices, for one gathering write each.
+//! Packets that leave as slices, one gathering write each.
 
 use alloc::vec::Vec;
 use std::io::IoSlice;
@@ -9,24 +9,26 @@ use crate::packet::Gathered;
 use crate::super_packet::{Outcome, SuperPacket};
 use crate::virtio::{Format, Framing};
 
-/// The most slices of one write: Linux takes no more in a `writev` (`UIO_MAXIOV`).
+/// Maximum number of slices in one write: the limit of Linux's `writev` (`UIO_MAXIOV`).
 pub const MAX_SLICES: usize = 1024;
 
-/// Slices that are none of a packet's payload: the device's header, and the packet's own.
+/// Slices besides the payload: the device's header and the packet's own.
 const HEADERS: usize = 2;
 
 impl BatchAggregator {
-    /// Aggregates these packets, in order, and gives each that leaves to `sink` as slices for one
-    /// `writev`: the header of an aggregator made by [`framed`](Self::framed), then the packet. At
-    /// most [`MAX_SLICES`], or as many as the policy's [fragments](crate::Policy::max_fragments)
-    /// and two headers, if that is less; only a packet that came in more buffers than this leaves
-    /// as it came, in as many slices. Returns what the sink returns.
+    /// Aggregates these packets, in order, and gives each result to `sink` as slices for one
+    /// `writev`: the header of an aggregator made by [`framed`](Self::framed), then the packet.
+    /// Returns what the sink returns.
+    ///
+    /// A packet has at most [`MAX_SLICES`] slices, and at most two more than the policy's
+    /// [fragments](crate::Policy::max_fragments). Only a packet that came in more buffers than this
+    /// leaves unchanged in as many slices.
     ///
     /// If the sink fails, the call stops and returns its error. No packet is lost:
-    /// [`resume_gathered`](Self::resume_gathered) goes on with the packet that was refused.
+    /// [`resume_gathered`](Self::resume_gathered) continues with the packet that was refused.
     ///
-    /// What no header could describe (a tunnel, where the format has no place for it) does not
-    /// merge.
+    /// Packets that no header can describe, such as a tunnel in a format without fields for it, do
+    /// not merge.
     ///
     /// # Panics
     /// With more than `u32::MAX` packets.
@@ -44,8 +46,8 @@ impl BatchAggregator {
         outcome
     }
 
-    /// Goes on with a call of [`poll_gathered`](Self::poll_gathered) that failed. `packets` must be
-    /// those of that call.
+    /// Continues a call of [`poll_gathered`](Self::poll_gathered) that failed. `packets` must be
+    /// the packets of that call.
     pub fn resume_gathered<P: BorrowPacket, O: Outcome>(
         &mut self,
         packets: &[P],
@@ -61,7 +63,7 @@ impl BatchAggregator {
 /// Makes slices of packets.
 struct Gather {
     framing: Option<Framing>,
-    /// Empty, but for its memory.
+    /// Empty; keeps the memory.
     slices: Vec<IoSlice<'static>>,
 }
 
@@ -83,7 +85,7 @@ impl Gather {
         let mut slices = reused(core::mem::take(&mut self.slices));
         slices.extend(described.as_deref().map(IoSlice::new));
         let front = match (&self.framing, described.as_deref()) {
-            // One that merged here has the right outer checksum.
+            // A packet that merged here has the right outer checksum.
             (Some(framing), Some(described)) if !packet.is_merged() => {
                 front_of(framing, described, packet)
             }
@@ -107,15 +109,15 @@ impl Gather {
     }
 }
 
-/// Returns the first bytes of a packet that came as a super-packet in a tunnel, up to its outer
-/// checksum, if its header demands another one there.
+/// Returns the first bytes of a packet that came as a super-packet in a tunnel, up to and including
+/// its outer checksum, if its header requires another value there.
 #[inline]
 fn front_of<P: BorrowPacket>(
     framing: &Framing,
     described: &[u8],
     packet: &SuperPacket<'_, BufferIndex, Borrowed<'_, P>>,
 ) -> Option<Gathered> {
-    // Most packets name no tunnel: their headers are not gathered.
+    // Most packets have no tunnel, so their headers are not gathered.
     if framing.format != Format::Tunnel || packet.metadata.gso.is_none() {
         return None;
     }
@@ -124,8 +126,8 @@ fn front_of<P: BorrowPacket>(
     Some(first.ending_with(place, value))
 }
 
-/// The memory of a vector, for slices of other bytes: collected in place, so that nothing is
-/// allocated.
+/// Reuses the memory of a vector for slices with another lifetime. Collecting in place allocates
+/// nothing.
 fn reused<'a>(mut slices: Vec<IoSlice<'_>>) -> Vec<IoSlice<'a>> {
     slices.clear();
     slices.into_iter().map(|_| IoSlice::new(&[])).collect()

@@ -1,13 +1,13 @@
-//! Who a packet belongs to: keyed hashes of its flow and of its address pair.
+//! Keyed hashes that identify the flow and the address pair of a packet.
 //!
-//! Two packets are of one flow if these agree: MAC addresses, VLAN IDs, PPPoE session, MPLS labels,
-//! tunnel kind, end points and identifier, inner addresses, protocol and ports. What else differs
-//! (priorities, TTLs, flow labels, the outer source port) ends a merge but does not make another
-//! flow, so that order is kept across the change.
+//! Two packets are of the same flow if these agree: MAC addresses, VLAN IDs, PPPoE session, MPLS
+//! labels, tunnel kind, end points and identifier, inner addresses, protocol and ports. Other
+//! fields (priorities, TTLs, flow labels, the outer source port) end a merge when they change but
+//! do not make another flow, so that order is kept.
 //!
-//! The hash alone tells flows apart in the table. Whether packets merge is decided by comparing
-//! headers; a collision of two 64-bit hashes costs a merge, never a byte. The key is secret, so
-//! collisions cannot be made (a multiply and a fold, as in wyhash).
+//! The table compares only hashes. Whether packets merge is decided by comparing headers, so a
+//! collision of two 64-bit hashes costs a merge, but never a byte. The key is secret, so collisions
+//! cannot be forced (a multiply and a fold, as in wyhash).
 
 use crate::packet::{Layer, VlanTag};
 use crate::wire::link::{LinkWalk, Next, Tag};
@@ -29,7 +29,7 @@ impl core::fmt::Debug for HashKey {
 }
 
 impl HashKey {
-    /// A key from 128 bits, which should be random where traffic may be hostile.
+    /// Makes a key from 128 bits. They should be random if traffic may be hostile.
     pub const fn new(bits: u128) -> Self {
         HashKey {
             first: bits as u64 ^ 0x9e37_79b9_7f4a_7c15,
@@ -37,10 +37,9 @@ impl HashKey {
         }
     }
 
-    /// Makes a key of the operating system's random numbers.
+    /// Makes a key from the operating system's random numbers.
     ///
-    /// # Panics
-    /// If the operating system has none.
+    /// # Panics If the operating system provides none.
     #[cfg(feature = "os-random")]
     pub fn random() -> Self {
         let mut bits = [0; 16];
@@ -54,7 +53,7 @@ impl HashKey {
         (product as u64) ^ ((product >> 64) as u64)
     }
 
-    /// The hash of the addresses of the IP header at `network`.
+    /// Returns the hash of the addresses of the IP header at `network`.
     #[inline(always)]
     pub(crate) fn pair(self, header: &[u8], network: usize, version: IpVersion) -> u64 {
         match version {
@@ -67,7 +66,7 @@ impl HashKey {
         }
     }
 
-    /// The hash of a packet's flow.
+    /// Returns the hash of a packet's flow.
     #[inline(always)]
     pub(crate) fn flow(
         self,
@@ -77,7 +76,7 @@ impl HashKey {
         vlan: Option<VlanTag>,
     ) -> Identity {
         let pair = self.pair(header, usize::from(layout.network), layout.version);
-        // Source and destination port lie at the same place in TCP, UDP and DCCP.
+        // Source and destination ports have the same offset in TCP, UDP and DCCP.
         let ports = u64::from(be32(header, usize::from(layout.transport)));
         let mut flow = self.mix(pair, ports << 8 | u64::from(layout.protocol.number()));
         let mut outer = None;
@@ -109,8 +108,8 @@ impl HashKey {
         Identity { flow, pair, outer }
     }
 
-    /// The identities in the link header's tags: VLAN IDs, PPPoE session, MPLS labels; their
-    /// priorities, drop bits and TTLs left out.
+    /// Returns the hash of the identities in the link header's tags: VLAN IDs, PPPoE session and
+    /// MPLS labels, without priorities, drop bits and TTLs.
     #[cold]
     fn tags(self, header: &[u8], layout: &Layout) -> u64 {
         let end = usize::from(layout.outermost());
@@ -133,14 +132,14 @@ impl HashKey {
     }
 }
 
-/// The hashes by which a packet is found again.
+/// The hashes by which a held packet is found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
-    /// Of the flow.
+    /// Hash of the flow.
     pub(crate) flow: u64,
-    /// Of the (inner) address pair.
+    /// Hash of the innermost address pair.
     pub(crate) pair: u64,
-    /// Of the address pairs outside, in a tunnel.
+    /// Hashes of the tunnels' address pairs, if there are tunnels.
     pub(super) outer: Option<OuterPairs>,
 }
 
@@ -148,11 +147,12 @@ pub(crate) struct Identity {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OuterPairs {
     pub(super) outermost: u64,
-    /// Of the pair between, in a tunnel in a tunnel.
+    /// Hash of the second tunnel's address pair, if one tunnel is in another.
     pub(super) nested: Option<u64>,
 }
 
-/// What tells the tunnels between two end points apart; `network` is the innermost IP header.
+/// Returns the identifier that separates tunnels between the same end points. `network` is the
+/// innermost IP header.
 #[inline(always)]
 fn tunnel_identifier(header: &[u8], network: u16, outer: Outer) -> u64 {
     let transport = usize::from(outer.transport);
@@ -161,8 +161,8 @@ fn tunnel_identifier(header: &[u8], network: u16, outer: Outer) -> u64 {
             u64::from(be32(header, transport + udp::HEADER_LENGTH + 4)) << 16
                 | u64::from(be16(header, transport + udp::DESTINATION_PORT))
         }
-        // The protocol, and the key if there is one; not the flags, so that a packet with a
-        // checksum is of the same flow as one without.
+        // The protocol and the key, if there is one. Flags are left out, so that packets with and
+        // without a checksum are of the same flow.
         Tunnel::Gre => {
             let flags = be16(header, transport);
             let key =

@@ -15,7 +15,7 @@ use superpacket_simd::Simd;
 /// A call that joins packets in their own buffers.
 struct InPlacePoll<'a, B> {
     buffers: &'a mut [B],
-    /// Where packets start in their buffers.
+    /// Offset of the packets in their buffers, in bytes.
     offset: usize,
     framing: Option<Framing>,
     /// Indices of the buffers to be written.
@@ -99,7 +99,7 @@ impl<B: PacketBuffer> Poll<BufferIndex> for InPlacePoll<'_, B> {
             && let Some(start) = self.offset.checked_sub(framing.header_length())
             && let Some(place) = before.get_mut(start..)
         {
-            // A header of zeros says nothing of a packet that came with claims which none can make.
+            // If no header can describe the packet, a header of zeros is written.
             let _ = framing.write(&packet.metadata, first, packet.length(), place);
         }
         self.written.push(index);
@@ -108,8 +108,8 @@ impl<B: PacketBuffer> Poll<BufferIndex> for InPlacePoll<'_, B> {
 }
 
 impl<B: PacketBuffer> InPlacePoll<'_, B> {
-    /// The buffer that is joined to, cut to what is kept of it, the payload of another, and all
-    /// that came behind the first of these.
+    /// Returns the first buffer, truncated to its first `kept` bytes; the payload of another
+    /// buffer; and the buffers behind the first.
     #[inline(always)]
     fn apart(
         &mut self,
@@ -118,7 +118,7 @@ impl<B: PacketBuffer> InPlacePoll<'_, B> {
         buffer: &BufferIndex,
         payload: Range<usize>,
     ) -> Option<(&mut B, &[u8], Behind<'_, B>)> {
-        // The packet that a flow began with came before all that join it.
+        // The first packet of a flow has a lower index than the packets that join it.
         let (up_to_first, buffers) = self.buffers.split_at_mut_checked(first.packet() + 1)?;
         let others = Behind { first: *first, buffers };
         let first = up_to_first.last_mut()?;
@@ -129,7 +129,7 @@ impl<B: PacketBuffer> InPlacePoll<'_, B> {
     }
 }
 
-/// The buffers behind one of them.
+/// The buffers behind the first packet's buffer.
 struct Behind<'a, B> {
     first: BufferIndex,
     buffers: &'a [B],
@@ -143,7 +143,7 @@ impl<'a, B: PacketBuffer> Behind<'a, B> {
     }
 }
 
-/// There is no room for the header before the packets.
+/// The buffers have no room for the header before the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "packets start at byte {offset} of their buffers, but {needed} bytes are needed before them"
@@ -151,26 +151,26 @@ impl<'a, B: PacketBuffer> Behind<'a, B> {
 pub struct NoHeadroom {
     /// Length of the header in bytes.
     pub needed: usize,
-    /// Where packets start, in bytes.
+    /// Offset of the packets in their buffers, in bytes.
     pub offset: usize,
 }
 
 impl BatchAggregator {
-    /// Joins packets in their own buffers: payloads are copied behind the first packet of each
-    /// super-packet, whose headers are rewritten. Returns the indices of the buffers that are to be
-    /// written, in order; the others have been joined to these. Packets of a flow keep their order;
-    /// those of different flows need not.
+    /// Joins packets in their own buffers: copies payloads behind the first packet of each
+    /// super-packet and rewrites its headers. Returns the indices of the buffers to write, in
+    /// order; the other packets are joined to these. Packets of a flow keep their order, but
+    /// different flows may change places.
     ///
-    /// Each packet starts `offset` bytes into its buffer and ends with it. An aggregator made by
-    /// [`framed`](Self::framed) writes its header right before `offset`. A buffer takes what it has
-    /// [room](PacketBuffer::spare) for: a packet that does not fit begins a super-packet of its
-    /// own, and what was joined before stays joined. Nothing is moved or allocated.
+    /// Each packet starts `offset` bytes into its buffer and extends to the buffer's end. An
+    /// aggregator made by [`framed`](Self::framed) writes its header directly before `offset`. A
+    /// packet that does not fit into the [spare room](PacketBuffer::spare) of a buffer begins a new
+    /// super-packet. No packet is moved, and nothing is allocated.
     ///
-    /// What no header could describe (a tunnel, where the format has no place for it) does not
-    /// merge.
+    /// Packets that no header can describe, such as a tunnel in a format without fields for it, do
+    /// not merge.
     ///
-    /// # Errors
-    /// [`NoHeadroom`] if `offset` is too small for the header; nothing has been touched then.
+    /// # Errors [`NoHeadroom`] if `offset` is too small for the header; the buffers are unchanged
+    /// then.
     ///
     /// # Panics
     /// With more than `u32::MAX` buffers.

@@ -1,9 +1,9 @@
-//! What LRO asks of a packet besides what GRO does.
+//! The rules of LRO that GRO does not have.
 
 use super::{Mode, Reason};
 use crate::wire::{IpVersion, Layout, Protocol, be16, be32, byte, ipv4, tcp};
 
-/// May a pure ACK with these flags start or join a session?
+/// Returns an error unless a pure ACK with these flags may start or join a session.
 #[inline]
 pub(super) fn eligible_ack(mode: Mode, flags: u8) -> Result<(), Reason> {
     match mode {
@@ -12,8 +12,8 @@ pub(super) fn eligible_ack(mode: Mode, flags: u8) -> Result<(), Reason> {
     }
 }
 
-/// What LRO leaves alone besides what GRO does: everything but TCP in IP with no options but an
-/// aligned timestamp, and any sign of congestion.
+/// Returns why LRO does not merge a packet that GRO may merge. LRO takes only TCP in IP without
+/// options other than an aligned timestamp, and without any sign of congestion.
 #[inline]
 pub(super) fn lro_refusal(header: &[u8], layout: &Layout) -> Option<Reason> {
     let network = usize::from(layout.network);
@@ -26,7 +26,8 @@ pub(super) fn lro_refusal(header: &[u8], layout: &Layout) -> Option<Reason> {
         IpVersion::V6 => be16(header, network) & 0x0030 == 0x0030,
     };
     let flags = byte(header, transport + tcp::FLAGS);
-    // FIN ends a connection: inet_lro bypasses it with SYN, RST and URG, which `examine` refuses.
+    // FIN ends a connection. `inet_lro` passes it as it does SYN, RST and URG, which `examine`
+    // refuses.
     if flags & (tcp::SYN | tcp::RST | tcp::URG | tcp::FIN | tcp::ACK) != tcp::ACK {
         return Some(Reason::TcpFlags);
     }

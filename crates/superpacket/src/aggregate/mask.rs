@@ -1,18 +1,18 @@
-//! Which header bytes must be equal for packets to merge, and what it means if one is not.
+//! The header bytes that must be equal for packets to merge, and the reason if one differs.
 
 use super::Reason;
 use super::policy::Mode;
-use crate::wire::varying::{self, Field, NEWEST};
+use crate::wire::varying::{self, NEWEST, VaryingField};
 use crate::wire::{
     IpVersion, Layout, MAX_HEADER, Protocol, byte, dccp, gre, ipv4, ipv6, pppoe, tcp, udp,
 };
 use superpacket_simd::equal_masked;
 
-/// A mask over the headers: bits set must be equal in all packets that merge.
+/// Builds a mask over the headers: bits that are set must be equal in all packets that merge.
 ///
-/// What is left out is what [`examine`](mod@super::examine) checks by value: lengths,
-/// identifications, sequence numbers, checksums, PSH and FIN; in LRO mode also the fields that take
-/// the newest value.
+/// The mask omits the fields that [`examine`](mod@super::examine) checks by value: lengths,
+/// identifications, sequence numbers, checksums, PSH and FIN. In LRO mode it also omits the fields
+/// that take the newest value.
 pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> HeaderBytes {
     let mut mask = [0u8; MAX_HEADER];
     mask[..usize::from(layout.payload)].fill(0xff);
@@ -49,7 +49,7 @@ pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> HeaderBytes {
     }
     ip(&mut clear, layout.network, layout.version);
     let transport = usize::from(layout.transport);
-    let newest: &[Field] = match mode {
+    let newest: &[VaryingField] = match mode {
         Mode::Lro { .. } if layout.protocol == Protocol::Tcp => &NEWEST,
         _ => &[],
     };
@@ -65,8 +65,8 @@ pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> HeaderBytes {
     HeaderBytes(mask)
 }
 
-/// Bytes at the start of a frame, or a mask over them. Aligned, so that vectors of them are
-/// operands of instructions.
+/// Bytes at the start of a frame, or a mask over them. Aligned, so that vector instructions can use
+/// them as memory operands.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(16))]
 pub(super) struct HeaderBytes(pub(super) [u8; MAX_HEADER]);
@@ -87,17 +87,17 @@ impl core::ops::DerefMut for HeaderBytes {
     }
 }
 
-/// Most headers are no longer, in bytes: Ethernet without tags, IPv4, TCP with timestamps. What is
-/// done over a constant length takes a few moves.
+/// Length that few headers exceed, in bytes: Ethernet without tags, IPv4, TCP with timestamps.
+/// Copies and comparisons of constant length need few instructions.
 pub(super) const USUAL_HEADER: usize = 80;
 
-/// The same with IPv6.
+/// Length that few headers with IPv6 exceed, in bytes.
 pub(super) const LONGER_HEADER: usize = 96;
 
-/// Do the first `length` bytes of `packet` equal `expected` wherever `mask` has bits? `mask` has
-/// none from `length` on.
+/// Returns whether the first `length` bytes of `packet` equal `expected` in the bits set in `mask`,
+/// which has none from `length` on.
 ///
-/// `length >= 16`: no header chain is shorter.
+/// `length` must be at least 16; no header chain is shorter.
 #[inline(always)]
 pub(super) fn equal(
     packet: &[u8],
@@ -116,7 +116,7 @@ pub(super) fn equal(
     else {
         return false;
     };
-    // The last block overlaps those before.
+    // The last block overlaps the one before.
     if length >= 32 {
         equal_blocks::<32>(packet, expected, mask)
     } else {
@@ -124,7 +124,8 @@ pub(super) fn equal(
     }
 }
 
-/// [`equal`], where `packet` holds all headers; payload in it that is looked at too counts nothing.
+/// Compares as [`equal`] does, if `packet` holds all headers. Payload bytes in the compared length
+/// are ignored.
 #[inline(always)]
 pub(super) fn equal_in<const LENGTH: usize>(
     packet: &[u8; LENGTH],
@@ -145,9 +146,9 @@ fn equal_blocks<const BLOCK: usize>(packet: &[u8], expected: &[u8], mask: &[u8])
         mask.as_chunks::<BLOCK>().0,
     );
     let (expecteds, masks) = (&expecteds[..packets.len()], &masks[..packets.len()]);
-    // By index: where a user's build optimises nothing between crates, `zip` is a call a step.
+    // By index: without optimisation across crates, each step of a `zip` would be a call.
     for index in 0..packets.len() {
-        // Another flow differs early: in its addresses.
+        // The headers of another flow differ early, in the addresses.
         if !equal_masked(&packets[index], &expecteds[index], &masks[index]) {
             return false;
         }
@@ -158,7 +159,8 @@ fn equal_blocks<const BLOCK: usize>(packet: &[u8], expected: &[u8], mask: &[u8])
     }
 }
 
-/// Why a packet of the same flow does not fit the held headers: by the first byte that differs.
+/// Returns the reason why a packet of the same flow does not match the held headers: the field of
+/// the first byte that differs.
 #[cold]
 pub(super) fn difference(packet: &[u8], expected: &[u8], mask: &[u8], layout: &Layout) -> Reason {
     let first = packet

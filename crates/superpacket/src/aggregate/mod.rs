@@ -1,20 +1,20 @@
 //! Aggregation: many received packets in, few large ones out.
 //!
-//! [`Aggregator`] holds packets that own their buffers, across polls if need be.
-//! [`BatchAggregator`] borrows the packets of one call, or joins them in their own buffers, and
-//! holds nothing when the call returns. Both are one piece of code, `receive.rs`, in which the life
-//! of a packet reads from top to bottom: `flow` is what is held, `examine`, `lro` and `mask` are
-//! the rules, `identity` and `table` find the flow.
+//! [`Aggregator`] holds packets that own their buffers, also across polls. [`BatchAggregator`]
+//! borrows the packets of one call, or joins them in their own buffers, and holds none when the
+//! call returns. Both use the code in `receive.rs`, which shows the life of a packet from top to
+//! bottom. `flow` is a held flow; `examine`, `lro` and `mask` are the rules; `identity` and `table`
+//! find the flow.
 //!
-//! In GRO mode a packet that was received as a super-packet ([`RxPacket::gso`]) merges further, of
-//! TCP and UDP, if the segments that it stands for would have merged: of the flow's segment size,
-//! in sequence, with identifications that go on by their number. Limits count segments. What ends
-//! with a shorter segment, PSH or FIN ends the merged packet. Linux sets PSH on every super-packet
-//! of TCP that it hands to a device: these merge with each other only where the policy
-//! [gives up](Policy::merge_past_push) that flag of the segments in the middle.
+//! In GRO mode a TCP or UDP packet that was received as a super-packet ([`RxPacket::gso`]) merges
+//! further if its segments would have merged: they have the flow's segment size, are in sequence,
+//! and their identifications continue. Limits count segments. A shorter last segment, PSH or FIN
+//! ends the merged packet. Linux sets PSH on every TCP super-packet that it hands to a device.
+//! These merge with each other only if the policy [gives up](Policy::merge_past_push) that flag on
+//! the segments in the middle.
 //!
-//! Where the policy [says so](Policy::merge_uneven), TCP packets merge that no [`Gso`] could
-//! restore: the super-packet then has [parts].
+//! If the policy [allows it](Policy::merge_uneven), TCP packets merge that no single [`Gso`] could
+//! restore. The super-packet then has [parts].
 //!
 //! [`Gso`]: crate::segment::Gso
 //! [parts]: crate::super_packet::SuperPacket::parts

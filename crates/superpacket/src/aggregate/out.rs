@@ -1,4 +1,4 @@
-//! The way out of packets that stay as they came.
+//! Delivers packets that leave unchanged.
 
 use alloc::vec::Vec;
 
@@ -9,23 +9,23 @@ use crate::packet_batch::PacketBatch;
 use crate::super_packet::{Metadata, Piece, SuperPacket};
 use crate::wire::Layout;
 
-/// How many empty chains are kept: a poll's worth.
+/// Maximum number of empty chains that are kept: enough for one poll.
 const KEPT_CHAINS: usize = 512;
 
-/// What passing a packet on needs, to be used again for the next.
+/// Memory for passing a packet on, reused for the next packet.
 #[derive(Debug)]
-pub(super) struct Out<B> {
-    /// The pieces of the packet that passes.
+pub(super) struct PassThrough<B> {
+    /// The pieces of the packet that is delivered.
     pub(super) pieces: Vec<Piece<B>>,
-    /// Empty chains to be had again.
+    /// Empty chains that can be reused.
     pub(super) chains: Vec<Chain<B>>,
 }
 
-impl<B> Out<B> {
-    /// Delivers a packet as it came, with what is known of it: its layout, if its headers could be
+impl<B> PassThrough<B> {
+    /// Delivers a packet unchanged with its metadata, and with its layout if its headers could be
     /// read.
-    // Compiled apart for each of both, so that the layout is copied straight to where the sink
-    // looks at it: a copy of what was just written waits for it.
+    // Compiled separately with and without a layout, so that the layout is copied directly to the
+    // place where the sink reads it. A second copy would stall on the writes of the first.
     #[inline(always)]
     #[expect(
         clippy::too_many_arguments,
@@ -78,8 +78,7 @@ impl<B> Out<B> {
         self.hand_over(packet, length, None, 0, reason, counters, undelivered, poll)
     }
 
-    /// Delivers a packet as it came, with its layout, if that is known, and the length of its
-    /// payload.
+    /// Delivers a packet unchanged, with its layout, if known, and the length of its payload.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "as `pass`")]
     pub(super) fn hand_over<P: Poll<B>>(
@@ -100,7 +99,7 @@ impl<B> Out<B> {
             sum: 0,
             flags: 0,
         };
-        // None are left but those of a packet whose sink panicked.
+        // Pieces are left only if a sink panicked.
         self.pieces.clear();
         self.pieces.push(whole(packet.first));
         if let Some(mut chain) = packet.rest {
@@ -110,7 +109,8 @@ impl<B> Out<B> {
         counters.packets_out += 1;
         counters.bytes_out += length as u64;
         counters.reasons[reason as usize] += 1;
-        // Made last: what was read of the packet before all these writes would wait on the stack.
+        // Built last: otherwise values that were read from the packet would be spilled to the
+        // stack.
         let metadata = Metadata {
             layer: packet.layer,
             layout: layout.copied(),
@@ -134,8 +134,7 @@ impl<B> Out<B> {
     }
 }
 
-/// Keeps a packet that the sink refused, unless it has taken the pieces, of which there were so
-/// many.
+/// Keeps a packet that the sink refused, unless the sink has taken some of its `count` pieces.
 #[cold]
 pub(super) fn keep<B>(
     undelivered: &mut PacketBatch<B>,
@@ -147,15 +146,15 @@ pub(super) fn keep<B>(
     }
 }
 
-/// A packet that leaves as it came, in these pieces.
+/// Returns a packet that leaves unchanged, in these pieces.
 #[inline(always)]
 fn whole_packet<B>(metadata: Metadata, pieces: &mut Vec<Piece<B>>) -> SuperPacket<'_, B, ()> {
     SuperPacket { metadata, header: &[], pieces, linear: &[], parts: &[], memory: () }
 }
 
-impl<B> Out<B> {
-    /// Keeps an empty chain for the next packet of several buffers, up to a number: a caller that
-    /// never asks for one must not fill the memory.
+impl<B> PassThrough<B> {
+    /// Keeps an empty chain for the next packet of several buffers. The number is limited, so that
+    /// memory stays bounded if the caller never asks for a chain.
     pub(super) fn recycle(&mut self, chain: Chain<B>) {
         if self.chains.len() < KEPT_CHAINS {
             self.chains.push(chain);

@@ -1,28 +1,28 @@
-//! What to aggregate, how far, and how long to hold it: a value.
+//! The settings of an aggregator: what merges, how far, and how long packets are held.
 
 use crate::segment::ChecksumForm;
 
-/// The largest IP packet of a 16-bit length field, in bytes.
+/// Maximum length of an IP packet with a 16-bit length field, in bytes.
 pub const MAX_IP_LENGTH: u32 = 65_535;
 
-/// The largest merged packet ("BIG TCP"): eight times [`MAX_IP_LENGTH`], as the kernel's
-/// `GRO_MAX_SIZE`.
+/// Maximum length of a merged packet ("BIG TCP") in bytes: eight times [`MAX_IP_LENGTH`], as the
+/// kernel's `GRO_MAX_SIZE`.
 pub const MAX_BIG_LENGTH: u32 = 8 * MAX_IP_LENGTH;
 
-/// By which rules packets merge.
+/// The rules by which packets merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Generic receive offload: what merges can be cut again into the very same frames. The
-    /// kernel's `net/core/gro.c`, with stricter promises.
+    /// Generic receive offload: a merged packet can be segmented into exactly the same frames. Like
+    /// the kernel's `net/core/gro.c`, with stricter promises.
     Gro {
-        /// Aggregate UDP datagrams of equal length too.
+        /// Whether UDP datagrams of equal length merge too.
         udp: bool,
     },
-    /// Large receive offload: for local delivery only. Acknowledgement, window and timestamps take
-    /// the newest values, IP identifications and padding are given up. As the kernel's `inet_lro`
-    /// of 2.6.24, without its faults.
+    /// Large receive offload, for local delivery only. Acknowledgement, window and timestamps take
+    /// the newest values; IP identifications and padding are lost. Like the kernel's `inet_lro` of
+    /// 2.6.24, without its bugs.
     Lro {
-        /// Absorb pure ACKs into the newest.
+        /// Whether pure ACKs are absorbed into the newest one.
         acks: bool,
     },
 }
@@ -30,104 +30,108 @@ pub enum Mode {
 /// How the bytes of a held packet are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Storage {
-    /// The buffers themselves are kept, and a merged packet is a list of ranges.
+    /// The buffers are kept, and a merged packet is a list of ranges in them.
     #[default]
     Fragments,
-    /// Everything is copied into one run of bytes, and the buffers are released at once.
+    /// All bytes are copied into one contiguous buffer, and the packets' buffers are released at
+    /// once.
     Linear,
 }
 
-/// When held packets are handed over.
+/// The time at which held packets are delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delivery {
-    /// Flows are held until the caller ends the poll: a driver that polls (NAPI).
+    /// At the end of a poll, which the caller signals: for a driver that polls (NAPI).
     #[default]
     PerPoll,
-    /// Every call of `receive` or `receive_batch` is a poll of its own and leaves nothing held: a
-    /// driver without one.
+    /// At the end of each call of `receive` or `receive_batch`: for a driver that does not poll.
     AtOnce,
 }
 
-/// What an aggregator does.
+/// The settings of an aggregator.
 ///
-/// Made by [`gro`](Self::gro) or [`lro`](Self::lro), and changed field by field, or by the methods
-/// that return a changed copy. Limits that make no sense are brought into range where they are
-/// used: `max_bytes` to at most [`MAX_BIG_LENGTH`], `max_flows` to 1 to 1,048,576, the other limits
-/// to at least 1.
+/// Make one with [`gro`](Self::gro) or [`lro`](Self::lro), and change fields or use the methods
+/// that return a changed copy. Limits out of range are corrected when they are used: `max_bytes` to
+/// at most [`MAX_BIG_LENGTH`], `max_flows` to 1 to 1,048,576, other limits to at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Policy {
-    /// The rules.
+    /// The rules by which packets merge.
     pub mode: Mode,
-    /// The longest merged packet, in bytes from the outermost IP header; above 65,535 only for TCP
-    /// outside tunnels and PPPoE and without IPv6 extension headers (BIG TCP).
+    /// Maximum length of a merged packet in bytes, from the outermost IP header. More than 65,535
+    /// applies only to TCP without tunnels, PPPoE and IPv6 extension headers (BIG TCP).
     pub max_bytes: u32,
-    /// The most packets in one; of a super-packet that is received each segment counts.
+    /// Maximum number of packets in a merged packet. Each segment of a received super-packet
+    /// counts.
     pub max_packets: u32,
-    /// The most UDP datagrams in one, likewise: 64 in the kernel (`UDP_GRO_CNT_MAX`).
+    /// Maximum number of UDP datagrams in a merged packet, each segment of a received super-packet
+    /// included; 64 in the kernel (`UDP_GRO_CNT_MAX`).
     pub max_datagrams: u32,
-    /// The most pieces of buffers in one.
+    /// Maximum number of buffer pieces in a merged packet.
     pub max_fragments: u32,
-    /// The most flows held at a time.
+    /// Maximum number of flows held at a time.
     pub max_flows: u32,
-    /// The most bytes of frames held at a time.
+    /// Maximum number of frame bytes held at a time.
     pub max_held_bytes: u64,
-    /// How long a flow may be held past the end of a poll, in nanoseconds; 0: not at all
-    /// (`gro_flush_timeout`).
+    /// Time that a flow may be held after the end of a poll, in nanoseconds (`gro_flush_timeout`);
+    /// 0 to hold none.
     pub hold_time: u64,
-    /// How bytes are kept.
+    /// How the bytes of held packets are kept.
     pub storage: Storage,
-    /// When they are handed over.
+    /// When held packets are delivered.
     pub delivery: Delivery,
-    /// How the checksum of a merged GRO packet leaves: complete, or partial, as a device would be
-    /// asked to fill it in. LRO packets leave complete.
+    /// Form of the checksums of merged GRO packets: complete, or partial, to be completed by a
+    /// device. LRO packets always have complete checksums.
     pub checksum: ChecksumForm,
-    /// GRO with partial checksums: checksums of which nothing is known count as correct, and no
-    /// payload is read for them. Off by default: every packet is verified before it merges.
+    /// GRO with partial checksums: whether checksums that no device has verified count as correct,
+    /// so that no payload is read for them. Off by default: every packet is verified before it
+    /// merges.
     ///
-    /// A packet that was damaged before it reached this host then merges as well, and whoever
-    /// completes the partial checksum makes it correct: the receiver takes damaged data for good
-    /// data. A tunnel's cipher does not prevent this. It proves that the peer sent these bytes, not
-    /// that they reached the peer intact. What leaves alone keeps its bytes, and is described as
-    /// verified. Set it only where somebody has verified the checksums before.
+    /// If it is on, a packet that was damaged before it reached this host merges too, and
+    /// completing the partial checksum makes it correct: the receiver accepts damaged data. A
+    /// tunnel's cipher does not prevent this, because it proves only that the peer sent these
+    /// bytes, not that they reached the peer intact. A packet that leaves alone keeps its bytes and
+    /// is marked as verified. Set this only if the checksums have been verified before.
     ///
-    /// With complete checksums, and in LRO, packets are verified all the same: one damaged packet
-    /// would make the merged checksum wrong, and the valid packets beside it would be lost.
+    /// With complete checksums, and in LRO mode, packets are verified anyway. Otherwise one damaged
+    /// packet would make the merged checksum wrong, and the valid packets merged with it would be
+    /// lost.
     pub trusted_input: bool,
-    /// GRO: PSH on a packet that came as a super-packet does not end a merged packet. What is cut
-    /// from that has PSH on the last segment only: it differs from what came in this flag alone.
+    /// GRO: whether PSH on a packet that came as a super-packet does not end a merged packet. After
+    /// segmentation, only the last segment has PSH; this flag is the only difference from the
+    /// received packets.
     ///
-    /// Linux's TCP sets PSH on each super-packet that it hands to a device
-    /// (`__tcp_transmit_skb`), wherever a write of its application ended. Without this, no
-    /// super-packets of Linux hosts merge further.
+    /// Linux's TCP sets PSH on each super-packet that it hands to a device (`__tcp_transmit_skb`),
+    /// where a write of the application ended. Without this option, super-packets of Linux hosts do
+    /// not merge further.
     pub merge_past_push: bool,
-    /// GRO: UDP datagrams over IPv4 without a checksum (RFC 768: a field of 0) merge with each
-    /// other. They leave without one too, and what is cut from them has none, as came in. No
-    /// `virtio_net_hdr` can say so: behind one they leave with a partial checksum, and whoever
-    /// fills it in writes checksums that nobody sent.
+    /// GRO: whether UDP datagrams over IPv4 without a checksum (RFC 768: a field of 0) merge with
+    /// each other. They leave without a checksum, and so do their segments. No `virtio_net_hdr` can
+    /// express this: behind one, they leave with a partial checksum, and the receiver that
+    /// completes it adds checksums that were not sent.
     ///
-    /// Nothing tells then whether a payload is what was sent: a sum that damage made 0 passes as
-    /// none. Linux does not merge them (`udp_gro_receive_segment`).
+    /// Without a checksum, damage to the payload is not detected, and a checksum that damage turned
+    /// into 0 counts as absent. Linux does not merge these datagrams (`udp_gro_receive_segment`).
     pub merge_udp_without_checksum: bool,
-    /// GRO: TCP packets merge although their IPv4 identifications do not go on, their lengths
-    /// differ, or one before the last has PSH. The super-packet has the union of their flags, and
-    /// says in [parts] how it comes apart: segmentation restores the very packets. Outside tunnels
-    /// and PPPoE only.
+    /// GRO: whether TCP packets merge although their IPv4 identifications do not continue, their
+    /// lengths differ, or one before the last has PSH. The super-packet has the union of their
+    /// flags, and its [parts] tell segmentation how to restore the same packets. Only without
+    /// tunnels and PPPoE.
     ///
-    /// For consumers that cut with this crate or do not cut: a forwarder that cuts in software, a
-    /// stack. No `virtio_net_hdr` can say it: behind one, and where packets are joined in their own
-    /// buffers, it is off. With it, PSH is never given up (`merge_past_push`).
+    /// For consumers that segment with this crate or do not segment: a forwarder that segments in
+    /// software, or a stack. No `virtio_net_hdr` can express it, so it is off behind one, and where
+    /// packets are joined in their own buffers. With it, PSH is never given up (`merge_past_push`).
     ///
     /// [parts]: crate::super_packet::SuperPacket::parts
     pub merge_uneven: bool,
-    /// An IPv6 packet of more than 65,575 bytes, whose length its header cannot say, leaves
-    /// with a hop-by-hop header that says it (RFC 2675), as Linux wrote before its receivers took a
-    /// length of 0 without. Segmentation removes it. Where packets are joined in their own buffers
-    /// there is no room for it.
+    /// Whether an IPv6 packet of more than 65,575 bytes, whose length its header cannot hold,
+    /// leaves with a hop-by-hop header that holds the length (RFC 2675). Older Linux receivers need
+    /// it; newer ones accept a length of 0. Segmentation removes the header. Packets that are
+    /// joined in their own buffers have no room for it.
     pub jumbo_option: bool,
 }
 
-/// Methods that return the policy with another value in a field.
+/// Defines methods that return the policy with another value of a field.
 macro_rules! with {
     ($($(#[$doc:meta])* $method:ident, $field:ident: $type:ty;)*) => {
         $($(#[$doc])*
@@ -140,9 +144,9 @@ macro_rules! with {
 }
 
 impl Policy {
-    /// GRO: TCP and DCCP, up to 65,535 bytes, 1,024 flows, nothing held past the poll. Checksums
-    /// are verified where the device has not, and leave complete, so that any stack or device takes
-    /// the packet.
+    /// GRO: TCP and DCCP, up to 65,535 bytes and 1,024 flows, no packet held after the poll.
+    /// Checksums that no device has verified are verified, and leave complete, so that any stack or
+    /// device accepts the packet.
     pub const fn gro() -> Self {
         Policy {
             mode: Mode::Gro { udp: false },
@@ -164,98 +168,98 @@ impl Policy {
         }
     }
 
-    /// GRO with UDP aggregation.
+    /// GRO that also merges UDP datagrams.
     pub const fn gro_with_udp() -> Self {
         Policy { mode: Mode::Gro { udp: true }, ..Self::gro() }
     }
 
-    /// LRO: 8 flows, as the drivers of 2007 had, pure ACKs left alone.
+    /// LRO with 8 flows, as in the drivers of 2007. Pure ACKs are not merged.
     pub const fn lro() -> Self {
         Policy { mode: Mode::Lro { acks: false }, max_flows: 8, ..Self::gro() }
     }
 
-    /// LRO with pure-ACK aggregation.
+    /// LRO that also merges pure ACKs.
     pub const fn lro_with_acks() -> Self {
         Policy { mode: Mode::Lro { acks: true }, ..Self::lro() }
     }
 
-    /// The same policy without verification: see [`trusted_input`](Self::trusted_input) for what
-    /// is given up.
+    /// Returns the policy with checksums trusted instead of verified; see
+    /// [`trusted_input`](Self::trusted_input) for the risk.
     #[must_use]
     pub const fn with_trusted_input(self) -> Self {
         Policy { trusted_input: true, ..self }
     }
 
-    /// The same policy, by which super-packets with PSH merge further: see
+    /// Returns the policy with merging of super-packets past PSH; see
     /// [`merge_past_push`](Self::merge_past_push).
     #[must_use]
     pub const fn with_merge_past_push(self) -> Self {
         Policy { merge_past_push: true, ..self }
     }
 
-    /// The same policy, by which UDP datagrams over IPv4 without a checksum merge: see
+    /// Returns the policy with merging of UDP datagrams without a checksum; see
     /// [`merge_udp_without_checksum`](Self::merge_udp_without_checksum).
     #[must_use]
     pub const fn with_merge_udp_without_checksum(self) -> Self {
         Policy { merge_udp_without_checksum: true, ..self }
     }
 
-    /// The same policy, by which TCP packets merge that are not alike: see
+    /// Returns the policy with merging of TCP packets that differ; see
     /// [`merge_uneven`](Self::merge_uneven).
     #[must_use]
     pub const fn with_merge_uneven(self) -> Self {
         Policy { merge_uneven: true, ..self }
     }
 
-    /// The same policy, by which the longest IPv6 packets have a jumbo payload option: see
+    /// Returns the policy with a jumbo payload option on the longest IPv6 packets; see
     /// [`jumbo_option`](Self::jumbo_option).
     #[must_use]
     pub const fn with_jumbo_option(self) -> Self {
         Policy { jumbo_option: true, ..self }
     }
 
-    /// The same policy, whose merged packets leave with partial checksums: for whoever fills them
-    /// in, a kernel behind a `virtio_net_hdr` or a device. A stack that verifies them takes such a
-    /// packet for damaged.
+    /// Returns the policy with partial checksums on merged packets, for a receiver that completes
+    /// them: a kernel behind a `virtio_net_hdr`, or a device. A stack that verifies checksums takes
+    /// such a packet for damaged.
     #[must_use]
     pub const fn with_partial_checksums(self) -> Self {
         Policy { checksum: ChecksumForm::Partial, ..self }
     }
 
     with! {
-        /// The same policy with other [rules](Self::mode).
+        /// Returns the policy with other [rules](Self::mode).
         with_mode, mode: Mode;
-        /// The same policy with another limit of [bytes](Self::max_bytes).
+        /// Returns the policy with another limit of [bytes](Self::max_bytes).
         with_max_bytes, max_bytes: u32;
-        /// The same policy with another limit of [packets](Self::max_packets).
+        /// Returns the policy with another limit of [packets](Self::max_packets).
         with_max_packets, max_packets: u32;
-        /// The same policy with another limit of [datagrams](Self::max_datagrams).
+        /// Returns the policy with another limit of [datagrams](Self::max_datagrams).
         with_max_datagrams, max_datagrams: u32;
-        /// The same policy with another limit of [fragments](Self::max_fragments).
+        /// Returns the policy with another limit of [fragments](Self::max_fragments).
         with_max_fragments, max_fragments: u32;
-        /// The same policy with another limit of [flows](Self::max_flows).
+        /// Returns the policy with another limit of [flows](Self::max_flows).
         with_max_flows, max_flows: u32;
-        /// The same policy with another limit of [held bytes](Self::max_held_bytes).
+        /// Returns the policy with another limit of [held bytes](Self::max_held_bytes).
         with_max_held_bytes, max_held_bytes: u64;
-        /// The same policy with another [hold time](Self::hold_time) in nanoseconds.
+        /// Returns the policy with another [hold time](Self::hold_time) in nanoseconds.
         with_hold_time, hold_time: u64;
-        /// The same policy with another [storage](Self::storage).
+        /// Returns the policy with another [storage](Self::storage).
         with_storage, storage: Storage;
-        /// The same policy with another [delivery](Self::delivery).
+        /// Returns the policy with another [delivery](Self::delivery).
         with_delivery, delivery: Delivery;
-        /// The same policy with another [form of checksums](Self::checksum).
+        /// Returns the policy with another [form of checksums](Self::checksum).
         with_checksum, checksum: ChecksumForm;
     }
 
-    /// Returns whether unknown checksums count as correct: not where merged packets leave with
-    /// complete checksums, which are made of the packets' own.
+    /// Returns whether checksums that no device has verified count as correct. False if merged
+    /// packets leave with complete checksums, which are computed from the packets' own.
     pub(super) fn trusts_input(&self) -> bool {
         self.trusted_input
             && self.checksum == ChecksumForm::Partial
             && matches!(self.mode, Mode::Gro { .. })
     }
 
-    /// The policy with all limits in range.
+    /// Returns the policy with all limits in range.
     pub(super) fn in_range(self) -> Self {
         Policy {
             max_bytes: self.max_bytes.min(MAX_BIG_LENGTH),

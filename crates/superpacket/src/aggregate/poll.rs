@@ -1,4 +1,4 @@
-//! What surrounds the aggregator while it works: where bytes lie, and who takes what leaves.
+//! The environment of an aggregator's call: the memory of the buffers, and the sink.
 
 use core::convert::Infallible;
 use core::ops::Range;
@@ -7,27 +7,26 @@ use crate::memory::{InBuffers, Memory};
 use crate::super_packet::{Outcome, Sink, SuperPacket};
 use superpacket_simd::Simd;
 
-/// One call of an aggregator: the caller's buffers, and the caller's sink.
+/// A call of an aggregator, with the caller's buffers and sink.
 pub(super) trait Poll<B>: Memory<B> {
-    /// Are payloads joined in the first packet's own buffer?
+    /// Whether payloads are joined in the first packet's own buffer.
     const IN_PLACE: bool = false;
-    /// Is the sum of each payload kept for the sink, though no checksum needs it?
+    /// Whether the sum of each payload is kept for the sink, even if no checksum needs it.
     const SUMS: bool = true;
 
-    /// What the sink says when it fails.
+    /// The sink's error.
     type Error;
 
-    /// Gives a packet to the sink. What it leaves of the packet when it fails is kept.
+    /// Gives a packet to the sink. If the sink fails, what it has not taken of the packet is kept.
     fn deliver(&mut self, packet: SuperPacket<'_, B, ()>) -> Result<(), Self::Error>;
 
-    /// Returns how many payload bytes can be joined to the packet that lies in this buffer.
+    /// Returns the number of payload bytes that fit behind the packet in this buffer.
     #[inline(always)]
     fn room(&self, _first: &B) -> u32 {
         u32::MAX
     }
 
-    /// Joins `payload` of one buffer to another, of which the first `kept` bytes stay: in place
-    /// only.
+    /// In place only: appends `payload` of `buffer` to the first `kept` bytes of another.
     #[inline(always)]
     fn join(&mut self, _first: &B, _kept: usize, _buffer: &B, _payload: Range<usize>) {}
 
@@ -46,7 +45,7 @@ pub(super) trait Poll<B>: Memory<B> {
         0
     }
 
-    /// Takes back what was joined last: the first `kept` bytes stay.
+    /// Undoes the last join: only the first `kept` bytes stay.
     #[inline(always)]
     fn take_back(&mut self, _first: &B, _kept: usize) {}
 }

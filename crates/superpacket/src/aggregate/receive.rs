@@ -1,18 +1,21 @@
 //! The life of a packet, from top to bottom.
 //!
-//! [`Receiver::receive_batch`] prefetches the headers of packets to come, and puts flows that come
-//! in turn one after the other (`by_flow`). Packets without payload, which GRO does not merge, pass
-//! in a run of their own (`empty`) while nothing is held. Packets that are in sequence of the flow
-//! hit last join it in a run (`flow::run`). Any other is [parsed](crate::wire::parse), and its flow
-//! is looked up by a keyed hash (`identity`, `table`). If the packet is what that flow expects, it
-//! begins a run there; else it is examined by itself (`examine`): lengths, checksums, flags. Then
-//! it joins what is held (`flow::join`), or what is held leaves (`flow::leave`) and it is held
-//! instead, or it passes; in any case after all that was held of its flow. What leaves is delivered
-//! with a [`Reason`]. Packets that came as super-packets take a way of their own (`super_packet`),
-//! as if their segments had come one by one.
+//! [`PacketReceiver::receive_batch`] prefetches headers, and sorts packets by flow if flows are
+//! interleaved (`by_flow`). Packets without payload, which GRO does not merge, pass in a run
+//! (`empty`) while no flow is held. Packets that are next in sequence in the last flow join it in a
+//! run (`flow::run`).
 //!
-//! Where a sink fails, the call ends at once, before the packet at hand is taken out of its batch,
-//! unless it has joined.
+//! Any other packet is [parsed](crate::wire::parse), and a keyed hash finds its flow (`identity`,
+//! `table`). If the flow expects this packet, it begins a run there. Otherwise the packet is
+//! examined alone (`examine`): lengths, checksums, flags. Then it joins its flow (`flow::join`); or
+//! the flow leaves (`flow::leave`) and the packet is held instead; or the packet passes, after all
+//! held packets of its flow.
+//!
+//! Each packet is delivered with a [`Reason`]. Packets that came as super-packets are handled in
+//! `super_packet`, as if their segments had come one by one.
+//!
+//! If a sink fails, the call ends at once. The current packet is still in the batch then, unless it
+//! has joined a flow.
 
 mod empty;
 mod super_packet;
@@ -30,10 +33,10 @@ use super::flow::{
     prefetch_ahead, prefetch_first, prefetch_payload,
 };
 use super::lro::{eligible_ack, lro_refusal};
-use super::out::{Out, keep};
+use super::out::{PassThrough, keep};
 use super::poll::Poll;
 use super::segments::Segments;
-use super::table::{NONE, Room, Table};
+use super::table::{FlowTable, NONE, Room};
 use super::{Counters, Delivery, HashKey, Mode, Policy, Reason, Storage};
 use crate::memory::Memory;
 use crate::packet::{Gathered, RxChecksum, RxPacket};
@@ -43,62 +46,62 @@ use crate::super_packet::SuperPacket;
 use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, parse_usual, tcp, usual, walk};
 use superpacket_simd::Simd;
 
-/// How many pieces a slot keeps room for after its packet has left: enough for 64 KB in segments of
-/// 256 bytes. Without a limit, flows of tiny segments would leave every slot with room for
-/// thousands.
+/// Number of pieces for which a slot keeps memory after its packet has left: enough for 64 KB in
+/// segments of 256 bytes. Without a limit, flows of tiny segments would leave every slot with
+/// memory for thousands.
 const KEPT_PIECES: usize = 256;
 
-/// How many bytes of linear storage a slot keeps room for.
+/// Bytes of linear storage for which a slot keeps memory.
 const KEPT_LINEAR: usize = 80 << 10;
 
-/// What is known of a packet whose sender, or a cipher, has seen to its checksums: all of them are
-/// right.
+/// The checksum state of packets whose sender or cipher has verified the checksums: all are right.
 pub(super) const VERIFIED_BEFORE: RxChecksum = RxChecksum::Unnecessary { level: 1 };
 
-/// Receives packets and holds flows: what all aggregators are made of. Where the bytes lie and who
-/// takes what leaves is the [`Poll`]'s affair.
+/// Receives packets and holds flows: the common part of all aggregators. A [`Poll`] provides the
+/// bytes of the buffers and the sink.
 #[derive(Debug)]
-pub(super) struct Receiver<B> {
+pub(super) struct PacketReceiver<B> {
     pub(super) policy: Policy,
-    /// The policy of the call at hand.
+    /// The policy of the current call.
     in_force: Policy,
     key: HashKey,
     options: ExamineOptions,
-    table: Table<B>,
-    /// What flows acknowledged last, where pure ACKs are aggregated.
+    table: FlowTable<B>,
+    /// The last acknowledgements of flows, if pure ACKs are aggregated.
     acknowledged: Acknowledged,
-    /// The flow hit last: packets come in runs.
+    /// Slot of the flow that the last packet belonged to; the next one often belongs to it too.
     last: u32,
-    /// Packets of several flows came in turn in the poll before: those of this one are put in order
-    /// of their flows.
-    came_in_turn: bool,
-    /// They did so in this poll or the one before: flows are remembered.
-    in_turn: bool,
-    /// They did so in this poll.
-    turns: bool,
-    /// Where the transport header is of the flow remembered last.
+    /// Whether flows were interleaved in the poll before, so that the packets of this one are
+    /// sorted by flow.
+    interleaved_before: bool,
+    /// Whether flows were interleaved in this poll or the one before, so that recent flows are
+    /// remembered.
+    interleaved: bool,
+    /// Whether flows were interleaved in this poll.
+    interleaved_now: bool,
+    /// Offset of the transport header in the flow remembered last.
     recent_transport: u16,
-    /// Flows hit lately, each under its [`recent`] number.
+    /// Slots of recent flows, each at its [`recent`] index.
     recent: [u32; RECENT],
     pub(super) counters: Counters,
-    /// For packets that leave as they came.
-    pub(super) out: Out<B>,
-    /// What a sink refused.
+    /// Memory for packets that leave unchanged.
+    pub(super) out: PassThrough<B>,
+    /// Packets that a sink refused.
     undelivered: PacketBatch<B>,
-    /// Room for packets of a call whose sink refused one, on their way back to the caller's vector.
+    /// Memory for the packets that return to the caller's vector after its sink failed.
     unreceived: Vec<RxPacket<B>>,
     by_flow: Option<Box<ByFlow>>,
 }
 
-impl<B> Receiver<B> {
+impl<B> PacketReceiver<B> {
     pub(super) fn new(policy: Policy, key: HashKey, simd: Simd) -> Self {
         let policy = policy.in_range();
         let acknowledged =
             Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows);
-        Self::in_memory(policy, key, simd, Table::new(policy.max_flows), acknowledged)
+        Self::in_memory(policy, key, simd, FlowTable::new(policy.max_flows), acknowledged)
     }
 
-    /// The same, unless there is no memory for its tables.
+    /// Makes a receiver as [`new`](Self::new) does, or fails if its tables cannot be allocated.
     pub(super) fn try_new(
         policy: Policy,
         key: HashKey,
@@ -107,17 +110,17 @@ impl<B> Receiver<B> {
         let policy = policy.in_range();
         let acknowledged =
             Acknowledged::try_new(policy.mode == Mode::Lro { acks: true }, policy.max_flows)?;
-        Ok(Self::in_memory(policy, key, simd, Table::try_new(policy.max_flows)?, acknowledged))
+        Ok(Self::in_memory(policy, key, simd, FlowTable::try_new(policy.max_flows)?, acknowledged))
     }
 
     fn in_memory(
         policy: Policy,
         key: HashKey,
         simd: Simd,
-        table: Table<B>,
+        table: FlowTable<B>,
         acknowledged: Acknowledged,
     ) -> Self {
-        Receiver {
+        PacketReceiver {
             policy,
             in_force: policy,
             key,
@@ -125,21 +128,21 @@ impl<B> Receiver<B> {
             table,
             acknowledged,
             last: NONE,
-            came_in_turn: false,
-            in_turn: false,
-            turns: false,
+            interleaved_before: false,
+            interleaved: false,
+            interleaved_now: false,
             recent_transport: 0,
             recent: [NONE; RECENT],
             counters: Counters::default(),
-            out: Out { pieces: Vec::new(), chains: Vec::new() },
+            out: PassThrough { pieces: Vec::new(), chains: Vec::new() },
             undelivered: PacketBatch::new(),
             unreceived: Vec::new(),
             by_flow: None,
         }
     }
 
-    /// Merges only what a receiver behind a `virtio_net_hdr` can segment: with partial checksums,
-    /// no more datagrams and bytes than it takes, nothing uneven.
+    /// Restricts merging to super-packets that a receiver behind a `virtio_net_hdr` can segment:
+    /// with partial checksums, within its limits of datagrams and bytes, and not uneven.
     pub(super) fn set_support(&mut self, support: GsoSupport) {
         let longest = support.max_ipv4_length.min(support.max_ipv6_length).min(support.max_payload);
         self.policy.max_bytes = self.policy.max_bytes.min(longest);
@@ -151,8 +154,9 @@ impl<B> Receiver<B> {
         self.options = ExamineOptions::new(&self.in_force, Some(support), self.options.simd);
     }
 
-    /// Begins a call with borrowed packets, in which at most `most` pieces merge, and buffers are
-    /// kept whatever the policy says, if so asked. Nothing may be held.
+    /// Begins a call with borrowed packets, in which at most `most` pieces merge. If
+    /// `keeps_buffers` is set, buffers are kept whatever the policy's storage is. No packet may be
+    /// held.
     #[inline(always)]
     pub(super) fn begin_call(&mut self, keeps_buffers: bool, most: u32) {
         let storage = if keeps_buffers { Storage::Fragments } else { self.policy.storage };
@@ -164,24 +168,24 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// Sums with `simd` from now on.
+    /// Sets the level of SIMD for checksums.
     pub(super) fn set_simd(&mut self, simd: Simd) {
         self.options.simd = simd;
     }
 
-    /// Changes the policy; nothing may be held.
+    /// Changes the policy; no packet may be held.
     pub(super) fn set_policy(&mut self, policy: Policy) {
         let policy = policy.in_range();
         debug_assert_eq!(self.counters.held, 0, "what is held was held by the old policy");
         if policy != self.policy {
-            // What grew within the old limits is given back, and what was made for the old mode
-            // forgotten.
-            self.table = Table::new(policy.max_flows);
+            // Memory that grew within the old limits is released, and state of the old mode is
+            // dropped.
+            self.table = FlowTable::new(policy.max_flows);
             self.acknowledged =
                 Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows);
-            self.out = Out { pieces: Vec::new(), chains: Vec::new() };
+            self.out = PassThrough { pieces: Vec::new(), chains: Vec::new() };
             self.last = NONE;
-            self.forget_turns();
+            self.forget_interleaving();
         }
         (self.policy, self.in_force) = (policy, policy);
         let support = self.options.support;
@@ -191,7 +195,7 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// Delivers a packet that came alone, while nothing is held: it is not looked at.
+    /// Delivers the only packet of a call unread, while no packet is held.
     #[inline(always)]
     pub(super) fn pass_alone<P: Poll<B>>(
         &mut self,
@@ -204,31 +208,31 @@ impl<B> Receiver<B> {
         self.pass_on(packet, length, None, Reason::Alone, poll)
     }
 
-    /// Forgets what is held and what the sink refused.
+    /// Discards the held packets and those that the sink refused.
     #[cold]
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn discard(&mut self) {
         self.undelivered.clear();
         while self.table.oldest() != NONE {
-            // It is counted as it leaves, and nobody is given it.
+            // The packet is counted as it leaves, and then discarded.
             let _ = self.emit(self.table.oldest(), Reason::Requested, &mut RefusingPoll(&NoMemory));
             self.undelivered.clear();
         }
-        // Packets that nobody was given have acknowledged nothing.
+        // Packets that were discarded have acknowledged nothing.
         self.acknowledged.forget();
-        self.forget_turns();
+        self.forget_interleaving();
     }
 
-    fn forget_turns(&mut self) {
-        (self.came_in_turn, self.in_turn, self.turns) = (false, false, false);
+    fn forget_interleaving(&mut self) {
+        (self.interleaved_before, self.interleaved, self.interleaved_now) = (false, false, false);
     }
 
-    /// How many packets a failed sink has left.
+    /// Returns the number of packets that a failed sink has left.
     pub(super) fn undelivered(&self) -> usize {
         self.undelivered.len()
     }
 
-    /// Takes all packets of a poll, in order; what is left in `packets` when the sink fails has not
-    /// been looked at.
+    /// Receives all packets of a poll, in order. If the sink fails, `packets` keeps those that were
+    /// not processed.
     #[inline]
     pub(super) fn receive_batch<P: Poll<B>>(
         &mut self,
@@ -241,24 +245,24 @@ impl<B> Receiver<B> {
             trust(packets);
         }
         prefetch_first(packets, poll);
-        if self.came_in_turn {
+        if self.interleaved_before {
             self.sort(packets, poll);
         }
         let given = packets.len();
         let mut batch = packets.drain(..);
         let mut result = Ok(());
         while let Some(next) = batch.as_slice().first() {
-            // Packets come in runs: most are what a flow hit lately expects.
+            // Packets often come in runs, so most are expected by a recent flow.
             let last = self.last;
             let slot = self.expecting(next, poll);
             let run = if slot == NONE { Ok(false) } else { self.take_run(slot, &mut batch, poll) };
             result = match run {
-                // What ended the run is another flow's turn.
-                Ok(true) if self.in_turn || batch.as_slice().is_empty() => {
-                    self.turns |= slot != last;
+                // The packet that ended the run belongs to another flow.
+                Ok(true) if self.interleaved || batch.as_slice().is_empty() => {
+                    self.interleaved_now |= slot != last;
                     continue;
                 }
-                // It takes the long way, as does what no run took.
+                // The packet that ended the run, or that began none, is parsed.
                 Ok(_) => self.take(&mut batch, now, poll),
                 Err(error) => Err(error),
             };
@@ -276,16 +280,16 @@ impl<B> Receiver<B> {
         self.end_call(poll)
     }
 
-    /// Puts packets in order of their flows.
+    /// Sorts packets by flow.
     #[inline(never)]
     fn sort<P: Poll<B>>(&mut self, packets: &mut [RxPacket<B>], poll: &P) {
         let by_flow = self.by_flow.get_or_insert_with(ByFlow::new);
-        let in_turn = by_flow.sort(packets, |packets, index| {
+        let interleaved = by_flow.sort(packets, |packets, index| {
             prefetch_ahead(packets.get(index..)?, poll);
             let packet = packets.get(index)?;
             group(poll.bytes(&packet.first), packet.layer)
         });
-        self.turns |= in_turn;
+        self.interleaved_now |= interleaved;
     }
 
     #[inline]
@@ -296,7 +300,7 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// The slot of a flow that expects this packet, among those hit lately; [`NONE`] if none does.
+    /// Returns the slot of the recent flow that expects this packet; [`NONE`] if there is none.
     #[inline(always)]
     fn expecting<P: Poll<B>>(&self, packet: &RxPacket<B>, poll: &P) -> u32 {
         let expects = |slot: u32| {
@@ -305,20 +309,20 @@ impl<B> Receiver<B> {
         if expects(self.last) {
             return self.last;
         }
-        if !self.in_turn {
+        if !self.interleaved {
             return NONE;
         }
-        // Flows in turn: packets that are laid out alike find theirs without a parse.
+        // If flows are interleaved, packets with the same layout find their flow without a parse.
         let slot = self.recent
             [recent(addresses_and_ports(poll.bytes(&packet.first), self.recent_transport))];
         if slot != self.last && expects(slot) { slot } else { NONE }
     }
 
-    /// A flow took a packet behind another flow's: more may come in turn.
+    /// Remembers a flow that took a packet after another flow did: flows are interleaved.
     #[inline(always)]
-    fn turn_to(&mut self, slot: u32) {
+    fn note_interleaved(&mut self, slot: u32) {
         self.remember(slot);
-        (self.in_turn, self.turns) = (true, true);
+        (self.interleaved, self.interleaved_now) = (true, true);
     }
 
     #[inline(always)]
@@ -328,8 +332,8 @@ impl<B> Receiver<B> {
         self.recent_transport = held.layout.transport;
     }
 
-    /// Takes as many packets as are in sequence of a flow that expects the first of them; the flow
-    /// leaves if they completed it.
+    /// Joins all packets that are next in sequence to the flow in `slot`, which expects the first.
+    /// If that completes the flow, it leaves.
     #[inline(always)]
     fn take_run<P: Poll<B>>(
         &mut self,
@@ -337,8 +341,8 @@ impl<B> Receiver<B> {
         batch: &mut Drain<'_, RxPacket<B>>,
         poll: &mut P,
     ) -> Result<bool, P::Error> {
-        // A run does not ask for the limit of held bytes. Where it could pass it, packets are taken
-        // one by one.
+        // A run does not check the limit of held bytes. If it could exceed the limit, packets are
+        // processed one by one.
         let most = u64::from(self.in_force.max_bytes) + batch.len() as u64 * MAX_HEADER as u64;
         if self.counters.held_bytes + most > self.in_force.max_held_bytes {
             return Ok(false);
@@ -348,7 +352,7 @@ impl<B> Receiver<B> {
             if !batch.as_slice().first().is_some_and(|next| held.would_verify(next, poll)) {
                 return Ok(false);
             }
-            // The payload of the packet behind it, for which nothing has been asked yet.
+            // Prefetches the payload of the next packet, which was not requested yet.
             if P::IN_PLACE {
                 prefetch_payload(batch.as_slice(), JOIN_AHEAD - 1, poll);
             }
@@ -357,7 +361,7 @@ impl<B> Receiver<B> {
             return Ok(false);
         }
         let held = &mut self.table.slots[slot as usize];
-        // Compiled for each mode, so that the run need not ask for it.
+        // Compiled separately for each mode, so that the run does not test it.
         let run = match self.in_force.mode {
             Mode::Gro { .. } => held.join_run::<false, P>(
                 batch,
@@ -387,7 +391,7 @@ impl<B> Receiver<B> {
         Ok(true)
     }
 
-    /// Takes a packet of another flow than the last, or one that is not in sequence.
+    /// Receives a packet of another flow than the last, or one that is not in sequence.
     #[inline(never)]
     fn take<P: Poll<B>>(
         &mut self,
@@ -396,14 +400,14 @@ impl<B> Receiver<B> {
         poll: &mut P,
     ) -> Result<(), P::Error> {
         prefetch_ahead(batch.as_slice(), poll);
-        // Compiled apart for the layouts that most packets have, the first of them nearest.
+        // Compiled separately for the most frequent layouts, the most frequent first.
         match self.take_usual::<{ usual::ETHERNET_IPV4 }, _>(batch, now, poll)? {
             true => Ok(()),
             false => self.take_other(batch, now, poll),
         }
     }
 
-    /// Takes a packet with another layout.
+    /// Receives a packet with any other layout.
     #[inline(never)]
     fn take_other<P: Poll<B>>(
         &mut self,
@@ -417,7 +421,7 @@ impl<B> Receiver<B> {
         if taken { Ok(()) } else { self.take_any(batch, now, poll) }
     }
 
-    /// Takes a packet with this [usual] layout; `false` if it has another.
+    /// Receives a packet with this [usual] layout; `false` if it has another.
     #[inline(always)]
     fn take_usual<const USUAL: u8, P: Poll<B>>(
         &mut self,
@@ -447,7 +451,7 @@ impl<B> Receiver<B> {
         Ok(true)
     }
 
-    /// Takes a packet whatever it is.
+    /// Receives a packet with any layout.
     #[inline(never)]
     fn take_any<P: Poll<B>>(
         &mut self,
@@ -460,8 +464,8 @@ impl<B> Receiver<B> {
         let gathered = (next.rest.is_some() && poll.bytes(&next.first).len() < MAX_HEADER)
             .then(|| Gathered::new(next.buffers().map(|buffer| poll.bytes(buffer))));
         let header = gathered.as_ref().map_or(poll.bytes(&next.first), Gathered::bytes);
-        // The layout is looked at where it lies: it was written field by field, and a copy would
-        // wait for all of these writes.
+        // The layout is not copied: it was just written field by field, and a copy would stall on
+        // these writes.
         match &walk(header, length, next.layer) {
             Ok(layout) => self.take_parsed::<{ usual::NONE }, _>(
                 batch,
@@ -486,11 +490,11 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// Takes a packet of `length` bytes, laid out like this; `gathered` are its first bytes if they
-    /// lie in several buffers.
+    /// Receives a packet of `length` bytes with this layout. `gathered` holds its first bytes if
+    /// they lie in several buffers.
     ///
-    /// `USUAL` says which [usual] layout it is. Such a layout is made of constants: what is not
-    /// compiled into this function gets one [of its own](Layout::lend).
+    /// `USUAL` is the number of its [usual] layout. Such a layout consists of constants, so
+    /// functions that are not inlined get [a copy](Layout::lend).
     #[inline(always)]
     fn take_parsed<const USUAL: u8, P: Poll<B>>(
         &mut self,
@@ -501,7 +505,7 @@ impl<B> Receiver<B> {
         now: u64,
         poll: &mut P,
     ) -> Result<(), P::Error> {
-        // The headers of the packet at hand. Whoever emits must ask for them again.
+        // The headers of the current packet. They must be read again after a packet was emitted.
         macro_rules! header {
             ($packet:expr) => {
                 gathered.map_or_else(|| poll.bytes(&$packet.first), Gathered::bytes)
@@ -509,7 +513,7 @@ impl<B> Receiver<B> {
         }
         let Some(next) = batch.as_slice().first() else { return Ok(()) };
         if layout.protocol == Protocol::Udp && self.in_force.mode != (Mode::Gro { udp: true }) {
-            // Nothing of its flow is held, so nothing can be overtaken.
+            // No packet of its flow is held, so none can be overtaken.
             return self.pass::<USUAL, _>(
                 batch,
                 length,
@@ -522,14 +526,14 @@ impl<B> Receiver<B> {
         let identity = self.key.flow(header, layout, next.layer, next.vlan);
         let flow = identity.flow;
         let slot = self.table.find(flow, &mut self.counters.probes);
-        // What the flow hit last, or one hit lately, expected has been tried.
+        // The recent flows have been tried already, so only other flows can expect the packet.
         let expected = slot != self.last
             && self.table.slots.get(slot as usize).is_some_and(|held| held.expects(next, poll));
-        // Asked for again only where a run may have changed them: what the parse found out of the
-        // header's length stays known.
+        // Read again only after a run, so that the header length found by the parse stays known to
+        // the compiler.
         let (next, header) = if expected {
             if self.take_run(slot, batch, poll)? {
-                self.turn_to(slot);
+                self.note_interleaved(slot);
                 return Ok(());
             }
             let Some(next) = batch.as_slice().first() else { return Ok(()) };
@@ -542,7 +546,7 @@ impl<B> Receiver<B> {
             Some(reason) => Err(reason),
             None if next.gso.is_some() => {
                 match layout.lend::<USUAL, _>(|layout| {
-                    self.meet_super_packet(next, slot, layout, gathered, poll)
+                    self.receive_super_packet(next, slot, layout, gathered, poll)
                 })? {
                     SuperPacketOutcome::Joined(facts, last) => {
                         let Some(packet) = self.arrived(batch, length) else { return Ok(()) };
@@ -580,15 +584,11 @@ impl<B> Receiver<B> {
         let facts = match facts {
             Ok(facts) => facts,
             Err(reason) => {
-                // What is held of its flow leaves before it.
+                // The held packets of its flow leave before it.
                 if slot != NONE {
                     self.emit(slot, Reason::Overtaken, poll)?;
                 }
-                if self.acknowledged.is_kept() {
-                    layout.lend::<USUAL, _>(|layout| {
-                        self.acknowledged.note(flow, header!(next), layout)
-                    });
-                }
+                self.note_ack::<USUAL>(flow, header!(next), layout);
                 return self.pass::<USUAL, _>(batch, length, layout, reason, poll);
             }
         };
@@ -599,20 +599,44 @@ impl<B> Receiver<B> {
         }
         let slot = self.table.insert(identity, now);
         self.last = slot;
-        self.counters.held += 1;
-        self.count_in(&facts, length);
-        self.counters.packets_in += 1;
-        self.counters.bytes_in += length as u64;
+        self.count_new(&facts, length);
         let held = &mut self.table.slots[slot as usize];
         held.start::<USUAL>(next, header!(next), layout, length);
         if let Some(packet) = batch.next() {
             held.begin(packet, &facts);
         }
+        self.finish_new(slot, packet_limit(layout, &self.in_force) == 1, poll)
+    }
 
-        if self.in_turn {
+    /// Remembers the acknowledgement of a packet that was not held, if acknowledgements are kept.
+    #[inline(always)]
+    fn note_ack<const USUAL: u8>(&mut self, flow: u64, header: &[u8], layout: &Layout) {
+        if self.acknowledged.is_kept() {
+            layout.lend::<USUAL, _>(|layout| self.acknowledged.note(flow, header, layout));
+        }
+    }
+
+    /// Counts a packet of `length` bytes that begins a flow.
+    #[inline(always)]
+    fn count_new(&mut self, facts: &Facts, length: usize) {
+        self.counters.held += 1;
+        self.count_in(facts, length);
+        self.counters.packets_in += 1;
+        self.counters.bytes_in += length as u64;
+    }
+
+    /// Makes a new flow known to the packets that follow. If no other packet may join it, as
+    /// `alone` says, it leaves at once.
+    #[inline(always)]
+    fn finish_new<P: Poll<B>>(
+        &mut self,
+        slot: u32,
+        alone: bool,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
+        if self.interleaved {
             self.remember(slot);
         }
-        let alone = packet_limit(layout, &self.in_force) == 1;
         if self.in_force.storage == Storage::Linear {
             self.open(slot, poll);
         }
@@ -622,7 +646,8 @@ impl<B> Receiver<B> {
         self.limit_memory(poll)
     }
 
-    /// Why the receiver of what merges could not segment a packet with this layout, if so.
+    /// Returns why the receiver of merged packets could not segment a packet with this layout;
+    /// `None` if it could.
     #[inline(always)]
     fn cannot_segment<const USUAL: u8>(&self, layout: &Layout) -> Option<Reason> {
         if USUAL != usual::NONE && self.options.usual_segments {
@@ -634,7 +659,7 @@ impl<B> Receiver<B> {
             .map(|_| Reason::CannotSegment)
     }
 
-    /// What rules a packet out before its checksums are looked at.
+    /// Returns why a packet cannot merge, before its checksums are examined; `None` if it may.
     #[inline(always)]
     fn refusal<const USUAL: u8, P: Poll<B>>(
         &self,
@@ -661,8 +686,8 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// A packet joins its flow, or ends it. `Err` says why it may do neither. `SUPER`: it came as a
-    /// super-packet.
+    /// Joins a packet to its flow, or ends the flow. `Err` holds the reason if it may do neither.
+    /// `SUPER`: it came as a super-packet.
     #[inline(never)]
     fn try_join<const SUPER: bool, P: Poll<B>>(
         &mut self,
@@ -677,14 +702,14 @@ impl<B> Receiver<B> {
             return Ok((Attempt::Ended(Reason::BadChecksum), facts));
         }
         let held = &mut self.table.slots[slot as usize];
-        // Headers that fit the held ones are laid out as those are, and sum up to the same.
+        // Headers that match the held ones have the same layout and the same constant sums.
         let fits = held.matches(header, packet);
         if !fits {
             let facts = examine::<true, _>(packet, header, layout, None, &self.options, poll)?;
             return Ok((Attempt::Ended(held.mismatch(header, packet)), facts));
         }
-        // A device that vouches for a super-packet may have left the checksum of its first segment
-        // in it: from that no sum follows.
+        // A device that verified a super-packet may have left the checksum of the first segment in
+        // it. No payload sum follows from that.
         let known = if SUPER { None } else { Some(&held.constants) };
         let mut facts = examine::<false, _>(packet, header, layout, known, &self.options, poll)?;
         let pushes = SUPER
@@ -706,14 +731,14 @@ impl<B> Receiver<B> {
             self.counters.merged += 1;
             self.counters.absorbed_acks += u64::from(joined != Joined::Merged);
             if slot != self.last {
-                self.turn_to(slot);
+                self.note_interleaved(slot);
             }
             self.last = slot;
         }
         Ok((attempt, facts))
     }
 
-    /// The place for a new flow, unless its first packet must pass.
+    /// Finds room for a new flow. `Err` holds the reason if its first packet must pass.
     #[inline(always)]
     fn room<const USUAL: u8, P: Poll<B>>(
         &mut self,
@@ -746,7 +771,7 @@ impl<B> Receiver<B> {
         }
         let room = self.table.room(flow);
         if let (Room::Evict(_), Mode::Lro { .. }) = (room, self.in_force.mode) {
-            // inet_lro has no eviction: a flow without a descriptor passes.
+            // `inet_lro` evicts no flow: a packet without a descriptor passes.
             self.counters.no_desc += 1;
             layout.lend::<USUAL, _>(|layout| self.acknowledged.note(flow, header, layout));
             return Err(Reason::NoDescriptor);
@@ -754,15 +779,15 @@ impl<B> Receiver<B> {
         Ok(room)
     }
 
-    /// Does a packet with these flags, PSH or FIN, end what it would begin?
+    /// Returns whether PSH or FIN in these flags ends the flow that a packet would begin.
     #[cold]
     #[inline(never)]
     fn ends_at_push<P: Poll<B>>(&self, flags: u8, layout: &Layout) -> bool {
         flags & tcp::FIN != 0 || !may_be_uneven::<B, P>(layout, &self.in_force)
     }
 
-    /// Takes the buffers of a packet that joined a flow; the flow leaves if that completed it.
-    /// `last` is the payload of its last segment.
+    /// Stores the buffers of a packet that joined a flow. If that completes the flow, it leaves.
+    /// `last` is the payload of its last segment in bytes.
     #[inline(always)]
     fn hold<P: Poll<B>>(
         &mut self,
@@ -796,7 +821,7 @@ impl<B> Receiver<B> {
         self.limit_memory(poll)
     }
 
-    /// Releases a pure ACK whose numbers its flow has taken over.
+    /// Releases a pure ACK whose numbers were copied to its flow.
     fn absorb<P: Poll<B>>(
         &mut self,
         slot: u32,
@@ -814,7 +839,7 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// The next packet passes.
+    /// Takes the next packet from the batch and delivers it unchanged.
     #[inline(always)]
     fn pass<const USUAL: u8, P: Poll<B>>(
         &mut self,
@@ -832,7 +857,7 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// Delivers a packet as it came.
+    /// Delivers a packet unchanged.
     #[inline(always)]
     pub(super) fn pass_on<P: Poll<B>>(
         &mut self,
@@ -853,7 +878,7 @@ impl<B> Receiver<B> {
         )
     }
 
-    /// The next packet, counted in.
+    /// Takes the next packet from the batch and counts it.
     #[inline(always)]
     fn arrived(
         &mut self,
@@ -865,8 +890,8 @@ impl<B> Receiver<B> {
         batch.next()
     }
 
-    /// Makes a held packet the first of others, if it was alone until now; `false` if its checksum
-    /// is wrong.
+    /// Opens a flow for other packets to join, unless it is open; `false` if its first packet's
+    /// checksum is wrong.
     #[inline(always)]
     fn open<P: Poll<B>>(&mut self, slot: u32, poll: &P) -> bool {
         let held = &mut self.table.slots[slot as usize];
@@ -896,7 +921,7 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// What ends a flow right after a packet joined, if anything does.
+    /// Returns the reason why a flow is complete after a packet joined; `None` if it is not.
     #[inline(always)]
     fn complete(&self, slot: u32, last_payload: u32) -> Option<Reason> {
         let held = &self.table.slots[slot as usize];
@@ -914,7 +939,7 @@ impl<B> Receiver<B> {
         Ok(())
     }
 
-    /// Gives what a slot holds to the sink.
+    /// Gives the packet that a slot holds to the sink.
     #[inline(never)]
     fn emit<P: Poll<B>>(
         &mut self,
@@ -982,7 +1007,7 @@ impl<B> Receiver<B> {
         result
     }
 
-    /// Gives the sink what it refused before, in order.
+    /// Gives the sink the packets that were refused before, in order.
     #[inline(always)]
     fn deliver_again<P: Poll<B>>(&mut self, poll: &mut P) -> Result<(), P::Error> {
         if self.undelivered.is_empty() { Ok(()) } else { self.deliver_undelivered(poll) }
@@ -1002,7 +1027,7 @@ impl<B> Receiver<B> {
         Ok(())
     }
 
-    /// Emits all that is held, the oldest first.
+    /// Emits all held flows, the oldest first.
     pub(super) fn flush<P: Poll<B>>(
         &mut self,
         reason: Reason,
@@ -1012,7 +1037,7 @@ impl<B> Receiver<B> {
         while self.table.oldest() != NONE {
             self.emit(self.table.oldest(), reason, poll)?;
         }
-        self.end_turns();
+        self.end_interleaving();
         Ok(())
     }
 
@@ -1022,19 +1047,19 @@ impl<B> Receiver<B> {
             self.flush(Reason::PollEnd, poll)
         } else {
             self.flush_older_than(now, self.in_force.hold_time, poll)?;
-            self.end_turns();
+            self.end_interleaving();
             Ok(())
         }
     }
 
-    /// What comes next is another poll.
+    /// Ends the record of interleaved flows for this poll.
     #[inline(always)]
-    fn end_turns(&mut self) {
-        self.in_turn = core::mem::take(&mut self.turns);
-        self.came_in_turn = self.in_turn;
+    fn end_interleaving(&mut self) {
+        self.interleaved = core::mem::take(&mut self.interleaved_now);
+        self.interleaved_before = self.interleaved;
     }
 
-    /// Emits the flows that have been held for `age` or longer.
+    /// Emits the flows that have been held for `age` nanoseconds or longer.
     pub(super) fn flush_older_than<P: Poll<B>>(
         &mut self,
         now: u64,
@@ -1051,7 +1076,7 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// Emits what is held of the flow that a packet belongs to, or of its address pair.
+    /// Emits the flow that a packet belongs to, or all flows of its address pair.
     pub(super) fn flush_flow<P: Poll<B>>(
         &mut self,
         packet: &RxPacket<B>,
@@ -1065,7 +1090,7 @@ impl<B> Receiver<B> {
         Ok(())
     }
 
-    /// Delivers a packet unread, after what is held of its flow.
+    /// Delivers a packet unread, after the held packets of its flow.
     pub(super) fn bypass<P: Poll<B>>(
         &mut self,
         packet: RxPacket<B>,
@@ -1075,7 +1100,7 @@ impl<B> Receiver<B> {
         let related =
             if self.counters.held == 0 { Related::None } else { self.related(&packet, poll) };
         while let Some(slot) = self.held_of(related) {
-            // What comes after a packet that the sink refused waits behind it.
+            // Packets that come after a refused one wait behind it.
             match result {
                 Ok(()) => result = self.emit(slot, Reason::Requested, poll),
                 Err(_) => {
@@ -1101,7 +1126,7 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// Whose order a packet must not break.
+    /// Returns the flows whose order a packet must not break.
     fn related<P: Poll<B>>(&self, packet: &RxPacket<B>, poll: &P) -> Related {
         let gathered = Gathered::new(packet.buffers().map(|buffer| poll.bytes(buffer)));
         let header = gathered.bytes();
@@ -1113,7 +1138,7 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// A slot that holds packets of a flow, or of any flow of an address pair.
+    /// Returns a slot that holds one of these flows; `None` if none is held.
     fn held_of(&mut self, related: Related) -> Option<u32> {
         let slot = match related {
             Related::Flow(flow) => self.table.find(flow, &mut self.counters.probes),
@@ -1123,7 +1148,7 @@ impl<B> Receiver<B> {
         (slot != NONE).then_some(slot)
     }
 
-    /// The address pair whose flows a packet may belong to that has no flow of its own.
+    /// Returns the address pair whose flows a packet without a known flow may belong to.
     #[cold]
     fn pair(&self, scope: Scope, header: &[u8]) -> Option<u64> {
         match scope {
@@ -1143,7 +1168,7 @@ impl<B> Receiver<B> {
         Ok(())
     }
 
-    /// When the flow held longest was put in, in nanoseconds of the caller's clock.
+    /// Returns the time since which the oldest flow is held, in nanoseconds of the caller's clock.
     pub(super) fn held_since(&self) -> Option<u64> {
         match self.table.oldest() {
             NONE => None,
@@ -1160,7 +1185,7 @@ enum Related {
     None,
 }
 
-/// A poll whose sink takes nothing more.
+/// A poll whose sink refuses every packet.
 struct RefusingPoll<'p, P>(&'p P);
 
 impl<B, P: Memory<B>> Memory<B> for RefusingPoll<'_, P> {
@@ -1177,7 +1202,7 @@ impl<B, P: Memory<B>> Poll<B> for RefusingPoll<'_, P> {
     }
 }
 
-/// No bytes at all.
+/// A memory without bytes.
 struct NoMemory;
 
 impl<B> Memory<B> for NoMemory {
@@ -1186,16 +1211,16 @@ impl<B> Memory<B> for NoMemory {
     }
 }
 
-/// How many flows are remembered as hit lately.
+/// Number of recent flows that are remembered; a power of two.
 const RECENT: usize = 64;
 
-/// The number of a flow among those hit lately, of its addresses and ports made one.
+/// Returns the index of a flow among the recent ones, from its combined addresses and ports.
 #[inline(always)]
 fn recent(addresses_and_ports: u64) -> usize {
     (addresses_and_ports.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % RECENT
 }
 
-/// Marks checksums that nobody has verified as verified.
+/// Marks checksums that no device has verified as verified.
 fn trust<B>(packets: &mut [RxPacket<B>]) {
     for packet in packets {
         if packet.checksum == RxChecksum::None {

@@ -1,5 +1,5 @@
-//! What a received packet says of the segments that it stands for: those of a super-packet merge as
-//! if they had come one by one.
+//! The segments that a received packet stands for. Those of a super-packet merge as if they had
+//! come one by one.
 
 use super::examine::outer_checksums;
 use super::{Mode, Reason};
@@ -10,20 +10,20 @@ use crate::wire::{IpVersion, Layout, Protocol};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segments {
     pub(super) count: u32,
-    /// Payload bytes of each but the last.
+    /// Payload bytes of each segment but the last.
     pub(super) size: u32,
-    /// How their innermost IPv4 identifications run; one segment does not tell.
+    /// How their innermost IPv4 identifications change; `None` for one segment.
     pub(super) id: Option<IpId>,
-    /// How those of a tunnel's outer IPv4 headers run, likewise.
+    /// How the identifications of a tunnel's outer IPv4 headers change; `None` for one segment.
     pub(super) outer_id: Option<IpId>,
-    /// How those of the second tunnel's run, likewise.
+    /// How the identifications of the second tunnel's IPv4 headers change; `None` for one segment.
     pub(super) nested_id: Option<IpId>,
-    /// Of a CWR flag, the first carries it, and no other.
+    /// Whether only the first segment carries the CWR flag.
     pub(super) cwr_on_first: bool,
 }
 
 impl Segments {
-    /// A packet of so much payload that is its own only segment.
+    /// Makes the single segment of a packet with this payload in bytes.
     #[inline(always)]
     pub(super) const fn one(payload: u32) -> Self {
         Segments {
@@ -36,7 +36,7 @@ impl Segments {
         }
     }
 
-    /// The segments of a packet of so much payload, which is to be cut so.
+    /// Makes the segments of a super-packet with this payload in bytes.
     pub(super) fn of(gso: &Gso, payload: u32) -> Self {
         let size = gso.size.get() as u32;
         match payload.div_ceil(size) {
@@ -52,13 +52,14 @@ impl Segments {
         }
     }
 
-    /// Payload bytes of the last, where all of them have so many.
+    /// Returns the payload bytes of the last segment of a packet with this payload.
     #[inline(always)]
     pub(super) const fn last(&self, payload: u32) -> u32 {
         payload - (self.count - 1) * self.size
     }
 
-    /// Why no packet may follow these in a merged packet of at most `most` segments, if none may.
+    /// Returns why no packet may follow these segments in a merged packet of at most `most`
+    /// segments; `None` if one may.
     pub(super) fn ending(&self, payload: u32, most: u32) -> Option<Reason> {
         if self.count == 1 {
             // As any packet.
@@ -71,8 +72,8 @@ impl Segments {
     }
 }
 
-/// May a super-packet that is to be cut so merge with others? Else it is cut at other headers than
-/// these, or its segments could not be restored.
+/// Returns whether a super-packet may merge with others. It may not if it would be segmented at
+/// other headers than these, or if its segments could not be restored.
 pub(super) fn may_merge(gso: &Gso, header: &[u8], layout: &Layout, mode: Mode) -> bool {
     let kind_fits = matches!(
         (gso.kind, layout.version, layout.protocol),
@@ -80,8 +81,8 @@ pub(super) fn may_merge(gso: &Gso, header: &[u8], layout: &Layout, mode: Mode) -
             | (GsoKind::Tcp6, IpVersion::V6, Protocol::Tcp)
             | (GsoKind::Udp, _, Protocol::Udp)
     );
-    // A device never receives super-packets, so LRO's model has none. A sender leaves a tunnel's
-    // own checksum to whoever cuts.
+    // A device never receives super-packets, so LRO does not merge any. A sender leaves a tunnel's
+    // own checksum to the device that segments.
     matches!(mode, Mode::Gro { .. })
         && kind_fits
         && outer_checksums(header, layout.outer, layout.nested) == 0

@@ -1,6 +1,6 @@
-//! The flow table: where held flows are found, in which order they were held, and which share an
-//! address pair. Work per packet is bounded whatever the traffic: a bucket has eight places, a full
-//! one borrows from its neighbour, and where that is full too, it gives up its oldest.
+//! The flow table: finds held flows, and keeps their order of age and the flows of each address
+//! pair. The work per packet is bounded whatever the traffic. A bucket has eight places; a full one
+//! borrows from its neighbour, and if that is full too, its oldest flow is evicted.
 
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
@@ -8,47 +8,48 @@ use alloc::vec::Vec;
 use super::flow::Held;
 use super::identity::Identity;
 
-/// No slot.
+/// The index that stands for no slot.
 pub(super) const NONE: u32 = u32::MAX;
 
 const WAYS: usize = 8;
 
-/// One cache line: tags and slots of up to eight flows.
+/// A cache line: the tags and slots of up to eight flows.
 ///
-/// Where a flow lies among the eight is random, so nothing here branches on it: all tags are looked
-/// at at once.
+/// The place of a flow among the eight is random, so the code does not branch on it and compares
+/// all tags at once.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Bucket {
-    /// 8 bits of each flow's hash, the first place in the lowest. What was in a place not in use
-    /// stays there.
+struct FlowBucket {
+    /// 8 bits of each flow's hash, the first place in the lowest bits. Places that are not in use
+    /// keep old bits.
     tags: u64,
-    /// The slots, [`NONE`] in places not in use.
+    /// The slots; [`NONE`] in places that are not in use.
     slots: [u32; WAYS],
-    /// A bit for each place in use, and how many they are.
+    /// A bit for each place in use.
     used: u32,
     count: u32,
-    /// How many flows of this bucket lie in its neighbour, which is looked at only if there are
-    /// any.
+    /// Number of flows of this bucket that lie in its neighbour. The neighbour is searched only if
+    /// this is not 0.
     borrowed: u32,
 }
 
-const EMPTY: Bucket = Bucket { tags: 0, slots: [NONE; WAYS], used: 0, count: 0, borrowed: 0 };
+const EMPTY: FlowBucket =
+    FlowBucket { tags: 0, slots: [NONE; WAYS], used: 0, count: 0, borrowed: 0 };
 
 /// The lowest bit of each tag.
 const LOWEST: u64 = u64::MAX / 0xff;
 
-impl Bucket {
-    /// The places whose tag this may be: the highest bit of each one's lane. All whose tag it is,
-    /// and few others.
+impl FlowBucket {
+    /// Returns the places whose tag may be this one, as the highest bit of each lane. Includes all
+    /// that match, and a few others.
     #[inline(always)]
     fn tagged(&self, tag: u8) -> u64 {
         let differ = self.tags ^ (LOWEST * u64::from(tag));
-        // From a lane of zeros a borrow goes out, which may reach the next.
+        // A lane of zeros borrows from the next lane, which may then match wrongly.
         differ.wrapping_sub(LOWEST) & !differ & (LOWEST << 7)
     }
 
-    /// Puts a slot in, for which there must be room; returns its place.
+    /// Stores a slot, for which there must be room, and returns its place.
     #[inline(always)]
     fn push(&mut self, tag: u8, slot: u32) -> usize {
         let place = self.used.trailing_ones() as usize % WAYS;
@@ -59,7 +60,7 @@ impl Bucket {
         place
     }
 
-    /// Takes out what is at a place in use.
+    /// Removes the slot at a place in use.
     #[inline(always)]
     fn remove(&mut self, place: usize) {
         let place = place % WAYS;
@@ -69,15 +70,15 @@ impl Bucket {
     }
 }
 
-/// A node of a circular doubly linked list, whose head is a node too: putting in and taking out
-/// never ask whether there is a neighbour.
+/// A node of a circular doubly linked list. The head is a node too, so insertion and removal need
+/// no test for a missing neighbour.
 #[derive(Clone, Copy, Debug)]
 struct ListNode {
     previous: u32,
     next: u32,
 }
 
-/// Puts `node` after another, or at the front of a list after its head.
+/// Inserts `node` after `previous`; after the head it is first in the list.
 #[inline(always)]
 fn link(links: &mut [ListNode], node: usize, previous: usize) {
     let next = links[previous].next;
@@ -93,54 +94,54 @@ fn unlink(links: &mut [ListNode], node: usize) {
     links[next as usize].previous = previous;
 }
 
-/// Nodes without neighbours, numbered from `first`.
+/// Makes nodes without neighbours, numbered from `first`.
 fn alone(first: usize, count: usize) -> impl Iterator<Item = ListNode> {
     (first..first + count).map(|node| ListNode { previous: node as u32, next: node as u32 })
 }
 
-/// Slots of held flows, found by hash.
+/// The slots of held flows, found by hash.
 #[derive(Debug)]
-pub(super) struct Table<B> {
-    buckets: Vec<Bucket>,
+pub(super) struct FlowTable<B> {
+    buckets: Vec<FlowBucket>,
     pub(super) slots: Vec<Held<B>>,
     free: Vec<u32>,
     /// The held flows by age: the head, whose next is the oldest and whose previous is the newest,
-    /// then a node a slot.
+    /// then one node per slot.
     ages: Vec<ListNode>,
-    /// The held flows of each address pair: `pair_heads` heads, then two nodes a slot, the second
-    /// for the outer pair, linked in tunnels only.
+    /// The held flows of each address pair: `pair_heads` heads, then two nodes per slot. The second
+    /// is for the outer pair and is linked only in tunnels.
     pairs: Vec<ListNode>,
     pair_heads: usize,
-    /// The same for the pair between two tunnels: heads, then a node a slot. Empty until a flow in
-    /// two tunnels is held.
+    /// The held flows of each address pair of a second tunnel: heads, then one node per slot. Empty
+    /// until a flow in two tunnels is held.
     nested_pairs: Vec<ListNode>,
     held: u32,
     max_flows: u32,
-    /// How many were ever put in.
+    /// Number of flows inserted since the table was made.
     inserted: u64,
 }
 
-/// Where to hold a new flow.
+/// The room for a new flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// There is room.
+    /// The table has room.
     Free,
-    /// This flow must go first.
+    /// The flow in this slot must leave first.
     Evict(u32),
 }
 
-/// Twice as many places as flows, so that a full bucket is rare and a full neighbour beside it
-/// hardly ever seen; eight flows and fewer share one bucket and all its places.
+/// Returns the number of places: twice the number of flows, so that a full bucket is rare and a
+/// full neighbour beside it is hardly ever seen. Eight flows or fewer share one bucket.
 fn places(max_flows: u32) -> usize {
     if max_flows as usize <= WAYS { WAYS } else { (max_flows as usize * 2).next_power_of_two() }
 }
 
-impl<B> Table<B> {
+impl<B> FlowTable<B> {
     pub(super) fn new(max_flows: u32) -> Self {
         Self::in_memory(max_flows, Vec::new(), Vec::new())
     }
 
-    /// The same, unless there is no memory for it.
+    /// Makes a table as [`new`](Self::new) does, or fails if it cannot be allocated.
     pub(super) fn try_new(max_flows: u32) -> Result<Self, TryReserveError> {
         let places = places(max_flows);
         let (mut buckets, mut pairs) = (Vec::new(), Vec::new());
@@ -149,11 +150,11 @@ impl<B> Table<B> {
         Ok(Self::in_memory(max_flows, buckets, pairs))
     }
 
-    fn in_memory(max_flows: u32, mut buckets: Vec<Bucket>, mut pairs: Vec<ListNode>) -> Self {
+    fn in_memory(max_flows: u32, mut buckets: Vec<FlowBucket>, mut pairs: Vec<ListNode>) -> Self {
         let places = places(max_flows);
         buckets.resize(places / WAYS, EMPTY);
         pairs.extend(alone(0, places));
-        Table {
+        FlowTable {
             buckets,
             slots: Vec::new(),
             free: Vec::new(),
@@ -173,7 +174,8 @@ impl<B> Table<B> {
         (flow >> 32) as usize & (self.buckets.len() - 1)
     }
 
-    /// The bucket that lends to this one: the other of a pair, or itself where it is the only one.
+    /// Returns the bucket that this one borrows from: the other of a pair, or itself if it is the
+    /// only one.
     #[inline(always)]
     fn neighbour_of(&self, bucket: usize) -> usize {
         (bucket ^ 1) & (self.buckets.len() - 1)
@@ -189,7 +191,8 @@ impl<B> Table<B> {
         self.pair_heads + slot as usize * 2 + which
     }
 
-    /// The slot that holds a flow, or [`NONE`]; `probes` counts the entries compared.
+    /// Returns the slot that holds a flow, or [`NONE`]. Adds the number of entries compared to
+    /// `probes`.
     #[inline(always)]
     pub(super) fn find(&self, flow: u64, probes: &mut u64) -> u32 {
         let index = self.bucket_of(flow);
@@ -219,7 +222,7 @@ impl<B> Table<B> {
         NONE
     }
 
-    /// Is there room for one more flow with this hash?
+    /// Returns whether there is room for a flow with this hash, or which flow must leave first.
     #[inline(always)]
     pub(super) fn room(&self, flow: u64) -> Room {
         let index = self.bucket_of(flow);
@@ -233,15 +236,15 @@ impl<B> Table<B> {
         }
     }
 
-    /// The flow of a full bucket that was held longest.
+    /// Returns the slot of the flow in a full bucket that was held longest.
     #[cold]
-    fn oldest_in(&self, bucket: &Bucket) -> u32 {
+    fn oldest_in(&self, bucket: &FlowBucket) -> u32 {
         let age = |slot: &u32| self.slots.get(*slot as usize).map(|held| held.number);
         bucket.slots.iter().copied().min_by_key(age).unwrap_or(NONE)
     }
 
-    /// Puts a flow in; there must be [room](Self::room). The slot's contents are the last flow's
-    /// that used it.
+    /// Inserts a flow, for which there must be [room](Self::room). The slot still holds the
+    /// contents of the last flow that used it.
     #[inline(always)]
     pub(super) fn insert(&mut self, identity: Identity, now: u64) -> u32 {
         let slot = match self.free.pop() {
@@ -281,7 +284,7 @@ impl<B> Table<B> {
         slot
     }
 
-    /// Puts a flow in the list of the pair between its two tunnels.
+    /// Inserts a flow into the list of its second tunnel's address pair.
     #[cold]
     fn link_nested(&mut self, slot: u32, pair: u64) {
         let (head, node) = (self.pair_of(pair), self.pair_heads + slot as usize);
@@ -298,7 +301,7 @@ impl<B> Table<B> {
         (self.slots.len() - 1) as u32
     }
 
-    /// Takes a flow out; its slot is free for the next. Returns the flow's hash.
+    /// Removes a flow, frees its slot, and returns its hash.
     #[inline(always)]
     pub(super) fn remove(&mut self, slot: u32) -> u64 {
         let held = &self.slots[slot as usize];
@@ -324,17 +327,18 @@ impl<B> Table<B> {
         flow
     }
 
-    /// The flow held longest, or [`NONE`].
+    /// Returns the flow held longest, or [`NONE`].
     #[inline(always)]
     pub(super) fn oldest(&self) -> u32 {
         // The head is node 0, and no slot is before the first: an empty list gives NONE.
         self.ages[0].next.wrapping_sub(1)
     }
 
-    /// A held flow of this address pair, or of one that shares its list; [`NONE`] if there is none.
+    /// Returns a held flow of this address pair, or of one that shares its list; [`NONE`] if there
+    /// is none.
     ///
-    /// Whoever asks flushes it and asks again: each flow is walked over once, so a flood of
-    /// fragments pays for nothing that was not held.
+    /// The caller flushes it and asks again. Each flow is visited once, so a flood of fragments
+    /// costs no more than the flows that were held.
     #[inline]
     pub(super) fn of_pair(&self, pair: u64) -> u32 {
         let head = self.pair_of(pair);
@@ -344,7 +348,7 @@ impl<B> Table<B> {
         }
     }
 
-    /// A held flow in the list with this head of pairs between two tunnels.
+    /// Returns a held flow in the list with this head, of second tunnels' address pairs.
     fn of_nested_pair(&self, head: usize) -> u32 {
         match self.nested_pairs.get(head).map_or(head, |head| head.next as usize) {
             node if node == head => NONE,
@@ -352,8 +356,7 @@ impl<B> Table<B> {
         }
     }
 
-    /// Hints that the flow now oldest will be the next to go, and the one after it the next but
-    /// one.
+    /// Prefetches the oldest flow, which will be the next to leave, and the one after it.
     #[inline(always)]
     pub(super) fn prefetch_oldest(&self) {
         let oldest = self.ages[0].next as usize;
@@ -382,12 +385,12 @@ mod tests {
 
     #[test]
     fn a_bucket_is_a_cache_line() {
-        assert_eq!(size_of::<Bucket>(), 64);
+        assert_eq!(size_of::<FlowBucket>(), 64);
     }
 
     #[test]
     fn a_full_bucket_borrows_and_then_gives_up_its_oldest() {
-        let mut table: Table<&[u8]> = Table::new(64);
+        let mut table: FlowTable<&[u8]> = FlowTable::new(64);
         // The same high bits: one bucket.
         for flow in 0..16 {
             assert_eq!(table.room(flow), Room::Free);
@@ -409,7 +412,7 @@ mod tests {
 
     #[test]
     fn what_lent_a_place_is_full_for_its_own() {
-        let mut table: Table<&[u8]> = Table::new(64);
+        let mut table: FlowTable<&[u8]> = FlowTable::new(64);
         let neighbours = 1 << 32;
         for flow in 0..9 {
             table.insert(identity(flow, 0, None), 0);
@@ -433,7 +436,7 @@ mod tests {
 
     #[test]
     fn the_limit_of_flows_gives_up_the_oldest_of_all() {
-        let mut table: Table<&[u8]> = Table::new(3);
+        let mut table: FlowTable<&[u8]> = FlowTable::new(3);
         for flow in 1..=3u64 {
             table.insert(identity(flow << 32, flow, None), flow);
         }
@@ -449,7 +452,7 @@ mod tests {
 
     #[test]
     fn a_tunnelled_flow_hangs_in_two_lists_and_leaves_both() {
-        let mut table: Table<&[u8]> = Table::new(8);
+        let mut table: FlowTable<&[u8]> = FlowTable::new(8);
         let (inner, outer) = (1 << 32, 2 << 32);
         let first = table.insert(identity(10, inner, Some(outer)), 0);
         let second = table.insert(identity(11, inner, None), 0);

@@ -1,6 +1,6 @@
-//! CRC32c (Castagnoli), SCTP's checksum: by the processor's instructions with `std`, which detects
-//! them, else by tables. For 1,460 bytes these take 3.7 times as long (370 ns for 100), for 9,000
-//! bytes 5.6 times.
+//! CRC32c (Castagnoli), the checksum of SCTP. With `std` the processor's instructions are used if
+//! it has them, otherwise tables. Tables take 3.7 times as long for 1,460 bytes (370 ns instead of
+//! 100) and 5.6 times for 9,000.
 
 /// The CRC32c of the bytes so far.
 #[cfg(feature = "std")]
@@ -9,7 +9,7 @@ pub(super) struct Crc32c(u32);
 
 #[cfg(feature = "std")]
 impl Crc32c {
-    /// Adds the bytes that follow.
+    /// Adds the next bytes.
     pub(super) fn update(self, bytes: &[u8]) -> Self {
         Crc32c(crc32c::crc32c_append(self.0, bytes))
     }
@@ -20,7 +20,7 @@ impl Crc32c {
     }
 }
 
-/// Tables that take 16 bytes at a time.
+/// Tables that process 16 bytes at a time.
 #[cfg(not(feature = "std"))]
 static TABLES: crc::Crc<u32, crc::Table<16>> =
     crc::Crc::<u32, crc::Table<16>>::new(&crc::CRC_32_ISCSI);
@@ -39,7 +39,7 @@ impl Default for Crc32c {
 
 #[cfg(not(feature = "std"))]
 impl Crc32c {
-    /// Adds the bytes that follow.
+    /// Adds the next bytes.
     pub(super) fn update(mut self, bytes: &[u8]) -> Self {
         self.0.update(bytes);
         self

@@ -1,4 +1,4 @@
-//! Partial checksums: which bytes each covers, how it is computed, and its completion in place.
+//! Partial checksums: the bytes that each covers, its computation, and its completion in place.
 
 use super::crc32c::Crc32c;
 use super::{Sum, pseudo_header};
@@ -14,10 +14,10 @@ pub enum CompletionError {
     Place {
         /// End of the field.
         needed: usize,
-        /// End of what it covers.
+        /// End of the bytes that the checksum covers.
         got: usize,
     },
-    /// The protocol of the header at `start` has its checksum elsewhere.
+    /// The protocol of the header at `start` has its checksum at another offset.
     #[error(
         "the checksum of IP protocol {protocol} lies at byte {expected} of its header, not at {got}"
     )]
@@ -34,53 +34,53 @@ pub enum CompletionError {
     Truncated {
         /// End of the packet by its length field.
         needed: usize,
-        /// Bytes there are.
+        /// Length of the packet in bytes.
         got: usize,
     },
     /// The packet is an IP fragment: its checksum covers other fragments too.
     #[error("the packet is an IP fragment, its checksum covers other fragments too")]
     Fragment,
-    /// A DCCP checksum covers more than there is.
+    /// A DCCP checksum covers more bytes than the packet has.
     #[error("the DCCP checksum covers the packet up to byte {needed}, which ends at {got}")]
     Coverage {
-        /// End of what it covers, by the header.
+        /// End of the bytes that it covers, by the header.
         needed: usize,
         /// End of the packet.
         got: usize,
     },
-    /// No header that can be read starts at `start`, and a field at byte 8 may be SCTP's CRC32c,
-    /// which is no sum.
+    /// No readable header starts at `start`, and a field at byte 8 may be the CRC32c of SCTP, which
+    /// is not a sum.
     #[error(
         "no header that can be read starts at byte {start}: whether its checksum at byte 8 is a CRC32c cannot be told"
     )]
     Unknown {
-        /// Offset at which summing was to start.
+        /// Offset at which summing should start.
         start: usize,
     },
     /// The field is 0, and the addresses of the pseudo-header are not known: a source route or
-    /// routing header contradicts itself or is of an unknown type.
+    /// routing header contradicts itself or has an unknown type.
     #[error(
         "the field is 0, and the final destination, which the checksum covers, cannot be told from the headers"
     )]
     FinalDestination,
 }
 
-/// How one partial checksum is completed.
+/// The bytes that a partial checksum covers, and the kind of checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Completion {
-    /// Start of what it covers, in bytes from the start of the packet.
+    /// Start of the bytes that it covers, from the start of the packet.
     pub(crate) start: usize,
-    /// Offset of the field, likewise.
+    /// Offset of the field, from the start of the packet.
     pub(crate) field: usize,
-    /// End of what it covers.
+    /// End of the bytes that it covers.
     pub(crate) end: usize,
-    kind: Kind,
+    kind: ChecksumKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// The Internet checksum. `seed` is the pseudo-header's sum, if the field does not hold it.
-    /// `zero_means_none` as in UDP.
+enum ChecksumKind {
+    /// The Internet checksum. `seed` is the sum of the pseudo-header, if the field does not hold
+    /// it. `zero_means_none`: a computed 0 is written as 0xFFFF, as in UDP.
     Internet {
         seed: Sum,
         zero_means_none: bool,
@@ -89,9 +89,8 @@ enum Kind {
 }
 
 impl Completion {
-    /// Finds out how to complete the checksum that covers bytes from `start` on and whose field
-    /// lies `offset` bytes from there, in a packet of `length` bytes, of which `header` holds the
-    /// first.
+    /// Finds the checksum that covers bytes from `start` on and whose field lies `offset` bytes
+    /// from there. The packet has `length` bytes, the first of which are in `header`.
     pub(crate) fn find(
         header: &[u8],
         length: usize,
@@ -118,7 +117,7 @@ impl Completion {
         };
         let (end, kind) = match location {
             Ok(location) => Self::of_protocol(header, &location, offset)?,
-            Err(end) => (end, Kind::of_unknown(offset)),
+            Err(end) => (end, ChecksumKind::of_unknown(offset)),
         };
         let found = Completion { start, field, end, kind };
         match found.field_end() {
@@ -127,19 +126,19 @@ impl Completion {
         }
     }
 
-    /// Returns where the bytes end that this protocol's checksum covers, and how it is computed.
+    /// Returns the end of the bytes that this protocol's checksum covers, and the kind of checksum.
     fn of_protocol(
         header: &[u8],
         location: &TransportLocation,
         offset: u16,
-    ) -> Result<(usize, Kind), CompletionError> {
+    ) -> Result<(usize, ChecksumKind), CompletionError> {
         let &TransportLocation { number, transport, end, .. } = location;
         let expected = match number {
             protocol::TCP => tcp::CHECKSUM,
             protocol::UDP => udp::CHECKSUM,
             protocol::DCCP => dccp::CHECKSUM,
             protocol::SCTP => sctp::CHECKSUM,
-            _ => return Ok((end, Kind::of_unknown(offset))),
+            _ => return Ok((end, ChecksumKind::of_unknown(offset))),
         };
         if usize::from(offset) != expected {
             return Err(CompletionError::Offset {
@@ -149,9 +148,9 @@ impl Completion {
             });
         }
         let available = end.saturating_sub(transport);
-        // The length in the pseudo-header, and the length that is summed.
+        // The length in the pseudo-header, and the number of bytes that are summed.
         let (counted, covered) = match number {
-            protocol::SCTP => return Ok((end, Kind::Crc32c)),
+            protocol::SCTP => return Ok((end, ChecksumKind::Crc32c)),
             protocol::UDP => match usize::from(be16(header, transport + udp::LENGTH)) {
                 // A jumbo packet has a UDP length of 0 (RFC 2675, section 4).
                 length @ udp::HEADER_LENGTH.. if length <= available => (length, length),
@@ -177,27 +176,30 @@ impl Completion {
             0 => pseudo_header(network, location.version, number, counted as u32),
             _ => Sum::default(),
         };
-        Ok((transport + covered, Kind::Internet { seed, zero_means_none: number == protocol::UDP }))
+        Ok((
+            transport + covered,
+            ChecksumKind::Internet { seed, zero_means_none: number == protocol::UDP },
+        ))
     }
 
     /// Returns the end of the field, in bytes from the start of the packet.
     pub(crate) const fn field_end(&self) -> usize {
         self.field
             + match self.kind {
-                Kind::Internet { .. } => 2,
-                Kind::Crc32c => 4,
+                ChecksumKind::Internet { .. } => 2,
+                ChecksumKind::Crc32c => 4,
             }
     }
 
-    /// Returns whether it is a sum, so that known sums of its parts can be added.
+    /// Returns whether the checksum is a sum, so that known sums of its parts can be added.
     pub(crate) const fn is_sum(&self) -> bool {
-        matches!(self.kind, Kind::Internet { .. })
+        matches!(self.kind, ChecksumKind::Internet { .. })
     }
 
-    /// Writes the checksum into `header`, which holds the field. `sum` is that of all that is
-    /// covered, the field as it is included.
+    /// Writes the checksum into `header`, which holds the field. `sum` is the sum of all covered
+    /// bytes, the field included.
     pub(crate) fn write_sum(&self, header: &mut [u8], sum: u16) {
-        let Kind::Internet { seed, zero_means_none } = self.kind else { return };
+        let ChecksumKind::Internet { seed, zero_means_none } = self.kind else { return };
         let checksum = match seed.add(sum).checksum() {
             0 if zero_means_none => 0xffff,
             checksum => checksum,
@@ -205,8 +207,7 @@ impl Completion {
         wire::put16(header, self.field, checksum);
     }
 
-    /// Writes the CRC of all that is covered into `header`, which holds the field; `rest` follows
-    /// it.
+    /// Writes the CRC of all covered bytes into `header`, which holds the field; `rest` follows it.
     pub(crate) fn write_crc<'a>(&self, header: &mut [u8], rest: impl Iterator<Item = &'a [u8]>) {
         if let Some(field) = header.get_mut(self.field..self.field_end()) {
             field.fill(0);
@@ -220,11 +221,11 @@ impl Completion {
     }
 }
 
-impl Kind {
-    /// Returns the kind for an unknown protocol: that of the kernel (`skb_checksum_help`), except
-    /// that a computed 0 becomes 0xFFFF only at UDP's offset.
+impl ChecksumKind {
+    /// Returns the kind for an unknown protocol: the Internet checksum, as in the kernel
+    /// (`skb_checksum_help`), except that a computed 0 becomes 0xFFFF only at UDP's offset.
     const fn of_unknown(offset: u16) -> Self {
-        Kind::Internet { seed: Sum(0), zero_means_none: offset as usize == udp::CHECKSUM }
+        ChecksumKind::Internet { seed: Sum(0), zero_means_none: offset as usize == udp::CHECKSUM }
     }
 }
 
@@ -235,7 +236,7 @@ impl Kind {
 /// [`RxChecksum::Partial`](crate::RxChecksum) and in a `virtio_net_hdr` with `NEEDS_CSUM`.
 /// Afterwards the checksum is complete.
 ///
-/// The headers say which checksum is meant, and where the bytes that it covers end:
+/// The headers tell which checksum is meant, and which bytes it covers:
 ///
 /// | protocol of the header at `start` | offset | checksum | over |
 /// |---|---|---|---|
@@ -245,9 +246,9 @@ impl Kind {
 /// | SCTP | 8 | CRC32c, its lowest 8 bits first, with the field taken as zero (RFC 9260, appendix A; `skb->csum_not_inet`) | all up to the end of the IP packet |
 /// | another | any | the Internet checksum; at offset 6 a computed 0 as 0xFFFF | all up to the end of the IP packet |
 ///
-/// Padding behind the IP packet is not summed. The pseudo-header's sum in the field is believed, as
-/// the kernel does. A field of 0 is no such sum, since addresses are never all zero: the sum is
-/// computed then, by [`pseudo_header`].
+/// Padding after the IP packet is not summed. The sum of the pseudo-header in the field is trusted,
+/// as in the kernel. A field of 0 cannot be that sum, since addresses are never all zero;
+/// [`pseudo_header`] computes it then.
 ///
 /// ```
 /// use superpacket::checksum::complete_partial;
@@ -263,8 +264,7 @@ impl Kind {
 /// # Ok::<(), superpacket::checksum::CompletionError>(())
 /// ```
 ///
-/// # Errors
-/// [`CompletionError`]; the packet is unchanged then.
+/// # Errors [`CompletionError`]; the packet is unchanged then.
 pub fn complete_partial(
     packet: &mut [u8],
     layer: Layer,

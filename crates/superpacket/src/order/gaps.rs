@@ -1,4 +1,4 @@
-//! Gaps in TCP streams, kept open for a moment.
+//! Gaps in TCP streams, kept open for a short time.
 
 use alloc::vec::Vec;
 
@@ -6,34 +6,34 @@ use crate::aggregate::HashKey;
 use crate::packet::{Gathered, RxPacket};
 use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, be32, byte, parse_usual, tcp, usual, walk};
 
-/// The flows that may have a gap at a time: what a packet of unknown flow may belong to is looked
-/// for among all of them.
+/// Maximum number of flows that have a gap at a time. For a packet without a known flow, all of
+/// them are searched.
 const MAX_GAPS: usize = 64;
 
-/// Places of the table that a flow may have.
+/// Number of table entries in which a flow may be stored.
 const WAYS: usize = 4;
 
-/// What may wait in front of a gap, and how long.
+/// Limits of the packets that wait behind a gap, and of their time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GapLimits {
-    /// The longest that a packet waits for those before it, in nanoseconds of the caller's clock;
-    /// 0: none waits.
+    /// Maximum time that a packet waits for earlier ones, in nanoseconds of the caller's clock; 0
+    /// if none waits.
     pub hold_time: u64,
-    /// How many flows are remembered, 4 to 1,048,576; rounded up to a power of two.
+    /// Number of flows that are remembered, 4 to 1,048,576; rounded up to a power of two.
     pub max_flows: u32,
-    /// The most packets of one flow that wait at a time.
+    /// Maximum number of packets of one flow that wait at a time.
     pub max_packets: u32,
-    /// The most bytes of frames that wait at a time, of all flows.
+    /// Maximum number of frame bytes that wait at a time, over all flows.
     pub max_held_bytes: u64,
-    /// The longest gap, in bytes of payload, at most 2^30. What is farther ahead is another
-    /// connection's, or nobody's.
+    /// Maximum length of a gap in bytes of payload, at most 2^30. A packet further ahead probably
+    /// belongs to another connection.
     pub max_gap: u32,
 }
 
 impl GapLimits {
-    /// 1,024 flows, of each at most 64 packets behind a gap of at most 1 MiB, 4 MiB of frames
-    /// together.
+    /// Makes limits of 1,024 flows, 64 packets per flow behind a gap of at most 1 MiB, and 4 MiB of
+    /// frames in total.
     pub const fn new(hold_time: u64) -> Self {
         GapLimits {
             hold_time,
@@ -45,36 +45,37 @@ impl GapLimits {
     }
 }
 
-/// What happened to packets that came before others of their flow.
+/// Counters of packets that came before earlier ones of their flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GapCounters {
     /// Packets that had to wait.
     pub waited: u64,
-    /// Those that left because what was missing came.
+    /// Waiting packets that left because the missing ones came.
     pub filled: u64,
-    /// Those that left because their time, or that of one which they waited with, was up.
+    /// Waiting packets that left because their time was up, or the time of a packet that waited
+    /// with them.
     pub timed_out: u64,
-    /// Those that left because another packet may not overtake them, by a limit, or because they
-    /// were asked for.
+    /// Waiting packets that left because another packet must not overtake them, because of a limit,
+    /// or on request.
     pub released: u64,
-    /// Those that wait now.
+    /// Packets that wait now.
     pub waiting: u64,
-    /// Bytes of their frames.
+    /// Bytes of the frames that wait now.
     pub waiting_bytes: u64,
 }
 
-/// Puts the segments of TCP streams in order that overtook each other, without knowing more of them
-/// than their sequence numbers: what comes ahead of a gap waits until the gap is filled, but not
-/// longer than it may ([`GapLimits::hold_time`]).
+/// Puts reordered segments of TCP streams in order, by their sequence numbers alone. A packet
+/// behind a gap waits until the gap is filled, but not longer than [`GapLimits::hold_time`].
 ///
-/// A stage before an aggregator: a packet that overtook others ends what they merge into, and again
-/// when they come. (Juggler, EuroSys 2016, does so for a data center's multiple paths.)
+/// A stage before an aggregator, in which each reordered packet would end a merge twice: when it
+/// comes early, and when the missing one follows. (Juggler, EuroSys 2016, does the same for
+/// multiple paths in a data center.)
 ///
-/// A segment leaves no earlier than what came before it, but for what was missing. Packets that are
-/// not plain data (pure ACKs, SYN, FIN, RST, URG) and fragments between the same addresses overtake
-/// none that waits: it leaves before them. What is no TCP passes. No byte is changed, nothing is
-/// lost, and checksums are not looked at.
+/// A segment leaves no earlier than packets that came before it, except for the missing ones.
+/// Packets other than plain data (pure ACKs, SYN, FIN, RST, URG) and fragments between the same
+/// addresses overtake no waiting packet: it leaves before them. Packets other than TCP pass. No
+/// byte is changed, no packet is lost, and checksums are not verified.
 ///
 /// ```
 /// use superpacket::order::{GapLimits, Gaps};
@@ -94,36 +95,36 @@ pub struct GapCounters {
 pub struct Gaps<B> {
     limits: GapLimits,
     key: HashKey,
-    /// In sets of [`WAYS`].
-    flows: Vec<Flow<B>>,
-    /// Those that have a gap.
+    /// The flows, in sets of [`WAYS`].
+    flows: Vec<StreamState<B>>,
+    /// Indices of the flows that have a gap.
     open: Vec<u32>,
-    /// None is to leave before; later than the first may be.
+    /// Time before which no packet must leave; may be earlier than the first deadline.
     earliest: u64,
-    /// Counts packets, so that it is known which flow sent none for longest.
+    /// Number of packets so far, which tells the flow that has been idle longest.
     tick: u64,
     counters: GapCounters,
-    /// What leaves in a call; empty between calls.
+    /// Packets that leave in a call; empty between calls.
     left: Vec<RxPacket<B>>,
 }
 
 #[derive(Debug)]
-struct Flow<B> {
+struct StreamState<B> {
     hash: u64,
-    /// The hash of its addresses.
+    /// Hash of its addresses.
     pair: u64,
-    /// When it sent last; 0: this place is free.
+    /// The tick at which it sent last; 0 if this entry is free.
     used: u64,
-    /// The sequence number of what is expected next.
+    /// The next expected sequence number.
     next: u32,
-    /// Its place in [`Gaps::open`], where anything waits.
+    /// Index in [`Gaps::open`], if packets of the flow wait.
     place: u32,
-    /// In the order of their sequence numbers, none of which overlap.
-    waiting: Vec<Waiting<B>>,
+    /// The waiting packets in order of their sequence numbers; none of them overlap.
+    waiting: Vec<WaitingPacket<B>>,
 }
 
 #[derive(Debug)]
-struct Waiting<B> {
+struct WaitingPacket<B> {
     packet: RxPacket<B>,
     sequence: u32,
     payload: u32,
@@ -131,20 +132,20 @@ struct Waiting<B> {
     since: u64,
 }
 
-/// What a packet is to its flow.
+/// The role of a packet in its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// No flow of TCP, or none that can be known.
+enum PacketRole {
+    /// The packet is not TCP, or its flow cannot be found.
     Other,
-    /// It may belong to any flow between these addresses.
+    /// The packet may belong to any flow between these addresses.
     Between { pair: u64 },
-    /// It must not overtake data.
+    /// The packet must not overtake data.
     Control { flow: u64, ends: bool },
-    /// Plain data.
+    /// The packet is plain data.
     Data { flow: u64, pair: u64, sequence: u32, payload: u32 },
 }
 
-/// Why packets leave.
+/// The reason why packets leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     TimedOut,
@@ -152,12 +153,13 @@ enum Cause {
 }
 
 impl<B> Gaps<B> {
-    /// Has no gap open. Limits are brought into range; `key` should be random where others choose
-    /// the traffic.
+    /// Makes one without gaps. Limits are brought into range. `key` should be random if the traffic
+    /// may be hostile.
     pub fn new(limits: GapLimits, key: HashKey) -> Self {
         let max_flows = limits.max_flows.clamp(WAYS as u32, 1 << 20).next_power_of_two();
         let limits = GapLimits { max_flows, max_gap: limits.max_gap.min(1 << 30), ..limits };
-        let vacant = || Flow { hash: 0, pair: 0, used: 0, next: 0, place: 0, waiting: Vec::new() };
+        let vacant =
+            || StreamState { hash: 0, pair: 0, used: 0, next: 0, place: 0, waiting: Vec::new() };
         Gaps {
             limits,
             key,
@@ -175,18 +177,19 @@ impl<B> Gaps<B> {
         &self.limits
     }
 
-    /// What happened so far.
+    /// Returns the counters since it was made.
     pub const fn counters(&self) -> &GapCounters {
         &self.counters
     }
 
-    /// When a packet must leave that waits now, in nanoseconds of the caller's clock.
+    /// Returns the time at which a waiting packet must leave, in nanoseconds of the caller's clock;
+    /// `None` if none waits.
     pub fn deadline(&self) -> Option<u64> {
         let waiting = self.open.iter().flat_map(|&slot| &self.flows[slot as usize].waiting);
         waiting.map(|waiting| waiting.since.saturating_add(self.limits.hold_time)).min()
     }
 
-    /// Appends what has waited as long as it may.
+    /// Appends the packets that have waited for the maximum time.
     pub fn release_expired(&mut self, now: u64, packets: &mut Vec<RxPacket<B>>) {
         if now < self.earliest {
             return;
@@ -200,7 +203,7 @@ impl<B> Gaps<B> {
                 .min()
                 .unwrap_or(now);
             if now.saturating_sub(since) >= self.limits.hold_time {
-                // Another takes its place.
+                // Another flow takes its index.
                 self.release(slot, Cause::TimedOut, packets);
             } else {
                 index += 1;
@@ -209,7 +212,7 @@ impl<B> Gaps<B> {
         self.earliest = self.deadline().unwrap_or(u64::MAX);
     }
 
-    /// Appends all that waits.
+    /// Appends all waiting packets.
     pub fn release_all(&mut self, packets: &mut Vec<RxPacket<B>>) {
         while let Some(&slot) = self.open.last() {
             self.release(slot, Cause::Released, packets);
@@ -217,7 +220,8 @@ impl<B> Gaps<B> {
         self.earliest = u64::MAX;
     }
 
-    /// Appends what waits of a flow, in the order of its sequence numbers: the gap is given up.
+    /// Appends the waiting packets of a flow, in order of their sequence numbers, and gives up the
+    /// gap.
     fn release(&mut self, slot: u32, cause: Cause, left: &mut Vec<RxPacket<B>>) {
         let flow = &mut self.flows[slot as usize];
         let Some(last) = flow.waiting.last() else { return };
@@ -235,7 +239,7 @@ impl<B> Gaps<B> {
         self.close(slot);
     }
 
-    /// Nothing waits in a flow any more.
+    /// Removes a flow without waiting packets from the open ones.
     fn close(&mut self, slot: u32) {
         let place = self.flows[slot as usize].place as usize;
         self.open.swap_remove(place);
@@ -244,7 +248,7 @@ impl<B> Gaps<B> {
         }
     }
 
-    /// The places of the table that a flow may have.
+    /// Returns the table entries in which a flow may be stored.
     #[inline(always)]
     fn set(&self, hash: u64) -> core::ops::Range<usize> {
         let first = (hash as usize & (self.flows.len() / WAYS - 1)) * WAYS;
@@ -258,8 +262,8 @@ impl<B> Gaps<B> {
             .map(|slot| slot as u32)
     }
 
-    /// The place for a flow that has none: a free one, or that of the flow which sent nothing for
-    /// longest, of those without a gap if there is one.
+    /// Returns the entry for a new flow: a free one, or the flow that has been idle longest,
+    /// preferably one without a gap.
     fn vacate(&self, hash: u64) -> u32 {
         let by_use = |&slot: &usize| (!self.flows[slot].waiting.is_empty(), self.flows[slot].used);
         self.set(hash).min_by_key(by_use).unwrap_or(0) as u32
@@ -271,16 +275,14 @@ impl<B> Gaps<B> {
 }
 
 impl<B: AsRef<[u8]>> Gaps<B> {
-    /// Takes packets out of `packets` that came ahead of others of their flow, and puts those in
-    /// that have waited: for what came now, or as long as they may. `now` is in nanoseconds, and
-    /// never goes back.
+    /// Removes packets that came before earlier ones of their flow from `packets`, and inserts
+    /// those that need not wait any more. `now` is in nanoseconds and never decreases.
     pub fn receive(&mut self, packets: &mut Vec<RxPacket<B>>, now: u64) {
         self.receive_keeping(packets, now, |packet| packet);
     }
 
-    /// As [`receive`](Self::receive); each packet that must wait is what `keep` makes of it. Where
-    /// buffers are the device's, which wants them back, that is a copy with all that is known of
-    /// the packet.
+    /// Receives as [`receive`](Self::receive) does. `keep` converts each packet that must wait: a
+    /// device that wants its buffers back needs a copy, with all metadata.
     pub fn receive_keeping(
         &mut self,
         packets: &mut Vec<RxPacket<B>>,
@@ -289,7 +291,7 @@ impl<B: AsRef<[u8]>> Gaps<B> {
     ) {
         let mut left = core::mem::take(&mut self.left);
         self.release_expired(now, &mut left);
-        // Most come in order, and stay where they are.
+        // Most packets come in order and stay where they are.
         let stay = if left.is_empty() {
             packets.iter().take_while(|packet| self.passes(packet)).count()
         } else {
@@ -304,12 +306,13 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         self.left = left;
     }
 
-    /// Does a packet pass, and nothing because of it? Where not, no flow has changed.
+    /// Returns whether a packet passes without any other following it. No flow has changed if it
+    /// returns `false`.
     fn passes(&mut self, packet: &RxPacket<B>) -> bool {
         match self.kind(packet) {
-            Kind::Other => true,
-            Kind::Between { .. } => self.open.is_empty(),
-            Kind::Control { flow, ends } => match self.find(flow) {
+            PacketRole::Other => true,
+            PacketRole::Between { .. } => self.open.is_empty(),
+            PacketRole::Control { flow, ends } => match self.find(flow) {
                 Some(slot) if !self.flows[slot as usize].waiting.is_empty() => false,
                 Some(slot) if ends => {
                     self.forget(slot);
@@ -317,7 +320,7 @@ impl<B: AsRef<[u8]>> Gaps<B> {
                 }
                 _ => true,
             },
-            Kind::Data { flow, pair, sequence, payload } => {
+            PacketRole::Data { flow, pair, sequence, payload } => {
                 let end = sequence.wrapping_add(payload);
                 self.tick += 1;
                 let Some(slot) = self.find(flow) else {
@@ -342,7 +345,7 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         }
     }
 
-    /// Takes a packet that may have to wait, or for which others do.
+    /// Processes a packet that may have to wait, or that others may have waited for.
     fn take(
         &mut self,
         packet: RxPacket<B>,
@@ -351,15 +354,15 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         left: &mut Vec<RxPacket<B>>,
     ) {
         match self.kind(&packet) {
-            Kind::Other => {}
-            Kind::Between { pair } => {
+            PacketRole::Other => {}
+            PacketRole::Between { pair } => {
                 while let Some(&slot) =
                     self.open.iter().find(|&&slot| self.flows[slot as usize].pair == pair)
                 {
                     self.release(slot, Cause::Released, left);
                 }
             }
-            Kind::Control { flow, ends } => {
+            PacketRole::Control { flow, ends } => {
                 if let Some(slot) = self.find(flow) {
                     self.release(slot, Cause::Released, left);
                     if ends {
@@ -367,7 +370,7 @@ impl<B: AsRef<[u8]>> Gaps<B> {
                     }
                 }
             }
-            Kind::Data { flow, pair, sequence, payload } => {
+            PacketRole::Data { flow, pair, sequence, payload } => {
                 let end = sequence.wrapping_add(payload);
                 self.tick += 1;
                 let slot = self.find(flow).unwrap_or_else(|| {
@@ -400,7 +403,7 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         left.push(packet);
     }
 
-    /// Has a packet wait that is ahead of a gap, if it may; else it is given back.
+    /// Stores a packet behind a gap if it may wait; otherwise returns it.
     fn wait(
         &mut self,
         slot: u32,
@@ -433,8 +436,10 @@ impl<B: AsRef<[u8]>> Gaps<B> {
             flow.place = self.open.len() as u32;
             self.open.push(slot);
         }
-        flow.waiting
-            .insert(place, Waiting { packet: keep(packet), sequence, payload, length, since: now });
+        flow.waiting.insert(
+            place,
+            WaitingPacket { packet: keep(packet), sequence, payload, length, since: now },
+        );
         self.earliest = self.earliest.min(now.saturating_add(limits.hold_time));
         self.counters.waited += 1;
         self.counters.waiting += 1;
@@ -442,7 +447,7 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         None
     }
 
-    /// Appends what waited and has no gap before it any more.
+    /// Appends the waiting packets that have no gap before them any more.
     fn fill(&mut self, slot: u32, left: &mut Vec<RxPacket<B>>) {
         let max_gap = self.limits.max_gap;
         let flow = &mut self.flows[slot as usize];
@@ -474,34 +479,34 @@ impl<B: AsRef<[u8]>> Gaps<B> {
     }
 
     #[inline(always)]
-    fn kind(&self, packet: &RxPacket<B>) -> Kind {
-        // Compiled apart for the layouts that most packets have.
-        match self.usual_kind::<{ usual::ETHERNET_IPV4 }>(packet) {
+    fn kind(&self, packet: &RxPacket<B>) -> PacketRole {
+        // Compiled separately for the most frequent layouts.
+        match self.usual_role::<{ usual::ETHERNET_IPV4 }>(packet) {
             Some(kind) => kind,
             None => self.other_kind(packet),
         }
     }
 
     #[inline(never)]
-    fn other_kind(&self, packet: &RxPacket<B>) -> Kind {
-        let usual = self.usual_kind::<{ usual::ETHERNET_IPV6 }>(packet);
+    fn other_kind(&self, packet: &RxPacket<B>) -> PacketRole {
+        let usual = self.usual_role::<{ usual::ETHERNET_IPV6 }>(packet);
         let usual = usual
-            .or_else(|| self.usual_kind::<{ usual::IPV4 }>(packet))
-            .or_else(|| self.usual_kind::<{ usual::IPV6 }>(packet));
-        usual.unwrap_or_else(|| self.any_kind(packet))
+            .or_else(|| self.usual_role::<{ usual::IPV4 }>(packet))
+            .or_else(|| self.usual_role::<{ usual::IPV6 }>(packet));
+        usual.unwrap_or_else(|| self.any_role(packet))
     }
 
-    /// What a packet is, if it has this [usual] layout.
+    /// Returns the kind of a packet with this [usual] layout; `None` if it has another.
     #[inline(always)]
-    fn usual_kind<const USUAL: u8>(&self, packet: &RxPacket<B>) -> Option<Kind> {
+    fn usual_role<const USUAL: u8>(&self, packet: &RxPacket<B>) -> Option<PacketRole> {
         let RxPacket { first, rest: None, layer, .. } = packet else { return None };
         let header = first.as_ref();
         let (payload, end) = parse_usual::<USUAL>(header, header.len(), *layer)?;
         Some(self.kind_of(packet, header, &Layout::usual(USUAL, payload, end)))
     }
 
-    /// What any packet is.
-    fn any_kind(&self, packet: &RxPacket<B>) -> Kind {
+    /// Returns the kind of a packet with any layout.
+    fn any_role(&self, packet: &RxPacket<B>) -> PacketRole {
         let first = packet.first.as_ref();
         let length = packet.length();
         let gathered = (first.len() < length.min(MAX_HEADER))
@@ -510,18 +515,18 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         match &walk(header, length, packet.layer) {
             Ok(layout) => self.kind_of(packet, header, layout),
             Err(unparsed) => match unparsed.scope {
-                Scope::Pair { network, version } => {
-                    Kind::Between { pair: self.key.pair(header, usize::from(network), version) }
-                }
-                Scope::None => Kind::Other,
+                Scope::Pair { network, version } => PacketRole::Between {
+                    pair: self.key.pair(header, usize::from(network), version),
+                },
+                Scope::None => PacketRole::Other,
             },
         }
     }
 
     #[inline(always)]
-    fn kind_of(&self, packet: &RxPacket<B>, header: &[u8], layout: &Layout) -> Kind {
+    fn kind_of(&self, packet: &RxPacket<B>, header: &[u8], layout: &Layout) -> PacketRole {
         if layout.protocol != Protocol::Tcp {
-            return Kind::Other;
+            return PacketRole::Other;
         }
         let identity = self.key.flow(header, layout, packet.layer, packet.vlan);
         let transport = usize::from(layout.transport);
@@ -530,12 +535,12 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         if payload == 0
             || flags & (tcp::SYN | tcp::FIN | tcp::RST | tcp::URG | tcp::ACK) != tcp::ACK
         {
-            return Kind::Control {
+            return PacketRole::Control {
                 flow: identity.flow,
                 ends: flags & (tcp::SYN | tcp::FIN | tcp::RST) != 0,
             };
         }
-        Kind::Data {
+        PacketRole::Data {
             flow: identity.flow,
             pair: identity.pair,
             sequence: be32(header, transport + tcp::SEQUENCE),
@@ -544,14 +549,14 @@ impl<B: AsRef<[u8]>> Gaps<B> {
     }
 }
 
-impl<B> Flow<B> {
-    /// Is it neither near ahead of what is expected nor near behind it: another connection's, or
-    /// garbage? What follows tells.
+impl<B> StreamState<B> {
+    /// Returns whether a sequence number is far from the expected one: of another connection, or
+    /// garbage. The next packet will tell.
     fn is_far(&self, sequence: u32, max_gap: u32) -> bool {
         sequence.wrapping_sub(self.next) > max_gap && self.next.wrapping_sub(sequence) > max_gap
     }
 
-    /// Data from `sequence` to `end` leaves, with nothing of the flow before it.
+    /// Advances the expected number past data from `sequence` to `end`, which leaves.
     fn advance(&mut self, sequence: u32, end: u32, max_gap: u32) {
         if self.is_far(sequence, max_gap) || is_later(end, self.next) {
             self.next = end;
@@ -559,7 +564,7 @@ impl<B> Flow<B> {
     }
 }
 
-/// Is one sequence number after the other (RFC 9293, section 3.4)?
+/// Returns whether sequence number `one` is after `other` (RFC 9293, section 3.4).
 fn is_later(one: u32, other: u32) -> bool {
     (1..1 << 31).contains(&one.wrapping_sub(other))
 }

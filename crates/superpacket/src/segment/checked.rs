@@ -1,7 +1,7 @@
-//! Headers whose lengths agree with each other and with the packet, so that it may be cut.
+//! Headers whose lengths agree with each other and with the packet, so that it may be segmented.
 //!
-//! The parse keeps the first refusal only. Many do not matter for cutting (IPv4 options, a length
-//! left to the device), but one that does may follow. So all lengths are compared here again.
+//! The parse keeps only the first refusal. Many do not prevent segmentation (IPv4 options, a length
+//! left to the device), but one that does may follow. So all lengths are compared again here.
 
 use super::{GsoKind, SegmentError};
 use crate::checksum::{RxChecksum, Sum, pseudo_header_of};
@@ -10,7 +10,7 @@ use crate::wire::{
     ip_length, ipv6, pppoe, udp,
 };
 
-/// The checked headers of a packet that may be cut.
+/// The checked headers of a packet that may be segmented.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CheckedHeaders {
     pub(super) layout: Layout,
@@ -93,9 +93,9 @@ pub(super) fn check_headers(
 /// Returns the sum of the pseudo-header without its length, of a packet that ends at `end`; `None`
 /// if it is not known.
 ///
-/// That of a partial checksum lies in the field, and is right whatever addresses the sender took:
-/// it is adjusted by the difference of the lengths, as Linux does (`tcp_gso_segment`). A field of 0
-/// holds none.
+/// A partial checksum holds this sum in its field, and it is right whatever addresses the sender
+/// used. It is adjusted by the difference of the lengths, as in Linux (`tcp_gso_segment`). A field
+/// of 0 does not hold it.
 #[inline(always)]
 fn pseudo_sum(header: &[u8], layout: &Layout, end: usize, checksum: RxChecksum) -> Option<Sum> {
     let length = (end - usize::from(layout.transport)) as u32;
@@ -114,8 +114,8 @@ fn pseudo_sum(header: &[u8], layout: &Layout, end: usize, checksum: RxChecksum) 
     }
 }
 
-/// Returns where the packet of a tunnel ends by the length field of its outer IP header, as
-/// [`ip_end`] does. That of a `nested` tunnel ends at the limit.
+/// Returns the end of a tunnel's packet by the length field of its outer IP header, as [`ip_end`]
+/// does. A `nested` tunnel must end at the limit.
 fn outer_end(
     header: &[u8],
     outer: Outer,
@@ -174,8 +174,8 @@ fn ip_end(
     }
 }
 
-/// Fails unless a UDP length ends the datagram where the IP packet ends. It may be 0 if the IP
-/// length is 0 too.
+/// Fails unless the datagram ends, by its UDP length, where the IP packet ends. The UDP length may
+/// be 0 if the IP length is 0 too.
 fn check_udp_length(
     header: &[u8],
     transport: usize,

@@ -5,25 +5,24 @@ use super::SegmentError;
 /// The counters of a segmenter.
 ///
 /// `packets = cut + passed + refused`, and `payload_in = payload_out`. Both hold after every call,
-/// whether it succeeded or not.
+/// successful or not.
 ///
-/// A packet that is written in [portions](super::Portion) counts when the last is written, and the
-/// segments and payload of each portion when it is.
+/// A packet that is written in [portions](super::Portion) counts with its last portion. The
+/// segments and the payload count with each portion.
 ///
-/// A packet whose segments were partly written when the [buffers](super::SegmentBuffers) ended
-/// counts as refused. The segments that had been written came out nevertheless: `segments` and
-/// `payload_out` count them, and `payload_in` their part of the packet.
+/// A packet whose segments did not all fit into the [buffers](super::SegmentBuffers) counts as
+/// refused. `segments` and `payload_out` count the segments that were written, and `payload_in`
+/// counts their payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentCounters {
-    /// Packets that came in.
+    /// Packets received for segmentation.
     pub packets: u64,
-    /// Packets that came out as segments or fragments, also as only one.
+    /// Packets that left as segments or fragments, even as a single one.
     pub cut: u64,
-    /// Packets that were no super-packets, or fitted the MTU, and passed whole.
+    /// Packets that passed whole, because they were not super-packets or fitted the MTU.
     pub passed: u64,
-    /// Segments, fragments and passed packets that came out, those of a partly written packet
-    /// included.
+    /// Segments, fragments and passed packets that left, those of a partly written packet included.
     pub segments: u64,
     /// Bytes behind the headers of the packets that were cut or passed (for fragments, behind the
     /// IP header), and of the written part of a refused one.
@@ -40,7 +39,7 @@ impl SegmentCounters {
         self.errors.iter().sum()
     }
 
-    /// Returns whether everything that came in has come out or was refused.
+    /// Returns whether the counters [balance](Self).
     pub fn balanced(&self) -> bool {
         self.packets == self.cut + self.passed + self.refused()
             && self.payload_in == self.payload_out

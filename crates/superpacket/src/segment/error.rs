@@ -4,17 +4,17 @@ use super::GsoKind;
 use crate::checksum::CompletionError;
 use crate::wire::{IpVersion, Protocol, Refusal};
 
-/// Why a packet was not cut.
+/// The reason why a packet was not segmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
     /// The headers could not be read to the payload.
     #[error("the headers cannot be read: {0}")]
     Headers(Refusal),
-    /// The headers are not those of the kind of segments.
+    /// The headers do not match the kind of segments.
     #[error("{kind:?} segments cannot be cut from a packet of {protocol:?} over IP{version:?}")]
     Kind {
-        /// The kind that was asked for.
+        /// The requested kind.
         kind: GsoKind,
         /// Version of the innermost IP header.
         version: IpVersion,
@@ -26,19 +26,19 @@ pub enum SegmentError {
     Truncated {
         /// End of the packet by its length field, in bytes from the start of the frame.
         needed: usize,
-        /// Bytes there are.
+        /// Length of the packet in bytes.
         got: usize,
     },
-    /// A length field contradicts that of the header around it: UDP, PPPoE, an IP packet in a
+    /// A length field contradicts the length of the header around it: UDP, PPPoE, an IP packet in a
     /// tunnel, a jumbo payload option.
     #[error("an inner length field says {got} bytes, {needed} were expected")]
     Length {
-        /// The length that the outer field leaves, in bytes.
+        /// The length that the outer header leaves, in bytes.
         needed: usize,
         /// The length in the field, in bytes.
         got: usize,
     },
-    /// There would be more segments than the limit.
+    /// The packet would have more segments than the limit.
     #[error("{needed} segments are needed, at most {limit} are allowed")]
     TooManySegments {
         /// Segments that the packet needs.
@@ -46,24 +46,24 @@ pub enum SegmentError {
         /// Segments that are allowed.
         limit: u32,
     },
-    /// A segment would not fit its length fields.
+    /// A segment would be too long for its length fields.
     #[error("a segment of {needed} bytes does not fit a length field of {limit}")]
     SegmentTooLong {
-        /// Bytes that the field would have to count.
+        /// Bytes that the field would have to hold.
         needed: usize,
-        /// Bytes that it can count.
+        /// Maximum value of the field.
         limit: usize,
     },
     /// A segment is too small: a fragment below 8 bytes or below the headers that it must hold, or
     /// an MTU below the headers.
     #[error("a segment has room for {got} bytes, {needed} are needed")]
     SegmentTooSmall {
-        /// The smallest size that is possible, in bytes.
+        /// The minimum size in bytes.
         needed: usize,
-        /// The size that was asked for, in bytes.
+        /// The requested size in bytes.
         got: usize,
     },
-    /// The DCCP checksum covers more than the shortest segment holds.
+    /// The DCCP checksum covers more payload than the shortest segment has.
     #[error("the checksum covers {needed} bytes of payload, a segment has {got}")]
     Coverage {
         /// Bytes of payload that the checksum covers.
@@ -71,8 +71,8 @@ pub enum SegmentError {
         /// Payload of the shortest segment.
         got: usize,
     },
-    /// The packet must not be fragmented: the don't-fragment bit, or IPv6 without an identification
-    /// for its fragments.
+    /// The packet must not be fragmented: it has the don't-fragment bit, or is IPv6 and the caller
+    /// gave no identification.
     #[error("the packet must not be fragmented")]
     DontFragment,
     /// The field of a partial checksum lies outside the packet, or beyond the headers that are
@@ -96,7 +96,7 @@ pub enum SegmentError {
         /// Length of the header as it was given.
         got: usize,
     },
-    /// The caller's buffers cannot take the segments.
+    /// The caller's buffers are too small for the segments.
     #[error("{needed} bytes are needed for the segments, there is room for {got}")]
     OutputTooSmall {
         /// Bytes that the segments need.

@@ -1,4 +1,4 @@
-//! IP fragments: which headers each of them carries.
+//! IP fragments, and the headers that each of them carries.
 
 use super::SegmentError;
 use crate::wire::link::{LinkWalk, Next, Tag};
@@ -10,18 +10,19 @@ use crate::wire::{
 /// Room for the longest header that is parsed and an IPv6 fragment header.
 pub(super) const SCRATCH: usize = MAX_HEADER + ipv6::FRAGMENT_HEADER_LENGTH;
 
-/// Identifications of IPv6 fragments, for callers that say none: each of them once before one comes
-/// again, in an order that a random key decides, so that none tells the next (RFC 7739).
+/// Identifications of IPv6 fragments, if the caller gives none. All 32-bit numbers occur once
+/// before one repeats, in an order that a random key determines, so that they cannot be predicted
+/// (RFC 7739).
 #[derive(Debug)]
 pub(super) struct FragmentIds {
-    /// Made with the first one: few segmenters ever need them.
+    /// Made with the first identification, since few segmenters need it.
     key: Option<u64>,
     count: u32,
-    /// The next one is the last one again.
+    /// Whether the next identification repeats the last one.
     repeats: bool,
 }
 
-/// A copy begins anew: it must not repeat what the other one goes on with.
+/// A clone starts with a new key, so that it does not repeat the identifications of the original.
 impl Clone for FragmentIds {
     fn clone(&self) -> Self {
         Self::new()
@@ -33,7 +34,8 @@ impl FragmentIds {
         FragmentIds { key: None, count: 0, repeats: false }
     }
 
-    /// Has the identification made last returned again, for more fragments of the same packet.
+    /// Makes the next call return the last identification again, for more fragments of the same
+    /// packet.
     pub(super) const fn repeat(&mut self, repeats: bool) {
         self.repeats = repeats;
     }
@@ -47,7 +49,8 @@ impl FragmentIds {
     }
 }
 
-/// One of the permutations of all 32-bit numbers: a Feistel network of four rounds.
+/// Returns the image of a number under a permutation of all 32-bit numbers: a Feistel network of
+/// four rounds.
 fn permuted(number: u32, key: u64) -> u32 {
     let (mut left, mut right) = ((number >> 16) as u16, number as u16);
     for round in 0..4 {
@@ -61,7 +64,7 @@ fn permuted(number: u32, key: u64) -> u32 {
 #[cfg(feature = "os-random")]
 fn random() -> u64 {
     let mut bits = [0; 8];
-    // Without a key they still differ from each other.
+    // Without a random key they still differ from each other.
     let _ = getrandom::fill(&mut bits);
     u64::from_ne_bytes(bits)
 }
@@ -87,15 +90,15 @@ pub(super) fn remove_jumbo(bytes: &mut [u8; SCRATCH], layout: &mut Layout) {
     layout.jumbo = false;
 }
 
-/// The boundary between the headers of an IPv6 packet that every fragment carries, and those that
+/// The boundary between the headers that every fragment of an IPv6 packet carries, and those that
 /// only the first one has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeaderBoundary {
     /// End of the headers that every fragment carries.
     repeated_end: usize,
-    /// Offset of the next-header field of the last of them.
+    /// Offset of the next-header field in the last of them.
     next_header_field: usize,
-    /// Offset of a fragment header that the packet has already.
+    /// Offset of a fragment header that the packet already has.
     fragment: Option<usize>,
 }
 
@@ -151,7 +154,7 @@ pub(super) fn insert_fragment_header(
     split + ipv6::FRAGMENT_HEADER_LENGTH
 }
 
-/// The outermost IP header of a packet, whatever it carries.
+/// The outermost IP header of a packet with any content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outermost {
     pub(super) network: usize,
@@ -186,7 +189,7 @@ pub(super) fn outermost(header: &[u8], layer: Layer) -> Result<Outermost, Segmen
     }
 }
 
-/// The parts of an IP packet that is to be fragmented.
+/// The parts of an IP packet to be fragmented.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts {
     /// End of the headers that each fragment carries, in bytes from the start of the frame.
@@ -197,7 +200,7 @@ pub(super) struct Parts {
     pub(super) first: u16,
     /// Whether the packet is a fragment that others follow.
     pub(super) more: bool,
-    /// Place and identification of the fragment header to be inserted.
+    /// Position and identification of the fragment header to be inserted.
     pub(super) insert: Option<(HeaderBoundary, u32)>,
 }
 
@@ -267,8 +270,8 @@ fn ipv6_parts(header: &[u8], network: usize, end: usize, id: u32) -> Result<Part
     })
 }
 
-/// Replaces the options without the copied flag, which only the first fragment carries (RFC 791,
-/// section 3.1), by no-operations: the header keeps its length (`ip_options_fragment`).
+/// Replaces options without the copied flag, which only the first fragment carries (RFC 791,
+/// section 3.1), by no-operations. The header keeps its length (`ip_options_fragment`).
 pub(super) fn keep_copied_options(bytes: &mut [u8; SCRATCH], network: usize) {
     const COPIED: u8 = 0x80;
     let end = network + usize::from(byte(bytes, network) & 0x0f) * 4;

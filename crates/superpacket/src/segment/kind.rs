@@ -1,4 +1,4 @@
-//! Kinds and sizes of segments: types that cannot hold invalid values.
+//! Kinds and sizes of segments, in types that cannot hold invalid values.
 
 use core::num::{NonZeroU16, NonZeroU32};
 
@@ -17,7 +17,7 @@ pub enum GsoKind {
     Udp,
     /// One UDP datagram, cut into IP fragments (UFO, `SKB_GSO_UDP`).
     UdpFragments,
-    /// DCCP data packets, which no kernel cuts.
+    /// DCCP data packets, which no kernel segments.
     Dccp,
 }
 
@@ -26,12 +26,11 @@ impl GsoKind {
     /// the first [`MAX_HEADER`](wire::MAX_HEADER) of its `length` bytes (or all), and `checksum` is
     /// the state of its checksums.
     ///
-    /// In UDP the place of the partial checksum says which UDP header is meant: a super-packet
-    /// whose segments are each a datagram of a tunnel (`UDP_SEGMENT` of VXLAN) has the same headers
-    /// as one sent through a tunnel device.
+    /// For UDP, the offset of the partial checksum tells which UDP header is meant: a super-packet
+    /// of tunnel datagrams (`UDP_SEGMENT` of VXLAN) has the same headers as one sent through a
+    /// tunnel device.
     ///
-    /// # Errors
-    /// As [`parse`](wire::parse). Whether the headers are those of this kind is not checked.
+    /// # Errors As [`parse`](wire::parse). Whether the headers match this kind is not checked.
     #[inline]
     pub fn parse(
         self,
@@ -50,7 +49,7 @@ impl GsoKind {
 }
 
 /// Bytes of transport payload in each segment: 1 to 65,535. For [`GsoKind::UdpFragments`] it counts
-/// the bytes behind the IP header of each fragment, the UDP header of the first included, and is
+/// the bytes after the IP header of each fragment, the UDP header of the first included, and is
 /// rounded down to a multiple of 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SegmentSize(NonZeroU16);
@@ -69,10 +68,10 @@ impl SegmentSize {
     }
 
     /// Returns the largest size with which segments of `kind` fit an MTU: at most `mtu` bytes from
-    /// the outermost IP header on. Outer headers count; link headers, tags and PPPoE do not, nor
-    /// does a hop-by-hop header with a jumbo payload option, which is removed.
+    /// the outermost IP header on. Outer headers count. Link headers, tags, PPPoE and a hop-by-hop
+    /// header with a jumbo payload option, which is removed, do not.
     ///
-    /// `None` if the headers leave no room.
+    /// `None` if the headers leave no room for payload.
     pub const fn for_mtu(layout: &Layout, kind: GsoKind, mtu: usize) -> Option<Self> {
         let jumbo = if layout.jumbo { ipv6::JUMBO_HEADER_LENGTH } else { 0 };
         let (headers, unit) = match (kind, layout.version) {
@@ -94,14 +93,15 @@ impl SegmentSize {
     }
 }
 
-/// Limit of the segments that one super-packet may be cut into: at least 1.
+/// Maximum number of segments of one super-packet; at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MaxSegments(NonZeroU32);
 
 impl MaxSegments {
-    /// As many as a packet of the engine can need: 524,280 bytes of BIG TCP in segments of 1 byte.
+    /// The most that a packet of the engine can need: 524,280 bytes of BIG TCP in segments of 1
+    /// byte.
     pub const ANY: MaxSegments = MaxSegments(NonZeroU32::new(524_280).expect("not zero"));
-    /// As many as Linux takes in one `UDP_SEGMENT` send (`UDP_MAX_SEGMENTS`).
+    /// The maximum of Linux for one `UDP_SEGMENT` send (`UDP_MAX_SEGMENTS`).
     pub const UDP: MaxSegments = MaxSegments(NonZeroU32::new(128).expect("not zero"));
 
     /// Makes a limit of at least 1; `None` for 0.
@@ -123,35 +123,34 @@ impl MaxSegments {
 /// The IPv4 identifications of segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum IpId {
-    /// Each segment has one more than that before it, modulo 65,536.
+    /// Each segment's identification is one more than the previous one, modulo 65,536.
     #[default]
     Increment,
-    /// All segments have the same (`SKB_GSO_TCP_FIXEDID`).
+    /// All segments have the same identification (`SKB_GSO_TCP_FIXEDID`).
     Fixed,
 }
 
 /// The segments that carry the super-packet's CWR flag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Cwr {
-    /// The first only (RFC 3168; `SKB_GSO_TCP_ECN`).
+    /// Only the first segment (RFC 3168; `SKB_GSO_TCP_ECN`).
     #[default]
     First,
-    /// All (accurate ECN; `SKB_GSO_TCP_ACCECN`).
+    /// All segments (accurate ECN; `SKB_GSO_TCP_ACCECN`).
     All,
 }
 
-/// The form of the checksums of the packets that merged, which the segments need to be the same
-/// bytes.
+/// The form of the checksums of the merged packets, needed to restore the same bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChecksumForm {
     /// The field holds the whole checksum.
     #[default]
     Full,
-    /// The field holds the pseudo-header's sum, and a device fills in the rest.
+    /// The field holds the sum of the pseudo-header, and a device computes the rest.
     Partial,
 }
 
-/// How a super-packet is cut into the packets that a wire would have carried.
+/// How a super-packet is segmented into the packets that a wire would have carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Gso {
@@ -167,13 +166,13 @@ pub struct Gso {
     pub nested_id: IpId,
     /// Segments that carry CWR.
     pub cwr: Cwr,
-    /// Form of the checksums of the packets that merged.
+    /// Form of the checksums of the merged packets.
     pub checksum: ChecksumForm,
 }
 
 impl Gso {
-    /// Cuts as a TSO device does: identifications that increment, CWR on the first segment only,
-    /// full checksums.
+    /// Makes the metadata of a TSO device: identifications that increment, CWR on the first segment
+    /// only, complete checksums.
     #[inline]
     pub const fn new(kind: GsoKind, size: SegmentSize) -> Self {
         let (id, outer_id, nested_id) = (IpId::Increment, IpId::Increment, IpId::Increment);

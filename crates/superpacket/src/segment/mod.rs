@@ -1,10 +1,9 @@
-//! Segmentation: a super-packet is cut into the packets that a wire would have carried.
+//! Segmentation of a super-packet into the packets that a wire would have carried.
 //!
-//! [`Segmenter`] works from the packet's bytes and a [`Gso`] alone. It parses the headers itself,
-//! checks every length against the bytes there are, prepares one header as a template and patches
-//! it for each segment. Payload stays where it lies ([`segment`](Segmenter::segment): header bytes
-//! and ranges), or is copied and summed in one pass
-//! ([`segment_linear`](Segmenter::segment_linear)).
+//! [`Segmenter`] needs only the packet's bytes and a [`Gso`]. It parses the headers itself, checks
+//! every length against the packet, prepares one header as a template and patches it for each
+//! segment. Payload stays in place ([`segment`](Segmenter::segment): header bytes and ranges), or
+//! is copied and summed in one pass ([`segment_linear`](Segmenter::segment_linear)).
 //!
 //! | field | in each segment |
 //! |---|---|
@@ -20,17 +19,18 @@
 //! | IPv6 hop-by-hop header with a jumbo payload option alone | removed, as the kernel does with BIG TCP |
 //! | all else | copied |
 //!
-//! Packets of any protocol can be [fragmented](Segmenter::fragment), over IPv6 if the caller acts
-//! for the packet's source. A datagram to the port of a tunnel that carries no packet is plain UDP
-//! ([`parse_datagram`](crate::wire::parse_datagram)). A UDP super-packet whose partial checksum is
-//! that of an outer UDP header is cut there, whatever its segments carry.
+//! Packets of any protocol can be [fragmented](Segmenter::fragment), over IPv6 only if the caller
+//! acts for the packet's source. A datagram to a tunnel's port that carries no packet is plain UDP
+//! ([`parse_datagram`](crate::wire::parse_datagram)). A UDP super-packet whose partial checksum
+//! belongs to an outer UDP header is segmented at that header, whatever its segments carry.
 //!
-//! An uneven packet, of which an aggregator says so ([`Part`]), is cut part by part:
-//! identification, FIN, PSH and CWR are each part's own.
+//! An uneven packet ([`Part`]) is segmented part by part: each part has its own identification,
+//! FIN, PSH and CWR.
 //!
-//! Bytes after the end of the IP packet (padding) belong to no segment. The IPv6 pseudo-header has
-//! the destination address of the IPv6 header, as in the kernel, even if a routing header names a
-//! later one.
+//! Bytes after the end of the IP packet (padding) belong to no segment. The pseudo-header has the
+//! addresses that [`checksum_addresses`](crate::wire::checksum_addresses) finds: with an IPv4
+//! source route or IPv6 routing header, the final destination. A partial checksum that is not 0
+//! already holds the sender's pseudo-header, which is kept, as in the kernel.
 
 mod checked;
 mod counters;

@@ -1,4 +1,4 @@
-//! How a packet is to be cut.
+//! Options of segmentation.
 
 use super::{Gso, MaxSegments};
 
@@ -8,30 +8,31 @@ pub enum ChecksumOutput {
     /// The complete checksum.
     #[default]
     Full,
-    /// The sum of the pseudo-header with the segment's length, not inverted; a device fills in the
-    /// rest. IP fragments, which no device completes, carry full ones.
+    /// The sum of the pseudo-header with the segment's length, not inverted; a device computes the
+    /// rest. IP fragments, which no device completes, have complete checksums.
     Partial,
-    /// The form that the merged packets came with ([`Gso::checksum`]). A packet that passes whole
+    /// The form of the merged packets' checksums ([`Gso::checksum`]). A packet that passes whole
     /// keeps its own.
     AsMerged,
 }
 
-/// Options for cutting one packet.
+/// Options for segmenting one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentOptions {
-    /// How to cut, in place of the packet's own metadata.
+    /// How to segment, instead of the packet's own metadata.
     pub gso: Option<Gso>,
     /// Form of the segments' checksums.
     pub checksum: ChecksumOutput,
-    /// Limit of segments; a packet that needs more is refused.
+    /// Maximum number of segments; a packet that needs more is refused.
     pub max_segments: MaxSegments,
     /// Identification of IPv6 fragments (RFC 8200, section 4.5), which the caller must not repeat.
-    /// 0: one of the segmenter's own, which differ from each other, and from those of other
-    /// segmenters by chance (RFC 7739); without `os-random` all segmenters have the same.
+    /// 0 lets the segmenter choose one. Its identifications differ from each other and, with high
+    /// probability, from those of other segmenters (RFC 7739); without `os-random` all segmenters
+    /// use the same ones.
     pub fragment_id: u32,
-    /// Each [part](super::Segmentable::parts) of an uneven packet is one segment: a super-packet
-    /// for a device that cuts it as [`Part::gso`](super::Part::gso) says.
+    /// Whether each [part](super::Segmentable::parts) of an uneven packet is one segment: a
+    /// super-packet for a device, which segments it as [`Part::gso`](super::Part::gso) says.
     pub whole_parts: bool,
 }
 

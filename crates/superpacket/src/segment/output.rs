@@ -1,4 +1,4 @@
-//! Segments, as header bytes and payload ranges, or written into the caller's buffers.
+//! Segments as header bytes and payload ranges, or written into the caller's buffers.
 
 use alloc::vec::Vec;
 
@@ -14,16 +14,15 @@ use crate::checksum::RxChecksum;
 pub struct Plan {
     /// Number of segments, at least 1.
     pub segments: u32,
-    /// Length of each segment but the last in bytes, headers included; of the only one, if there is
-    /// one; of the longest of an uneven packet.
+    /// Length of each segment but the last in bytes, headers included. If there is one segment, its
+    /// length; for an uneven packet, the length of the longest.
     pub segment_length: usize,
     /// Length of the last segment in bytes: at most `segment_length`.
     pub last_length: usize,
 }
 
 impl Plan {
-    /// Returns the length of all segments together, in bytes; those of an uneven packet have at
-    /// most as many.
+    /// Returns the length of all segments together, in bytes; an upper limit for an uneven packet.
     #[inline]
     pub const fn total_length(&self) -> usize {
         (self.segments as usize - 1)
@@ -32,7 +31,7 @@ impl Plan {
     }
 }
 
-/// The segments of a packet that one call has written, where the buffers do not take all at once.
+/// The segments of a packet that one call has written, if the buffers do not hold all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Portion {
@@ -51,7 +50,8 @@ impl Plan {
         Plan { segments: count, segment_length, last_length }
     }
 
-    /// Returns how many of these segments the buffers take that have refused all of them.
+    /// Returns how many of these segments fit the buffers, by the error with which the buffers
+    /// refused all of them.
     pub(super) fn that_fit(&self, refusal: &SegmentError) -> u32 {
         let limit = match *refusal {
             SegmentError::TooManySegments { limit, .. } => limit,
@@ -64,7 +64,7 @@ impl Plan {
     }
 }
 
-/// The place of a part of the payload.
+/// The position of a part of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PayloadRange {
     /// Index of the packet's range: into
@@ -76,7 +76,7 @@ pub struct PayloadRange {
     pub length: usize,
 }
 
-/// A segment: header bytes of its own, and ranges of the packet as payload.
+/// A segment: its own header bytes, and ranges of the packet as payload.
 ///
 /// Borrows the segmenter's scratch memory: the header must be sent or copied before the sink
 /// returns.
@@ -107,13 +107,13 @@ impl<'a, P: Segmentable + ?Sized> Segment<'a, P> {
         self.header.len() + self.length
     }
 
-    /// Returns the places of the payload, for descriptors; empty ranges are left out.
+    /// Returns the positions of the payload, for descriptors; empty ranges are omitted.
     #[inline]
     pub fn ranges(&self) -> impl Iterator<Item = PayloadRange> + Clone + use<'a, P> {
         Ranges { packet: self.packet, at: self.position, rest: self.length }
     }
 
-    /// Returns the payload as slices, for gathering writes; empty ones are left out.
+    /// Returns the payload as slices, for gathering writes; empty slices are omitted.
     #[inline]
     pub fn payload(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a, P> {
         let packet = self.packet;
@@ -173,11 +173,11 @@ pub struct Written {
     pub checksum: RxChecksum,
 }
 
-/// Hands out the buffers that segments are written into: slots of a `sendmmsg` array, frames of a
-/// UMEM, the space behind a `virtio_net_hdr`.
+/// Provides the buffers that segments are written into: slots of a `sendmmsg` array, frames of a
+/// UMEM, the space after a `virtio_net_hdr`.
 pub trait SegmentBuffers {
-    /// Refuses segments that do not fit. Called before the first buffer is asked for. A call that
-    /// writes a [`Portion`] then calls it again, with as many segments as fit by the error.
+    /// Refuses segments that do not fit. Called before the first buffer is requested. A call that
+    /// writes a [`Portion`] calls it again after an error, with the number of segments that fit.
     ///
     /// # Errors
     /// [`SegmentError::OutputTooSmall`] with the bytes that there is room for, or
@@ -186,16 +186,16 @@ pub trait SegmentBuffers {
         Ok(())
     }
 
-    /// Returns a buffer of at least `length` bytes, of which the first `length` will be
-    /// overwritten. `None` or a shorter one ends the call with [`SegmentError::OutputTooSmall`],
+    /// Returns a buffer of at least `length` bytes, the first `length` of which will be
+    /// overwritten. `None` or a shorter buffer ends the call with [`SegmentError::OutputTooSmall`],
     /// which [`prepare`](Self::prepare) should have returned before.
     fn buffer(&mut self, length: usize) -> Option<&mut [u8]>;
 
-    /// Is told that the buffer handed out last now holds a segment.
+    /// Called when the last buffer holds a segment.
     fn written(&mut self, _segment: Written) {}
 }
 
-/// Segments back to back in one buffer, as `UDP_SEGMENT` and [`Plan`] have it: segment `n` starts
+/// Segments back to back in one buffer, as for `UDP_SEGMENT` and as in [`Plan`]: segment `n` starts
 /// at `n * segment_length`, unless the packet was [uneven](super::Part).
 #[derive(Debug)]
 pub struct BackToBack<'a> {
@@ -204,13 +204,13 @@ pub struct BackToBack<'a> {
 }
 
 impl<'a> BackToBack<'a> {
-    /// Writes from the start of `bytes`.
+    /// Makes buffers that are written from the start of `bytes`.
     #[inline]
     pub const fn new(bytes: &'a mut [u8]) -> Self {
         BackToBack { bytes, used: 0 }
     }
 
-    /// Returns how many bytes are written.
+    /// Returns the number of bytes written.
     #[inline]
     pub const fn used(&self) -> usize {
         self.used
@@ -232,8 +232,8 @@ impl SegmentBuffers for BackToBack<'_> {
     }
 }
 
-/// A buffer for each segment, written from the same offset on: for packets of a tunnel that are
-/// encrypted where they lie.
+/// One buffer per segment, written from the same offset on: for tunnel packets that are encrypted
+/// in place.
 #[derive(Debug)]
 pub struct EachBuffer<'a, B> {
     buffers: &'a mut [B],
@@ -243,13 +243,14 @@ pub struct EachBuffer<'a, B> {
 }
 
 impl<'a, B: AsMut<[u8]>> EachBuffer<'a, B> {
-    /// Writes each segment `offset` bytes into a buffer, and its length in bytes into `sizes`.
+    /// Makes buffers in which each segment starts at `offset`; the segments' lengths in bytes are
+    /// written to `sizes`.
     #[inline]
     pub const fn new(buffers: &'a mut [B], offset: usize, sizes: &'a mut [usize]) -> Self {
         EachBuffer { buffers, offset, sizes, used: 0 }
     }
 
-    /// Returns how many buffers are written.
+    /// Returns the number of buffers written.
     #[inline]
     pub const fn used(&self) -> usize {
         self.used

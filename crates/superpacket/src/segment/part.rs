@@ -1,13 +1,13 @@
-//! Uneven super-packets: what Linux has no header for.
+//! Parts of uneven super-packets, which Linux has no metadata for.
 
 use super::Gso;
 
 /// A part of an uneven TCP super-packet: packets that would have merged without the others.
 ///
-/// Where the policy says so ([`merge_uneven`]), packets merge although their IPv4 identification,
-/// their length, or PSH before them ends what one [`Gso`] can say. The super-packet's parts then
-/// say, one after the other, how it comes apart into the very packets that merged: the segmenter
-/// goes by them. No `virtio_net_hdr` can.
+/// If the policy allows it ([`merge_uneven`]), packets merge although a change of their IPv4
+/// identification, their length or PSH exceeds what one [`Gso`] can describe. The super-packet's
+/// parts tell the segmenter, in order, how to restore the merged packets. No `virtio_net_hdr` can
+/// express them.
 ///
 /// [`merge_uneven`]: crate::aggregate::Policy::merge_uneven
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,32 +22,32 @@ pub struct Part {
 }
 
 impl Part {
-    /// Returns how the part is cut.
+    /// Returns how the part is segmented.
     #[inline]
     pub const fn gso(&self) -> Gso {
         self.gso
     }
 
-    /// Returns its bytes of payload.
+    /// Returns the bytes of payload.
     #[inline]
     pub const fn payload(&self) -> usize {
         self.payload as usize
     }
 
-    /// Returns how many packets it stands for.
+    /// Returns the number of packets in the part.
     #[inline]
     pub const fn segments(&self) -> u32 {
         self.payload.div_ceil(self.gso.size.get() as u32)
     }
 
-    /// Returns the bytes of payload of each segment but the last, and how many there are, if it is
-    /// cut; else it is one.
+    /// Returns the bytes of payload of each segment but the last, and the number of segments. If
+    /// `uncut` is set, the part is one segment.
     #[inline]
     pub(super) const fn cut(&self, uncut: bool) -> (usize, u32) {
         if uncut { (self.payload(), 1) } else { (self.gso.size.get(), self.segments()) }
     }
 
-    /// Returns the bytes of payload of its last segment.
+    /// Returns the bytes of payload in the last segment.
     #[inline]
     pub(super) const fn last(&self, uncut: bool) -> usize {
         let (size, segments) = self.cut(uncut);

@@ -13,7 +13,7 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// Returns the position `bytes` further on, or the end.
+    /// Returns the position `bytes` later, or the end.
     #[inline(always)]
     pub(super) fn advance<P: Segmentable + ?Sized>(self, packet: &P, mut bytes: usize) -> Position {
         let mut at = self;
@@ -30,8 +30,8 @@ impl Position {
     }
 }
 
-/// Steps to the end of a range, at most `length` bytes on. Returns how many bytes that is, and the
-/// position behind; reads none of them.
+/// Steps to the end of a range, but at most `length` bytes. Returns the number of bytes and the new
+/// position. Reads no bytes.
 #[inline(always)]
 pub(super) fn step<P: Segmentable + ?Sized>(
     packet: &P,
@@ -49,7 +49,7 @@ pub(super) fn step<P: Segmentable + ?Sized>(
     }
 }
 
-/// Returns `length` bytes of a range from a position on; none if the range does not hold them all.
+/// Returns `length` bytes of a range from a position on; none if the range has fewer.
 #[inline(always)]
 pub(super) fn bytes<P: Segmentable + ?Sized>(packet: &P, at: Position, length: usize) -> &[u8] {
     packet.range(at.range).get(at.offset..at.offset.saturating_add(length)).unwrap_or(&[])
@@ -70,7 +70,7 @@ pub(super) fn slices<P: Segmentable + ?Sized>(
 }
 
 /// Returns the known sum of the received payload that starts here, its length, and the position
-/// behind it, if all of it lies in the next `length` bytes.
+/// after it, if all of it lies in the next `length` bytes.
 #[inline(always)]
 pub(super) fn known_sum<P: Segmentable + ?Sized>(
     packet: &P,
@@ -95,7 +95,7 @@ pub(super) fn known_sum<P: Segmentable + ?Sized>(
     }
 }
 
-/// Copies the first bytes of a packet to `out`, and returns how many.
+/// Copies the first bytes of a packet to `out`, and returns their number.
 pub(super) fn copy_first_bytes<P: Segmentable + ?Sized>(packet: &P, out: &mut [u8]) -> usize {
     let mut filled = 0;
     let slices = core::iter::once(packet.header())
@@ -125,7 +125,7 @@ pub(super) fn position_of<P: Segmentable + ?Sized>(
     }
 }
 
-/// Sums the payload at a position, as a header needs it.
+/// Sums the payload at a position, as its header needs it.
 #[inline(always)]
 pub(super) fn payload_sums<P: Segmentable + ?Sized>(
     packet: &P,
@@ -145,7 +145,7 @@ pub(super) fn payload_sums<P: Segmentable + ?Sized>(
     sums
 }
 
-/// Sums payload, of known sums where they fit, if `use_known`.
+/// Sums payload. If `use_known` is set, uses known sums where they fit.
 pub(super) fn sum_payload<P: Segmentable + ?Sized>(
     packet: &P,
     simd: Simd,
@@ -170,8 +170,8 @@ pub(super) fn sum_payload<P: Segmentable + ?Sized>(
     total.fold()
 }
 
-/// Copies payload to `out`, and sums it in the same pass if a sum is wanted and not known. Returns
-/// the sums, and the position behind.
+/// Copies payload to `out`. In the same pass it computes the sums that are wanted and not known.
+/// Returns the sums and the position after the payload.
 #[inline(always)]
 pub(super) fn copy_payload<P: Segmentable + ?Sized>(
     packet: &P,
@@ -187,7 +187,7 @@ pub(super) fn copy_payload<P: Segmentable + ?Sized>(
         && known_sum(packet, at, taken).is_none()
     {
         let source = bytes(packet, at, taken);
-        // The next segment's, most likely.
+        // Probably the payload of the next segment.
         let ahead = packet.range(at.range).get(at.offset + taken..).unwrap_or(&[]);
         let whole =
             if source.len() == taken { simd.copy_and_sum_ahead(source, out, ahead) } else { 0 };
@@ -206,7 +206,7 @@ fn copy_ranges<P: Segmentable + ?Sized>(
 ) -> (PayloadSums, Position) {
     let mut total = Sum::default();
     let mut filled = 0;
-    // Up to here the sum is known, so that bytes need only be copied.
+    // Up to this offset the sum is known, so bytes are only copied.
     let mut known_to = 0;
     while filled < out.len() {
         if wanted.whole

@@ -1,4 +1,4 @@
-//! Preparation of a packet before its first segment: checks, and the template.
+//! Prepares a packet before its first segment: checks it, and builds the template.
 
 use super::checked::{CheckedHeaders, check_headers};
 use super::fragment::{
@@ -6,7 +6,7 @@ use super::fragment::{
 };
 use super::output::Plan;
 use super::payload::{Position, copy_first_bytes, position_of, slices, sum_payload};
-use super::template::{Cut, Template};
+use super::template::{SegmentCut, Template};
 use super::{
     ChecksumForm, ChecksumOutput, Gso, GsoKind, MaxSegments, Part, SegmentError, SegmentOptions,
     SegmentSize, Segmentable,
@@ -24,9 +24,9 @@ use crate::wire::{
 pub(super) struct Job {
     pub(super) template: Template,
     pub(super) plan: Plan,
-    /// The part that is cut: the whole packet, unless that is [uneven](super::Part).
+    /// The current part: the whole packet, unless it is [uneven](super::Part).
     pub(super) part: PartAtWork,
-    /// Bytes of the [body](Cut).
+    /// Bytes of the [body](SegmentCut).
     pub(super) body: usize,
     /// Start of the payload.
     pub(super) start: Position,
@@ -43,21 +43,21 @@ pub(super) struct PartAtWork {
     pub(super) first: u32,
     /// Number of segments.
     pub(super) segments: u32,
-    /// Bytes of the [body](Cut) in each segment but the last.
+    /// Bytes of the [body](SegmentCut) in each segment but the last.
     size: usize,
-    /// Where it starts and ends in the body, in bytes.
+    /// Start and end in the body, in bytes.
     start: usize,
     end: usize,
-    /// How many parts follow it.
+    /// Number of parts that follow it.
     left: usize,
-    /// The flags that only some parts carry.
+    /// The flags that only this part carries.
     flags: u8,
-    /// Parts are not cut.
+    /// Whether parts are not segmented further.
     uncut: bool,
 }
 
 impl PartAtWork {
-    /// The only part of a body.
+    /// Makes the only part of a body.
     #[inline(always)]
     const fn whole(segments: u32, size: usize, body: usize) -> Self {
         PartAtWork {
@@ -73,8 +73,8 @@ impl PartAtWork {
     }
 }
 
-/// What preparing a packet needs: the headers of its segments, which are written while it is cut,
-/// lie here too.
+/// The state of preparing a packet. It also holds the headers of its segments, which are written
+/// while it is segmented.
 #[derive(Clone, Debug)]
 pub(super) struct Preparation {
     pub(super) simd: Simd,
@@ -87,8 +87,8 @@ impl Preparation {
         Preparation { simd, scratch: [0; SCRATCH], fragment_ids: FragmentIds::new() }
     }
 
-    /// Checks a packet, whose layout may be `known`, and builds its template in the scratch: of its
-    /// first part, if it has several, unless the options say how to cut it.
+    /// Checks a packet, whose layout may be `known`, and builds its template in the scratch. If it
+    /// has several parts, the template is for the first, unless the options say how to segment.
     #[inline(always)]
     pub(super) fn parts<P: Segmentable + ?Sized>(
         &mut self,
@@ -111,7 +111,7 @@ impl Preparation {
         known: Option<&Layout>,
     ) -> Result<Job, SegmentError> {
         let (parts, uncut) = (packet.parts(), options.whole_parts);
-        // Checked with the longest segments.
+        // Checked with the longest segments of all parts.
         let longest = parts.iter().map(|part| part.cut(uncut).0).max().unwrap_or(0);
         let limit = usize::from(u16::MAX);
         let Some(size) = SegmentSize::new(longest) else {
@@ -280,7 +280,7 @@ impl Preparation {
         Ok(job)
     }
 
-    /// Prepares a packet that is no super-packet: one segment, as it is.
+    /// Prepares a packet that is not a super-packet: it is one segment, unchanged.
     fn whole<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
@@ -346,8 +346,8 @@ impl Preparation {
             return self.whole(packet, ChecksumOutput::Full);
         }
         let parts = parts(header, &found, end, ipv6_id)?;
-        // Each fragment repeats `base` bytes of the packet, and has a fragment header, which may be
-        // inserted below.
+        // Each fragment repeats the first `base` bytes of the packet, and has a fragment header,
+        // which may be inserted below.
         let base = parts.base;
         let repeated =
             base - network + if parts.insert.is_some() { ipv6::FRAGMENT_HEADER_LENGTH } else { 0 };
@@ -411,8 +411,8 @@ impl Preparation {
         })
     }
 
-    /// Completes a partial checksum in the scratch, which holds `header_bytes`. Returns how many
-    /// header bytes the segment must have: `carried`, or those up to the end of the field.
+    /// Completes a partial checksum in the scratch, which holds `header_bytes`. Returns the number
+    /// of header bytes that the segment must have: `carried`, or more, up to the end of the field.
     fn complete_checksum<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
@@ -422,14 +422,14 @@ impl Preparation {
     ) -> Result<usize, SegmentError> {
         let carried = carried.max(found.field_end());
         let position = position_of(packet, carried)?;
-        // 0 if the header holds all that is covered.
+        // 0 if the header holds all covered bytes.
         let rest = found.end.saturating_sub(carried);
         let covered = self.scratch.get_mut(..carried.min(found.end)).unwrap_or(&mut []);
         if carried > header_bytes {
             return Err(SegmentError::HeaderLength { needed: header_bytes, got: carried });
         }
         if found.is_sum() {
-            // Known sums are of ranges that hold payload only.
+            // Known sums belong to ranges that hold only payload.
             let known = !packet.header().is_empty();
             let payload = sum_payload(packet, self.simd, position, rest, known);
             let header = covered.get(found.start..).unwrap_or(&[]);
@@ -442,8 +442,7 @@ impl Preparation {
         Ok(carried)
     }
 
-    /// Finds out how to complete the partial checksum of a packet whose first `header_bytes` are in
-    /// the scratch.
+    /// Finds the partial checksum of a packet whose first `header_bytes` are in the scratch.
     fn find_completion<P: Segmentable + ?Sized>(
         &self,
         packet: &P,
@@ -494,13 +493,13 @@ impl Job {
         Ok(Job { template, plan, part, body, start, checksum, passes: false })
     }
 
-    /// Returns what the segment takes that has this number in the part at work.
+    /// Returns the part of the packet that the segment with this number in the current part takes.
     #[inline(always)]
-    pub(super) fn cut(&self, index: u32) -> Cut {
+    pub(super) fn cut(&self, index: u32) -> SegmentCut {
         let offset = self.part.start + index as usize * self.part.size;
         let last = index + 1 == self.part.segments;
         let length = if last { self.part.end - offset } else { self.part.size };
-        Cut { index, offset, length, last }
+        SegmentCut { index, offset, length, last }
     }
 
     /// Returns whether the packet ends with this segment.
@@ -509,7 +508,7 @@ impl Job {
         index + 1 == self.plan.segments
     }
 
-    /// Goes on to the next part of the packet; `false` if there is none.
+    /// Moves to the next part of the packet; `false` if there is none.
     #[inline(always)]
     pub(super) fn next_part<P: Segmentable + ?Sized>(&mut self, packet: &P) -> bool {
         self.part.left != 0 && self.begin_part(packet.parts())
@@ -537,12 +536,12 @@ impl Job {
     }
 
     /// Returns the bytes of payload in the segments before this one.
-    pub(super) const fn payload_before(&self, cut: Cut) -> usize {
+    pub(super) const fn payload_before(&self, cut: SegmentCut) -> usize {
         cut.offset.saturating_sub(self.template.extra)
     }
 
-    /// Returns the bytes of payload in all segments before the one that has this number in the part
-    /// at work.
+    /// Returns the bytes of payload in all segments before the one with this number in the current
+    /// part.
     pub(super) fn payload_up_to(&self, number: u32) -> usize {
         let offset = (self.part.start + number as usize * self.part.size).min(self.part.end);
         offset.saturating_sub(self.template.extra)

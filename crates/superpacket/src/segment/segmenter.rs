@@ -4,13 +4,13 @@ use super::fragment::SCRATCH;
 use super::output::{Plan, Portion, Segment, SegmentBuffers, Written};
 use super::payload::{Position, copy_payload, payload_sums};
 use super::prepare::{Job, Preparation};
-use super::template::{Cut, WantedSums};
+use super::template::{SegmentCut, WantedSums};
 use super::{SegmentCounters, SegmentError, SegmentOptions, Segmentable};
 use crate::wire::Layout;
 use superpacket_simd::Simd;
 
-/// Cuts super-packets. Holds counters and the scratch memory in which headers are built; allocates
-/// nothing.
+/// Segments super-packets. Holds counters and the scratch memory in which headers are built;
+/// allocates no memory.
 ///
 /// ```
 /// use superpacket::{Gso, GsoKind, GsoPacket, Layer, SegmentOptions, SegmentSize, Segmenter};
@@ -65,7 +65,7 @@ impl Segmenter {
         &self.counters
     }
 
-    /// Returns how many segments a packet would give, and their lengths. Counts nothing.
+    /// Returns the number of segments of a packet, and their lengths. Counters do not change.
     ///
     /// # Errors
     /// As [`segment`](Self::segment).
@@ -77,15 +77,14 @@ impl Segmenter {
         self.preparation.parts(packet, options, None).map(|job| job.plan)
     }
 
-    /// Cuts a packet into segments of header bytes and payload ranges. Payload is read only where a
-    /// checksum needs it and its sum is not known. One with [parts](Segmentable::parts) is cut part
-    /// by part, unless the options say how.
+    /// Segments a packet into header bytes and payload ranges. Payload is read only if a checksum
+    /// needs it and its sum is not known. A packet with [parts](Segmentable::parts) is segmented
+    /// part by part, unless the options say how.
     ///
-    /// A packet without [`Gso`](super::Gso) passes whole, bit for bit, as one segment; with
+    /// A packet without [`Gso`](super::Gso) passes whole as one segment, bit for bit. With
     /// [`ChecksumOutput::Full`](super::ChecksumOutput::Full), a partial checksum is completed.
     ///
-    /// # Errors
-    /// [`SegmentError`]; the sink has not been called then.
+    /// # Errors [`SegmentError`]; the sink was not called then.
     #[inline]
     pub fn segment<P: Segmentable + ?Sized>(
         &mut self,
@@ -98,15 +97,14 @@ impl Segmenter {
         Ok(self.gather_segments(packet, job, sink))
     }
 
-    /// Cuts as [`segment`](Self::segment) does, and writes each header into a buffer of the caller,
-    /// where it stays: a slot of the device's header ring, an mbuf.
+    /// Segments as [`segment`](Self::segment) does, but writes each header into a buffer of the
+    /// caller, where it stays: a slot of the device's header ring, an mbuf.
     ///
-    /// `headers` hands out a buffer for each header, all of whose bytes may be overwritten. The
-    /// sink, not [`SegmentBuffers::written`], is told of each segment.
+    /// `headers` provides a buffer for each header; all bytes of it may be overwritten. The sink
+    /// receives each segment; [`SegmentBuffers::written`] is not called.
     ///
-    /// # Errors
-    /// [`SegmentError`]; the sink has not been called then, unless `headers` accepted the plan and
-    /// then had no buffer.
+    /// # Errors [`SegmentError`]; the sink was not called then, unless `headers` accepted the plan
+    /// but had too few buffers.
     #[inline]
     pub fn segment_with_headers<P: Segmentable + ?Sized>(
         &mut self,
@@ -162,11 +160,10 @@ impl Segmenter {
         Ok(job.plan)
     }
 
-    /// Cuts a packet into segments that are written into buffers, copied and summed in one pass.
+    /// Segments a packet into buffers, to which payload is copied and summed in one pass.
     ///
-    /// # Errors
-    /// [`SegmentError`]; nothing has been written then, unless `buffers` accepted the plan and then
-    /// had no buffer: [`SegmentCounters`] says how that is counted.
+    /// # Errors [`SegmentError`]; no segment was written then, unless `buffers` accepted the plan
+    /// but had too few buffers. [`SegmentCounters`] says how that is counted.
     #[inline]
     pub fn segment_linear<P: Segmentable + ?Sized>(
         &mut self,
@@ -177,7 +174,7 @@ impl Segmenter {
         self.segment_known(packet, options, None, buffers)
     }
 
-    /// Cuts as [`segment_linear`](Self::segment_linear) does a packet whose layout may be `known`.
+    /// Segments as [`segment_linear`](Self::segment_linear) does; the layout may be `known`.
     #[inline]
     pub(crate) fn segment_known<P: Segmentable + ?Sized>(
         &mut self,
@@ -191,9 +188,10 @@ impl Segmenter {
         self.write_segments(packet, job, buffers)
     }
 
-    /// Cuts as [`segment_linear`](Self::segment_linear) does, and writes as many segments as the
-    /// buffers take, from number `first` on: 0 in a packet's first call, and what has been written
-    /// so far in the next. The calls for a packet follow each other without another packet between.
+    /// Segments as [`segment_linear`](Self::segment_linear) does, but writes only as many segments
+    /// as the buffers hold, from number `first` on. It is 0 in a packet's first call, and the
+    /// number of segments written so far in later calls. The calls for a packet must not be
+    /// interleaved with calls for others.
     ///
     /// ```
     /// use superpacket::segment::{BackToBack, GsoPacket, SegmentOptions, Segmenter};
@@ -221,9 +219,8 @@ impl Segmenter {
     /// # Ok::<(), superpacket::SegmentError>(())
     /// ```
     ///
-    /// # Errors
-    /// [`SegmentError`]; nothing has been written then. Buffers that take no segment are an error;
-    /// the next call may have others.
+    /// # Errors [`SegmentError`]; no segment was written then. Buffers that hold no segment are an
+    /// error; the next call may have others.
     #[inline]
     pub fn segment_portion<P: Segmentable + ?Sized>(
         &mut self,
@@ -235,8 +232,7 @@ impl Segmenter {
         self.portion_known(packet, options, None, first, buffers)
     }
 
-    /// Cuts as [`segment_portion`](Self::segment_portion) does a packet whose layout may be
-    /// `known`.
+    /// Segments as [`segment_portion`](Self::segment_portion) does; the layout may be `known`.
     #[inline]
     pub(crate) fn portion_known<P: Segmentable + ?Sized>(
         &mut self,
@@ -253,21 +249,20 @@ impl Segmenter {
         self.write_portion(packet, job, first, buffers)
     }
 
-    /// Fragments a packet so that each fragment has at most `mtu` bytes from its outermost IP
-    /// header on, whatever the packet carries (RFC 791, section 3.2; RFC 8200, section 4.5). What
+    /// Fragments a packet into fragments of at most `mtu` bytes from the outermost IP header on.
+    /// The packet may have any content (RFC 791, section 3.2; RFC 8200, section 4.5). A packet that
     /// fits passes whole. A fragment may be fragmented again.
     ///
     /// `ipv6_id` is the identification of IPv6 fragments, which the caller must not repeat. Only
-    /// their source may fragment IPv6 packets: whoever forwards them passes `None`, and they are
-    /// refused.
+    /// their source may fragment IPv6 packets. A forwarder passes `None`, and they are refused.
     ///
     /// A partial checksum is completed first. IPv4 options without the copied flag are replaced by
     /// no-operations from the second fragment on. An IPv6 packet gets a fragment header behind its
     /// hop-by-hop and routing headers, unless it has one.
     ///
-    /// # Errors
-    /// [`SegmentError::DontFragment`] if the packet is longer and has the don't-fragment bit, or is
-    /// IPv6 without `ipv6_id`; other errors if it is malformed. The sink has not been called then.
+    /// # Errors [`SegmentError::DontFragment`] if the packet is too long and has the don't-fragment
+    /// bit, or is IPv6 without `ipv6_id`; other errors if it is malformed. The sink was not called
+    /// then.
     pub fn fragment<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
@@ -296,9 +291,9 @@ impl Segmenter {
         self.write_segments(packet, job, buffers)
     }
 
-    /// Fragments as [`fragment_linear`](Self::fragment_linear) does, and writes as many fragments
-    /// as the buffers take, as [`segment_portion`](Self::segment_portion) does. `ipv6_id` is the
-    /// same in all calls for a packet.
+    /// Fragments as [`fragment_linear`](Self::fragment_linear) does, but writes only as many
+    /// fragments as the buffers hold, as [`segment_portion`](Self::segment_portion) does. `ipv6_id`
+    /// must be the same in all calls for a packet.
     ///
     /// # Errors
     /// As [`fragment`](Self::fragment) and [`segment_portion`](Self::segment_portion).
@@ -322,7 +317,7 @@ impl Segmenter {
         error
     }
 
-    /// Counts a packet of which all segments have come out.
+    /// Counts a packet after all its segments were delivered.
     #[inline]
     fn count(&mut self, job: &Job) {
         self.counters.packets += 1;
@@ -330,9 +325,9 @@ impl Segmenter {
         self.counters.payload_in += (job.body - job.template.extra) as u64;
     }
 
-    /// Counts the `segments` of a refused packet that had come out when the buffers ended.
+    /// Counts a refused packet, of which `segments` were written before the buffers ended.
     #[cold]
-    fn count_incomplete(&mut self, job: &Job, cut: Cut, segments: u32) {
+    fn count_incomplete(&mut self, job: &Job, cut: SegmentCut, segments: u32) {
         let taken = job.payload_before(cut) as u64;
         self.counters.segments += u64::from(segments);
         self.counters.payload_in += taken;
@@ -393,7 +388,7 @@ impl Segmenter {
     ) -> Result<Plan, SegmentError> {
         buffers.prepare(&job.plan).map_err(|error| self.refuse(error))?;
         let plan = job.plan;
-        // Compiled separately for the super-packets that are most frequent.
+        // Compiled separately for the most frequent super-packets.
         if job.template.is_usual() {
             self.write_segments_as::<true, false, P>(packet, job, 0, buffers)?;
         } else {
@@ -433,7 +428,7 @@ impl Segmenter {
         Ok(Portion { plan: whole.portion(first, done - first), left: whole.segments - done })
     }
 
-    /// Counts a portion that ends before the segment `cut`, `payload` bytes behind its start.
+    /// Counts a portion that ends before the segment `cut`, after `payload` bytes of the packet.
     #[cold]
     fn count_portion(&mut self, segments: u32, payload: usize) {
         self.counters.segments += u64::from(segments);
@@ -441,8 +436,8 @@ impl Segmenter {
         self.counters.payload_out += payload as u64;
     }
 
-    /// Goes to the segment `first`: returns its number in the part at work, and where its payload
-    /// starts.
+    /// Moves to segment `first`: returns its number in the current part and the start of its
+    /// payload.
     #[cold]
     fn skip<P: Segmentable + ?Sized>(
         &mut self,
@@ -452,7 +447,7 @@ impl Segmenter {
     ) -> (u32, Position) {
         while first - job.part.first >= job.part.segments && job.next_part(packet) {}
         let number = first - job.part.first;
-        // What the first and the second segment change in the template, the others find changed.
+        // The first and the second segment change the template for all later ones.
         for number in 0..number.min(2) {
             job.template.adapt_to(&mut self.preparation.scratch, job.cut(number));
         }
@@ -460,8 +455,8 @@ impl Segmenter {
     }
 
     /// Writes the segments of a job from number `first` on, and returns how many of the packet's
-    /// segments are written now. Only in a `PORTION` may `first` be more than 0, and buffers that
-    /// end be no error.
+    /// segments are written so far. Only in a `PORTION` may `first` be more than 0, and may the
+    /// buffers hold fewer segments.
     #[inline(always)]
     fn write_segments_as<const USUAL: bool, const PORTION: bool, P: Segmentable + ?Sized>(
         &mut self,
@@ -492,8 +487,8 @@ impl Segmenter {
                     return Err(self.refuse(SegmentError::OutputTooSmall { needed: length, got }));
                 };
                 job.template.adapt_to(&mut self.preparation.scratch, cut);
-                // Patched in the buffer: copying what was just patched would wait for each of these
-                // short writes.
+                // Patched in the buffer: copying bytes that were just patched would stall on each
+                // of these short writes.
                 put_header(segment, &self.preparation.scratch, header_length);
                 let (header, body) = segment.split_at_mut(header_length);
                 let wanted = if USUAL { WantedSums::WHOLE } else { job.template.wanted };
@@ -516,14 +511,14 @@ impl Segmenter {
         self.counters.segments += u64::from(job.plan.segments - first);
         self.counters.payload_out += (job.body - job.template.extra - before) as u64;
         self.count(&job);
-        // The portions before have counted theirs.
+        // Earlier portions have counted their payload.
         self.counters.payload_in -= before as u64;
         Ok(job.plan.segments)
     }
 }
 
-/// Copies the first `length` bytes of the scratch to a segment that is at least as long. Bytes
-/// behind them may be overwritten, since a copy of constant length is fast.
+/// Copies the first `length` bytes of the scratch to a segment that is at least as long. Later
+/// bytes may be overwritten, since a copy of constant length is fast.
 #[inline(always)]
 fn put_header(segment: &mut [u8], scratch: &[u8; SCRATCH], length: usize) {
     const USUAL: usize = 96;
@@ -533,7 +528,7 @@ fn put_header(segment: &mut [u8], scratch: &[u8; SCRATCH], length: usize) {
     }
 }
 
-// Not inlined, or the compiler would make of both copies one of variable length.
+// Not inlined: otherwise the compiler would merge both copies into one of variable length.
 #[inline(never)]
 fn put_unusual_header(segment: &mut [u8], scratch: &[u8; SCRATCH], length: usize) {
     segment[..length].copy_from_slice(&scratch[..length]);

@@ -1,24 +1,24 @@
-//! Packets that the segmenter takes, in one buffer or several. Also
-//! [`RxPacket`](crate::packet::RxPacket) and [`SuperPacket`](crate::super_packet::SuperPacket), in
-//! their modules.
+//! Packets for the segmenter, in one buffer or several. [`RxPacket`](crate::packet::RxPacket) and
+//! [`SuperPacket`](crate::super_packet::SuperPacket) implement the trait in their own modules.
 
 use super::{Gso, Part};
 use crate::checksum::RxChecksum;
 use crate::wire::Layer;
 
-/// A packet that can be cut: an optional header of its own, and ranges of bytes that follow it.
+/// A packet that can be segmented: an optional header of its own, and ranges of bytes that follow
+/// it.
 ///
 /// Lengths that contradict the bytes give wrong segments or errors, but no panic.
 pub trait Segmentable {
     /// Returns the layer at which the packet starts.
     fn layer(&self) -> Layer;
 
-    /// Returns how to cut it; `None` for a packet that is to pass whole.
+    /// Returns how to segment the packet; `None` if it is to pass whole.
     fn gso(&self) -> Option<Gso>;
 
-    /// Returns the state of its checksums. Only [`RxChecksum::Partial`] matters: such a checksum is
-    /// completed if the packet passes whole or is fragmented, and in UDP it says that the segments
-    /// are to have a checksum, and which UDP header is meant.
+    /// Returns the state of its checksums. Only [`RxChecksum::Partial`] matters. Such a checksum is
+    /// completed if the packet passes whole or is fragmented. In UDP it also says that the segments
+    /// need a checksum, and which UDP header is meant.
     fn checksum(&self) -> RxChecksum;
 
     /// Returns the bytes before the first range, if there are any.
@@ -33,8 +33,8 @@ pub trait Segmentable {
     /// Returns the bytes of a range.
     fn range(&self, index: usize) -> &[u8];
 
-    /// Returns the one's-complement sum of a received packet's payload that starts with this range,
-    /// up to the next range that [starts one](Self::starts_payload), if it is known.
+    /// Returns the one's-complement sum, if known, of the received payload that starts with this
+    /// range and extends to the next range that [starts one](Self::starts_payload).
     fn payload_sum(&self, _index: usize) -> Option<u16> {
         None
     }
@@ -44,7 +44,8 @@ pub trait Segmentable {
         false
     }
 
-    /// Returns the parts of an uneven TCP packet, if it is one. Together they are all its payload.
+    /// Returns the parts of an uneven TCP packet; empty for other packets. Together they cover all
+    /// its payload.
     #[inline]
     fn parts(&self) -> &[Part] {
         &[]
@@ -57,7 +58,7 @@ pub trait Segmentable {
     }
 }
 
-/// A packet in buffers of the caller, and how it is to be cut.
+/// A packet in buffers of the caller, with the way to segment it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct GsoPacket<'a, B> {
@@ -65,7 +66,7 @@ pub struct GsoPacket<'a, B> {
     pub buffers: &'a [B],
     /// Layer at which the packet starts.
     pub layer: Layer,
-    /// How to cut it; `None` lets it pass whole.
+    /// How to segment it; `None` lets it pass whole.
     pub gso: Option<Gso>,
     /// The state of its checksums.
     pub checksum: RxChecksum,
@@ -88,7 +89,7 @@ impl<'a, B: AsRef<[u8]>> GsoPacket<'a, B> {
         GsoPacket { gso: gso.into(), ..Self::uncut(buffers) }
     }
 
-    /// Makes a packet of an Ethernet frame in several buffers that is no super-packet.
+    /// Makes a packet of an Ethernet frame in several buffers that is not a super-packet.
     #[inline]
     pub const fn uncut(buffers: &'a [B]) -> Self {
         GsoPacket {
@@ -100,21 +101,21 @@ impl<'a, B: AsRef<[u8]>> GsoPacket<'a, B> {
         }
     }
 
-    /// Returns the packet with what is known of its checksums.
+    /// Returns the packet with this checksum state.
     #[inline]
     #[must_use]
     pub const fn with_checksum(self, checksum: RxChecksum) -> Self {
         GsoPacket { checksum, ..self }
     }
 
-    /// Returns the packet as one that starts at another layer.
+    /// Returns the packet with another first layer.
     #[inline]
     #[must_use]
     pub const fn with_layer(self, layer: Layer) -> Self {
         GsoPacket { layer, ..self }
     }
 
-    /// Returns the packet with the parts that it is cut by.
+    /// Returns the packet with the parts by which it is segmented.
     #[inline]
     #[must_use]
     pub const fn with_parts(self, parts: &'a [Part]) -> Self {

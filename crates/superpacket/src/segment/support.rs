@@ -5,11 +5,11 @@ use core::fmt;
 use super::{Cwr, Gso, GsoKind, IpId, MaxSegments};
 use crate::wire::{IpVersion, Layout, LinkHeader, Outer, Protocol, Tunnel};
 
-/// The longest IP packet of a 16-bit length field, in bytes.
+/// Maximum length of an IP packet with a 16-bit length field, in bytes.
 const MAX_IP_LENGTH: u32 = 65_535;
 
-/// The least payload of the TCP segments that Linux makes, in bytes. Of less, some kernels make
-/// segments of this size.
+/// Minimum payload of the TCP segments that Linux makes, in bytes. Some kernels replace a smaller
+/// size by this one.
 const TCP_MIN_GSO_SIZE: u16 = 8;
 
 /// The super-packets that a receiver can segment: the kernel behind a `virtio_net_hdr`, or a
@@ -25,7 +25,7 @@ pub struct GsoSupport {
     pub tcp: bool,
     /// Whether UDP can be segmented into datagrams (USO).
     pub udp: bool,
-    /// The link headers before which packets can be segmented.
+    /// The link headers behind which packets can be segmented.
     pub link_headers: LinkHeaders,
     /// Whether packets in one VXLAN or Geneve tunnel can be segmented.
     pub udp_tunnels: bool,
@@ -37,13 +37,13 @@ pub struct GsoSupport {
     pub max_ipv4_length: u32,
     /// The longest super-packet over IPv6, in bytes from the outermost IP header.
     pub max_ipv6_length: u32,
-    /// The most payload in one super-packet, in bytes.
+    /// Maximum payload of one super-packet, in bytes.
     pub max_payload: u32,
-    /// The most segments of one super-packet.
+    /// Maximum number of segments of one super-packet.
     pub max_segments: u32,
-    /// The least payload of each TCP segment but the last, in bytes.
+    /// Minimum payload of each TCP segment but the last, in bytes.
     pub min_segment_size: u16,
-    /// Kinds that the receiver has refused.
+    /// Kinds of packets that the receiver has refused.
     pub refused: PacketKinds,
 }
 
@@ -51,9 +51,9 @@ impl GsoSupport {
     /// Every Linux since 6.1, behind a `virtio_net_hdr`: TCP over Ethernet or IP, with VLAN tags or
     /// without, with any IPv4 options and IPv6 extension headers.
     ///
-    /// UDP needs Linux 6.2: it merges where a [policy](crate::Policy::gro_with_udp) asks for it.
-    /// Tunnels need Linux 6.17: they merge where the [format](crate::virtio::Format::Tunnel) has
-    /// places for them.
+    /// UDP needs Linux 6.2; it merges only with a [policy](crate::Policy::gro_with_udp) for it.
+    /// Tunnels need Linux 6.17; they merge only with the [format](crate::virtio::Format::Tunnel)
+    /// that has fields for them.
     pub const LINUX: GsoSupport = GsoSupport {
         tcp: true,
         udp: true,
@@ -80,7 +80,7 @@ impl GsoSupport {
         ..GsoSupport::LINUX
     };
 
-    /// A receiver that segments nothing.
+    /// A receiver that cannot segment.
     pub const NONE: GsoSupport = GsoSupport {
         tcp: false,
         udp: false,
@@ -125,8 +125,8 @@ impl GsoSupport {
         }
     }
 
-    /// Returns whether TCP over IPv4 and IPv6 can be segmented, with no header before or between
-    /// them but Ethernet's.
+    /// Returns whether TCP over IPv4 and IPv6 can be segmented, without headers other than
+    /// Ethernet's before the IP header.
     pub(crate) fn takes_plain_tcp(&self) -> bool {
         let kind = |version| PacketKind {
             link: LinkHeader::Plain,
@@ -154,7 +154,7 @@ impl GsoSupport {
         if !self.link_headers.contains(layout.link) {
             return Some(Unsupported::LinkHeader);
         }
-        // A virtio_net_hdr has a type for one tunnel in UDP, and for no other.
+        // A `virtio_net_hdr` has a type for one UDP tunnel, and for no other tunnel.
         let in_udp = |outer: Outer| self.udp_tunnels && outer.tunnel.is_udp();
         if layout.nested.is_some() || !layout.outer.is_none_or(in_udp) {
             return Some(Unsupported::Tunnel);
@@ -213,32 +213,33 @@ fn has_fixed_ids(layout: &Layout, gso: &Gso) -> bool {
         || layout.nested.is_some_and(|nested| fixed(nested.version, gso.nested_id))
 }
 
-/// Why a receiver cannot segment a super-packet.
+/// The reason why a receiver cannot segment a super-packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Unsupported {
-    /// It does not segment this protocol.
+    /// The receiver does not segment this protocol.
     Protocol,
-    /// It does not segment behind this link header.
+    /// The receiver does not segment behind this link header: PPPoE, MPLS, a VLAN tag of type
+    /// 0x9100, or more than two tags.
     LinkHeader,
-    /// It does not segment inside this tunnel, or these tunnels.
+    /// The receiver does not segment inside this tunnel or these tunnels.
     Tunnel,
-    /// It has refused a packet of this kind before.
+    /// The receiver has refused a packet of this kind before.
     Refused,
-    /// It cannot be told that all segments have CWR.
+    /// The receiver cannot be told that all segments have CWR.
     Cwr,
-    /// It cannot be told that all segments have the same IPv4 identification.
+    /// The receiver cannot be told that all segments have the same IPv4 identification.
     FixedIds,
-    /// The segments are smaller than it makes.
+    /// The segments are smaller than the receiver makes them.
     SegmentSize,
-    /// The super-packet has more segments than it takes.
+    /// The super-packet has more segments than the receiver accepts.
     Segments,
-    /// The super-packet is longer than it takes.
+    /// The super-packet is longer than the receiver accepts.
     Size,
 }
 
 impl Unsupported {
-    /// Returns what the receiver cannot segment, in words.
+    /// Returns a description of what the receiver cannot segment.
     pub const fn description(self) -> &'static str {
         match self {
             Unsupported::Protocol => "this protocol",
@@ -269,13 +270,13 @@ pub struct LinkHeaders(u8);
 impl LinkHeaders {
     /// The empty set.
     pub const NONE: LinkHeaders = LinkHeaders(0);
-    /// Those behind which Linux segments: Ethernet without tags, or with one or two tags of
-    /// 802.1Q and 802.1ad.
+    /// The link headers behind which Linux segments: Ethernet without tags, or with one or two tags
+    /// of 802.1Q or 802.1ad.
     pub const LINUX: LinkHeaders = LinkHeaders::NONE.with(LinkHeader::Plain).with(LinkHeader::Vlan);
-    /// All that the engine knows.
+    /// All link headers that the engine knows.
     pub const ALL: LinkHeaders = LinkHeaders((1 << LinkHeader::ALL.len()) - 1);
 
-    /// Returns the set with one more.
+    /// Returns the set with `link` added.
     #[must_use]
     pub const fn with(self, link: LinkHeader) -> Self {
         LinkHeaders(self.0 | 1 << link as u8)
@@ -299,7 +300,7 @@ impl fmt::Debug for LinkHeaders {
     }
 }
 
-/// A kind of packet that a receiver may refuse while it takes others.
+/// A kind of packet that a receiver may refuse while it accepts others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PacketKind {
     /// The headers between Ethernet and IP headers.
@@ -317,8 +318,8 @@ impl PacketKind {
     const PROTOCOLS: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
     const VERSIONS: [IpVersion; 2] = [IpVersion::V4, IpVersion::V6];
 
-    /// Returns the kind of a packet with this layout; `None` for those that are never handed over
-    /// as super-packets: DCCP, and other tunnels than one in UDP.
+    /// Returns the kind of a packet with this layout. `None` for packets that are never handed over
+    /// as super-packets: DCCP, and tunnels other than a single one in UDP.
     pub fn of(layout: &Layout) -> Option<Self> {
         let kind = PacketKind {
             link: layout.link,
@@ -388,7 +389,7 @@ impl PacketKinds {
         PacketKinds(bits)
     }
 
-    /// Returns the set as a number, to be kept in an atomic.
+    /// Returns the set as a number, which fits an atomic.
     pub const fn bits(self) -> u64 {
         self.0
     }
@@ -403,7 +404,7 @@ impl PacketKinds {
         kind.bit().is_some_and(|bit| self.0 & bit != 0)
     }
 
-    /// Returns the set with one more.
+    /// Returns the set with `kind` added.
     #[must_use]
     pub fn with(self, kind: PacketKind) -> Self {
         PacketKinds(self.0 | kind.bit().unwrap_or(0))

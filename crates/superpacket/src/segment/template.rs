@@ -11,10 +11,10 @@ use crate::wire::{
 };
 use crate::wire::{ipv4, ipv6, pppoe, put16, put32, tcp, udp, varying};
 
-/// The part of the packet that a segment takes. The *body* is divided into segments: the payload,
-/// and before it, in fragments, the headers that only the first one carries.
+/// The part of the packet that a segment takes. The segments divide the *body*: the payload and, in
+/// fragments, the headers before it that only the first one carries.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cut {
+pub(super) struct SegmentCut {
     /// Number of the segment.
     pub(super) index: u32,
     /// Offset of its part in the body, in bytes.
@@ -25,7 +25,7 @@ pub(super) struct Cut {
     pub(super) last: bool,
 }
 
-/// Sums over a segment's payload, as far as [wanted](WantedSums).
+/// Sums of a segment's payload, if [wanted](WantedSums).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PayloadSums {
     /// Sum of all payload.
@@ -34,34 +34,34 @@ pub(super) struct PayloadSums {
     pub(super) covered: u16,
 }
 
-/// The sums over the payload that a segment's header needs.
+/// The sums of the payload that a segment's header needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WantedSums {
     /// Whether the sum of all payload is needed.
     pub(super) whole: bool,
-    /// How many of its first bytes another sum covers (DCCP's checksum coverage).
+    /// Number of first bytes that another sum covers (DCCP's checksum coverage).
     pub(super) covered: Option<usize>,
 }
 
 impl WantedSums {
-    /// The sum of all payload, and no other.
+    /// Only the sum of all payload.
     pub(super) const WHOLE: Self = WantedSums { whole: true, covered: None };
 }
 
-/// What must be known to patch the prepared header bytes.
+/// The values for patching the prepared header bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
     /// Header bytes in each segment.
     pub(super) base: usize,
-    /// Bytes of the body that lie behind the header in the scratch, for the first segment only.
+    /// Bytes of the body after the header in the scratch, for the first segment only.
     pub(super) extra: usize,
-    /// Offsets of the PPPoE header and of the IP header behind it.
+    /// Offsets of the PPPoE header and of the IP header after it.
     pub(super) pppoe: Option<(usize, usize)>,
     pub(super) outer: Option<Outer>,
-    /// The headers of a tunnel in that tunnel.
+    /// The headers of a second tunnel in the first.
     nested: Option<Nested>,
     pub(super) network: Option<Network>,
-    pub(super) transport: Transport,
+    pub(super) transport: TransportPatch,
     pub(super) wanted: WantedSums,
 }
 
@@ -76,10 +76,10 @@ pub(super) struct Network {
     id_step: u16,
     /// Flags and fragment offset of an IPv4 header.
     fragment: u16,
-    /// Sum of the words of an IPv4 header that all segments share: all but length, identification,
+    /// Sum of the words of an IPv4 header that all segments share: without length, identification,
     /// fragment offset and checksum.
     fixed: Sum,
-    /// `fixed` and the length.
+    /// Sum of `fixed` and the length.
     common: Sum,
 }
 
@@ -99,8 +99,8 @@ pub(super) struct Outer {
     known_from: Option<usize>,
 }
 
-/// The outer headers of a tunnel in a tunnel. They are rare: no sums are kept, so that templates
-/// without are no larger.
+/// The outer headers of a tunnel in a tunnel. They are rare, so no sums are kept, which keeps other
+/// templates small.
 #[derive(Clone, Copy, Debug)]
 struct Nested {
     outer: WireOuter,
@@ -109,10 +109,10 @@ struct Nested {
     id_step: u16,
 }
 
-/// What is patched behind the innermost IP header.
+/// The fields that are patched after the innermost IP header.
 #[derive(Clone, Debug)]
-pub(super) enum Transport {
-    /// Nothing: a packet that passes whole.
+pub(super) enum TransportPatch {
+    /// No field: the packet passes whole.
     Untouched,
     /// A TCP header.
     Tcp { header: TransportHeader, sequence: u32, flags: u16, cwr: Cwr },
@@ -124,7 +124,7 @@ pub(super) enum Transport {
     Fragment { header: Option<usize>, first: u16, more: bool },
 }
 
-/// The part of a transport header that all protocols have: its place and its checksum.
+/// The part of a transport header that all protocols have: its offset and its checksum.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransportHeader {
     offset: usize,
@@ -134,7 +134,7 @@ pub(super) struct TransportHeader {
     pseudo: Sum,
     /// Sum of the pseudo-header and the words of the header that all segments share.
     fixed: Sum,
-    /// `fixed`, the length, and other words that stay the same until the template is
+    /// Sum of `fixed`, the length, and other words that stay the same until the template is
     /// [adapted](Template::adapt_to) again.
     common: Sum,
 }
@@ -173,7 +173,7 @@ impl Network {
             .fold(sum, |sum, &field| sum.subtract(be16(header, field)))
     }
 
-    /// Writes the length of a packet that ends at `end`.
+    /// Writes the length of an IP packet that ends at `end`.
     fn set_end(&mut self, bytes: &mut [u8], end: usize) {
         let length = (end - self.offset) as u16;
         match self.version {
@@ -189,8 +189,7 @@ impl Network {
         }
     }
 
-    /// Writes the identification, `fragment` (flags and offset), and the checksum, which IPv6 does
-    /// not have.
+    /// Writes the identification, `fragment` (flags and offset) and the checksum of an IPv4 header.
     #[inline(always)]
     fn patch(&self, bytes: &mut [u8], index: u32, fragment: u16) {
         if self.version == IpVersion::V4
@@ -213,13 +212,13 @@ impl Template {
             outer: None,
             nested: None,
             network: None,
-            transport: Transport::Untouched,
+            transport: TransportPatch::Untouched,
             wanted: WantedSums { whole: false, covered: None },
         }
     }
 
-    /// Makes a template of link and network headers, without the transport. `lco`: the sum of what
-    /// the inner checksum covers is known from that checksum (local checksum offload).
+    /// Makes a template of link and network headers, without the transport. `lco`: the sum of the
+    /// bytes that the inner checksum covers follows from that checksum (local checksum offload).
     fn headers(
         bytes: &[u8; SCRATCH],
         layout: &Layout,
@@ -257,7 +256,7 @@ impl Template {
             outer,
             nested,
             network: Some(Network::new(bytes, usize::from(layout.network), layout.version, gso.id)),
-            transport: Transport::Untouched,
+            transport: TransportPatch::Untouched,
             wanted: WantedSums { whole, covered: None },
         }
     }
@@ -284,13 +283,13 @@ impl Template {
         let no_checksum =
             !partial && layout.protocol == Protocol::Udp && be16(header, udp::CHECKSUM) == 0;
         let form = Some(form).filter(|_| !no_checksum);
-        // The flags share their word with TCP's data offset: all of it is written anew.
+        // The flags share a word with TCP's data offset, so the whole word is rewritten.
         let changing =
             varying::fields(header, layout.protocol).iter().flat_map(|field| field.words());
         let fixed = changing
             .fold(words(header).add_sum(pseudo), |sum, word| sum.subtract(be16(header, word)));
         let transport = TransportHeader { offset, form, pseudo, fixed, common: Sum::default() };
-        // Only a checksum over the whole payload tells its sum.
+        // The sum follows only from a checksum over the whole payload.
         let lco = form.is_some() && coverage.is_none();
         let mut template = Self::headers(bytes, layout, gso, base, 0, lco);
         if form == Some(ChecksumForm::Full) {
@@ -300,14 +299,14 @@ impl Template {
             }
         }
         template.transport = match layout.protocol {
-            Protocol::Tcp => Transport::Tcp {
+            Protocol::Tcp => TransportPatch::Tcp {
                 header: transport,
                 sequence: be32(header, tcp::SEQUENCE),
                 flags: be16(header, tcp::DATA_OFFSET),
                 cwr: gso.cwr,
             },
-            Protocol::Udp => Transport::Udp { header: transport },
-            Protocol::Dccp => Transport::Dccp {
+            Protocol::Udp => TransportPatch::Udp { header: transport },
+            Protocol::Dccp => TransportPatch::Dccp {
                 header: transport,
                 sequence: dccp_sequence(header),
                 mask: dccp_sequence_mask(header),
@@ -332,13 +331,13 @@ impl Template {
             IpVersion::V4 => None,
             IpVersion::V6 => Some(base - ipv6::FRAGMENT_HEADER_LENGTH),
         };
-        template.transport = Transport::Fragment { header, first: 0, more: false };
+        template.transport = TransportPatch::Fragment { header, first: 0, more: false };
         template
     }
 
-    /// Makes the template of fragments of an IP packet, whatever it carries. `place` is the offset
-    /// of the IPv6 fragment header. `offset` is the packet's own offset as a fragment, in units of
-    /// 8 bytes, and whether others follow it.
+    /// Makes the template of fragments of an IP packet with any content. `place` is the offset of
+    /// the IPv6 fragment header. `offset` is the packet's own offset as a fragment, in units of 8
+    /// bytes, and whether more fragments follow it.
     pub(super) fn ip_fragments(
         bytes: &[u8; SCRATCH],
         packet: &Outermost,
@@ -354,12 +353,12 @@ impl Template {
             outer: None,
             nested: None,
             network: Some(Network::new(bytes, packet.network, packet.version, IpId::Fixed)),
-            transport: Transport::Fragment { header: place, first: offset.0, more: offset.1 },
+            transport: TransportPatch::Fragment { header: place, first: offset.0, more: offset.1 },
             wanted: WantedSums::default(),
         }
     }
 
-    /// Goes on with a part of a TCP packet; `flags` are those that only some parts carry.
+    /// Switches to another part of a TCP packet; `flags` are the flags that only some parts carry.
     pub(super) fn begin_part(&mut self, part: &Part, flags: u8) {
         if let Some(network) = &mut self.network
             && network.version == IpVersion::V4
@@ -367,7 +366,7 @@ impl Template {
             network.id = part.identification;
             network.id_step = id_step(part.gso.id);
         }
-        if let Transport::Tcp { flags: word, cwr, .. } = &mut self.transport {
+        if let TransportPatch::Tcp { flags: word, cwr, .. } = &mut self.transport {
             *word = (*word & !u16::from(flags)) | u16::from(part.flags);
             *cwr = part.gso.cwr;
         }
@@ -381,10 +380,10 @@ impl Template {
                     self.nested.is_some_and(|nested| nested.outer.checksum(bytes).is_some()),
                 );
         let form = match &self.transport {
-            Transport::Tcp { header, .. }
-            | Transport::Udp { header }
-            | Transport::Dccp { header, .. } => header.form,
-            Transport::Untouched | Transport::Fragment { .. } => None,
+            TransportPatch::Tcp { header, .. }
+            | TransportPatch::Udp { header }
+            | TransportPatch::Dccp { header, .. } => header.form,
+            TransportPatch::Untouched | TransportPatch::Fragment { .. } => None,
         };
         match (form, outer) {
             (Some(ChecksumForm::Partial), _) => RxChecksum::Partial {
@@ -399,20 +398,20 @@ impl Template {
 
     /// Returns the length of a segment's header in bytes.
     #[inline(always)]
-    pub(super) const fn header_length(&self, cut: Cut) -> usize {
+    pub(super) const fn header_length(&self, cut: SegmentCut) -> usize {
         if cut.index == 0 { self.base + self.extra } else { self.base }
     }
 
     /// Returns the length of a segment's payload in bytes.
     #[inline(always)]
-    pub(super) const fn payload_length(&self, cut: Cut) -> usize {
+    pub(super) const fn payload_length(&self, cut: SegmentCut) -> usize {
         if cut.index == 0 { cut.length - self.extra } else { cut.length }
     }
 
-    /// Adapts the prepared bytes to a segment, where the first, the second and the last differ:
-    /// lengths, flags, options. Must be called before each segment is [patched](Self::patch).
+    /// Adapts the prepared bytes to a segment: the first, the second and the last differ in
+    /// lengths, flags and options. Must be called before each segment is [patched](Self::patch).
     #[inline(always)]
-    pub(super) fn adapt_to(&mut self, bytes: &mut [u8; SCRATCH], cut: Cut) {
+    pub(super) fn adapt_to(&mut self, bytes: &mut [u8; SCRATCH], cut: SegmentCut) {
         if cut.index <= 1 || cut.last {
             self.adapt(bytes, self.base + cut.length, cut.index, cut.last);
         }
@@ -422,8 +421,8 @@ impl Template {
     #[inline(never)]
     fn adapt(&mut self, bytes: &mut [u8; SCRATCH], end: usize, index: u32, last: bool) {
         match &mut self.transport {
-            Transport::Untouched => return,
-            Transport::Tcp { header, flags, cwr, .. } => {
+            TransportPatch::Untouched => return,
+            TransportPatch::Tcp { header, flags, cwr, .. } => {
                 let mut word = *flags;
                 if !last {
                     word &= !u16::from(tcp::FIN | tcp::PSH);
@@ -434,13 +433,13 @@ impl Template {
                 put16(bytes, header.offset + tcp::DATA_OFFSET, word);
                 header.set_common(bytes, end, word, Protocol::Tcp);
             }
-            Transport::Udp { header } => {
+            TransportPatch::Udp { header } => {
                 let length = (end - header.offset) as u16;
                 put16(bytes, header.offset + udp::LENGTH, length);
                 header.set_common(bytes, end, length, Protocol::Udp);
             }
-            Transport::Dccp { header, .. } => header.set_common(bytes, end, 0, Protocol::Dccp),
-            Transport::Fragment { header, .. } => {
+            TransportPatch::Dccp { header, .. } => header.set_common(bytes, end, 0, Protocol::Dccp),
+            TransportPatch::Fragment { header, .. } => {
                 if let (1, None, Some(network)) = (index, header, &mut self.network) {
                     keep_copied_options(bytes, network.offset);
                     network.fixed = Network::fixed(bytes.get(network.offset..).unwrap_or(&[]));
@@ -463,16 +462,21 @@ impl Template {
 
     /// Returns whether this is TCP outside of tunnels with full checksums.
     pub(super) fn is_usual(&self) -> bool {
-        let full = matches!(&self.transport, Transport::Tcp { header, .. } if header.form == Some(ChecksumForm::Full));
+        let full = matches!(&self.transport, TransportPatch::Tcp { header, .. } if header.form == Some(ChecksumForm::Full));
         full && self.outer.is_none() && self.wanted == WantedSums::WHOLE && self.extra == 0
     }
 
-    /// Writes what differs in each segment, numbers and checksums, to its header: a copy of the
-    /// prepared bytes, or these themselves. `USUAL` is [`is_usual`](Self::is_usual).
+    /// Writes the numbers and checksums of a segment to its header: a copy of the prepared bytes,
+    /// or these themselves. `USUAL` is [`is_usual`](Self::is_usual).
     #[inline(always)]
-    pub(super) fn patch<const USUAL: bool>(&self, bytes: &mut [u8], cut: Cut, sums: PayloadSums) {
+    pub(super) fn patch<const USUAL: bool>(
+        &self,
+        bytes: &mut [u8],
+        cut: SegmentCut,
+        sums: PayloadSums,
+    ) {
         if USUAL {
-            let (Transport::Tcp { header, sequence, .. }, Some(network)) =
+            let (TransportPatch::Tcp { header, sequence, .. }, Some(network)) =
                 (&self.transport, &self.network)
             else {
                 return;
@@ -483,8 +487,8 @@ impl Template {
         }
         let mut fragment = self.network.as_ref().map_or(0, |network| network.fragment);
         match &self.transport {
-            Transport::Untouched => return,
-            Transport::Tcp { header: transport, sequence, .. } => {
+            TransportPatch::Untouched => return,
+            TransportPatch::Tcp { header: transport, sequence, .. } => {
                 let full = transport.form == Some(ChecksumForm::Full);
                 transport.patch_tcp(
                     bytes,
@@ -493,14 +497,14 @@ impl Template {
                     sums.covered,
                 );
             }
-            Transport::Udp { header: transport } => {
+            TransportPatch::Udp { header: transport } => {
                 if let Some(checksum) =
                     transport.checksum(Sum::default(), Protocol::Udp, sums.covered)
                 {
                     put16(bytes, transport.offset + udp::CHECKSUM, checksum);
                 }
             }
-            Transport::Dccp { header, sequence, mask } => {
+            TransportPatch::Dccp { header, sequence, mask } => {
                 let number = sequence.wrapping_add(u64::from(cut.index)) & *mask;
                 let changed = if *mask >> 24 == 0 {
                     let word =
@@ -516,7 +520,7 @@ impl Template {
                     put16(bytes, header.offset + dccp::CHECKSUM, checksum);
                 }
             }
-            Transport::Fragment { header, first, more } => {
+            TransportPatch::Fragment { header, first, more } => {
                 let more = *more || !cut.last;
                 let units = first.wrapping_add((cut.offset / 8) as u16);
                 match *header {
@@ -533,7 +537,7 @@ impl Template {
             network.patch(bytes, cut.index, fragment);
         }
         if let Some(outer) = &self.outer {
-            // The inner one first, which the one outside covers.
+            // The inner checksum first, since the outer one covers it.
             let end = self.base + cut.length;
             let known = outer.known(end, self.header_length(cut), &self.transport, sums.whole);
             if let Some(nested) = &self.nested {
@@ -545,8 +549,8 @@ impl Template {
 }
 
 impl TransportHeader {
-    /// Sums what segments that end at `end` have in common, `words` included. Writes a partial
-    /// checksum, which needs no more.
+    /// Sums the words that segments ending at `end` share, `words` included. Also writes a partial
+    /// checksum, which needs no more than these.
     fn set_common(&mut self, bytes: &mut [u8], end: usize, words: u16, protocol: Protocol) {
         let length = (end - self.offset) as u16;
         self.common = self.fixed.add(length).add(words);
@@ -559,7 +563,7 @@ impl TransportHeader {
         }
     }
 
-    /// Writes a TCP header's sequence number, and its checksum, if that is `full`.
+    /// Writes a TCP header's sequence number, and its checksum if it is `full`.
     #[inline(always)]
     fn patch_tcp(&self, bytes: &mut [u8], number: u32, full: bool, payload: u16) {
         if let Some(header) = header::<{ tcp::HEADER_LENGTH }>(bytes, self.offset) {
@@ -570,8 +574,8 @@ impl TransportHeader {
         }
     }
 
-    /// Returns the checksum field of a segment, if it is to be computed; `changed` is the sum of
-    /// the words that differ in each segment.
+    /// Returns the checksum field of a segment if it must be computed. `changed` is the sum of the
+    /// words that differ in each segment.
     #[inline(always)]
     fn checksum(&self, changed: Sum, protocol: Protocol, payload: u16) -> Option<u16> {
         match self.form? {
@@ -593,21 +597,21 @@ impl Outer {
         }
     }
 
-    /// Returns from where on the sum of a segment is known, and that sum.
+    /// Returns the offset from which the sum of a segment is known, and that sum.
     #[inline(always)]
     fn known(
         &self,
         end: usize,
         header_length: usize,
-        inner: &Transport,
+        inner: &TransportPatch,
         payload: u16,
     ) -> (usize, u16) {
         match (self.known_from, inner) {
             (
                 Some(from),
-                Transport::Tcp { header, .. }
-                | Transport::Udp { header }
-                | Transport::Dccp { header, .. },
+                TransportPatch::Tcp { header, .. }
+                | TransportPatch::Udp { header }
+                | TransportPatch::Dccp { header, .. },
             ) => (from, header.pseudo.add((end - header.offset) as u16).checksum()),
             _ => (header_length, payload),
         }
@@ -640,7 +644,7 @@ impl Nested {
         put16(bytes, transport + udp::LENGTH, (end - transport) as u16);
     }
 
-    /// Writes identification and checksums. The sum of all behind `headers` is `rest`.
+    /// Writes identification and checksums. `rest` is the sum of all bytes after `headers`.
     #[cold]
     fn patch(&self, bytes: &mut [u8], index: u32, end: usize, (headers, rest): (usize, u16)) {
         let (network, transport) =
@@ -674,7 +678,7 @@ const fn id_step(id: IpId) -> u16 {
     }
 }
 
-/// Returns a header of `N` bytes: compared once, so that its fields need no comparison.
+/// Returns a header of `N` bytes. Its length is tested once, so that its fields need no test.
 #[inline(always)]
 fn header<const N: usize>(bytes: &mut [u8], offset: usize) -> Option<&mut [u8; N]> {
     bytes.get_mut(offset..)?.first_chunk_mut()

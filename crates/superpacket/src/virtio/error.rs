@@ -1,13 +1,14 @@
-//! Errors of a header, by field.
+//! Errors of a header, one per field.
 
 use crate::segment::{GsoKind, Unsupported};
 use crate::wire::Refusal;
 
-/// A header that contradicts itself or its packet, or a packet that no header can describe.
+/// The reason why a header contradicts itself or its packet, or why no header can describe a
+/// packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VirtioError {
-    /// There are fewer bytes than the format has.
+    /// The bytes are fewer than the format's.
     #[error("virtio_net_hdr: {needed} bytes are needed, there are {got}")]
     Short {
         /// Length of the format in bytes.
@@ -27,7 +28,7 @@ pub enum VirtioError {
     /// The type is not that of the packet's headers.
     #[error("gso_type: {gso_type:#04x} is not the type of the packet's headers")]
     Protocol {
-        /// The type.
+        /// The type in the header.
         gso_type: u8,
     },
     /// The packet's headers, which the type describes, could not be read.
@@ -44,23 +45,23 @@ pub enum VirtioError {
         /// Length of the packet in bytes.
         got: usize,
     },
-    /// The field does not name the transport header.
+    /// The field is not the offset of the transport header.
     #[error("csum_start: {got}, but the transport header starts at {expected}")]
     ChecksumStart {
-        /// Where the transport header starts, in bytes from the start of the packet.
+        /// Offset of the transport header, in bytes from the start of the packet.
         expected: u16,
-        /// What the field says.
+        /// The value of the field.
         got: u16,
     },
-    /// The field does not name the protocol's checksum.
+    /// The field is not the offset of the protocol's checksum.
     #[error("csum_offset: {got}, but the checksum lies at {expected}")]
     ChecksumOffset {
-        /// Where the checksum lies in the transport header, in bytes.
+        /// Offset of the checksum in the transport header, in bytes.
         expected: u16,
-        /// What the field says.
+        /// The value of the field.
         got: u16,
     },
-    /// The datagrams are more than the kernel takes (`UDP_MAX_SEGMENTS`).
+    /// The packet has more datagrams than the kernel accepts (`UDP_MAX_SEGMENTS`).
     #[error("gso_size: {payload} bytes in segments of {size} are more than 128")]
     TooManySegments {
         /// Payload of the packet in bytes.
@@ -68,32 +69,33 @@ pub enum VirtioError {
         /// The segment size in bytes.
         size: usize,
     },
-    /// The field does not name the outer UDP header.
+    /// The field is not the offset of the outer UDP header.
     #[error("outer_th_offset: {got}, but the outer UDP header starts at {expected}")]
     OuterTransport {
-        /// Where it starts, in bytes from the start of the packet.
+        /// Offset of the header, in bytes from the start of the packet.
         expected: u16,
-        /// What the field says.
+        /// The value of the field.
         got: u16,
     },
-    /// The field does not name the inner IP header.
+    /// The field is not the offset of the inner IP header.
     #[error("inner_nh_offset: {got}, but the inner IP header starts at {expected}")]
     InnerNetwork {
-        /// Where it starts, in bytes from the start of the packet.
+        /// Offset of the header, in bytes from the start of the packet.
         expected: u16,
-        /// What the field says.
+        /// The value of the field.
         got: u16,
     },
     /// The outer UDP header has no checksum.
     #[error("flags: UDP_TUNNEL_CSUM, but the outer UDP checksum is 0")]
     TunnelChecksum,
-    /// The format has no place for the offsets of a tunnel.
+    /// The format has no fields for the offsets of a tunnel.
     #[error("gso_type: a tunnel needs a header of 24 bytes")]
     Format,
     /// Virtio has no type for these segments: DCCP, or a tunnel other than VXLAN and Geneve.
     #[error("gso_type: there is none for {0:?} in these headers")]
     Unnamed(GsoKind),
-    /// Virtio has no type for TCP segments that all have CWR: whoever cuts leaves it on the first.
+    /// Virtio has no type for TCP segments that all have CWR: the receiver leaves it on the first
+    /// only.
     #[error("gso_type: there is none for CWR on all segments")]
     CwrOnAll,
     /// The receiver of the header cannot segment the packet.
@@ -102,7 +104,7 @@ pub enum VirtioError {
 }
 
 impl VirtioError {
-    /// Returns the kernel's name of the field that is wrong; the structure's if that is too short.
+    /// Returns the kernel's name of the wrong field, or of the structure if it is too short.
     pub const fn field(&self) -> &'static str {
         match self {
             VirtioError::Short { .. } => "virtio_net_hdr",

@@ -1,4 +1,4 @@
-//! Packets of a device behind their headers: one call to split them, one to make a header.
+//! Packets of a device with a header before each: one call to segment them, one to make a header.
 
 #[cfg(feature = "std")]
 use super::flags;
@@ -11,10 +11,10 @@ use crate::segment::{
 use crate::super_packet::{Metadata, SuperPacket};
 use crate::wire::{Layout, MAX_HEADER};
 
-/// The form in which a device takes and gives packets: each behind a header of this format.
+/// The form in which a device exchanges packets: each after a header of this format.
 ///
-/// [`Segmenter::split`] takes what was read; [`header`](Self::header) makes the header for a packet
-/// to be written.
+/// [`Segmenter::split`] processes a packet that was read; [`header`](Self::header) makes the header
+/// for a packet to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Framing {
@@ -24,7 +24,7 @@ pub struct Framing {
     pub order: ByteOrder,
     /// Layer at which packets start.
     pub layer: Layer,
-    /// What the receiver of the header can segment.
+    /// The super-packets that the receiver of the header can segment.
     pub support: GsoSupport,
 }
 
@@ -38,19 +38,19 @@ impl Framing {
     pub const TAP: Framing = Framing { layer: Layer::Ethernet, ..Framing::TUN };
 
     /// Makes the framing of any device whose receiver is [Linux](GsoSupport::LINUX). Super-packets
-    /// in tunnels take the format that has places for them.
+    /// in tunnels need the format that has fields for them.
     #[inline]
     pub const fn new(format: Format, order: ByteOrder, layer: Layer) -> Self {
         Framing { format, order, layer, support: GsoSupport::LINUX }.with_support(GsoSupport::LINUX)
     }
 
-    /// Returns the same framing for a receiver that can segment `support`, as far as a header of
-    /// this format can say it.
+    /// Returns the framing for a receiver with this `support`, restricted to what a header of this
+    /// format can express.
     #[inline]
     #[must_use]
     pub const fn with_support(self, support: GsoSupport) -> Self {
         let udp_tunnels = support.udp_tunnels && matches!(self.format, Format::Tunnel);
-        // No field of a virtio_net_hdr says so.
+        // No field of a `virtio_net_hdr` can express these.
         let support = GsoSupport { udp_tunnels, fixed_ids: false, cwr_on_all: false, ..support };
         Framing { support, ..self }
     }
@@ -61,7 +61,7 @@ impl Framing {
         self.format.length()
     }
 
-    /// Reads the header at the start of `read`, and returns its meaning and the packet behind it.
+    /// Reads the header at the start of `read`, and returns its meaning and the packet after it.
     ///
     /// # Errors
     /// [`VirtioError`] if the header contradicts the packet, or is truncated.
@@ -85,13 +85,12 @@ impl Framing {
 
     /// Makes the header for a packet.
     ///
-    /// # Errors
-    /// [`VirtioError`] if no header describes the packet (see [`Header::describe`]), or if it is
-    /// merged and its receiver cannot [segment](Self::support) it. What an aggregator
-    /// [for a framing](crate::BatchAggregator::framed) has merged always has a header.
+    /// # Errors [`VirtioError`] if no header describes the packet (see [`Header::describe`]), or if
+    /// it is merged and the receiver cannot [segment](Self::support) it. A packet merged by an
+    /// aggregator [for a framing](crate::BatchAggregator::framed) always has a header.
     ///
-    /// What another aggregator has merged in a tunnel may need another outer checksum first: see
-    /// [`Header::outer_checksum`].
+    /// A packet that another aggregator merged in a tunnel may need another outer checksum first;
+    /// see [`Header::outer_checksum`].
     #[inline]
     pub fn header<B, M: Memory<B>>(
         &self,
@@ -102,19 +101,19 @@ impl Framing {
         if first.len() >= MAX_HEADER || slices.next().is_none() {
             return self.describe(&packet.metadata, first, packet.length());
         }
-        // Its headers may lie in several buffers.
+        // The headers may lie in several buffers.
         self.describe(&packet.metadata, Gathered::new(packet.slices()).bytes(), packet.length())
     }
 
-    /// Makes a header of zeros, which says nothing of its packet: for one that came with metadata
-    /// that no header can express. An aggregator for this framing merges none of these.
+    /// Makes a header of zeros, for a packet whose metadata no header can express. An aggregator
+    /// for this framing merges none of these.
     #[inline]
     pub(crate) fn nothing(&self) -> HeaderBytes {
         HeaderBytes { bytes: [0; Format::LONGEST], length: self.header_length() }
     }
 
-    /// Returns the place and the value that the outer checksum of a packet needs which goes behind
-    /// this header, as [`Header::outer_checksum`] does.
+    /// Returns the offset and the value of the outer checksum that a packet needs after this
+    /// header, as [`Header::outer_checksum`] does.
     #[cfg(feature = "std")]
     #[inline]
     pub(crate) fn outer_checksum(
@@ -145,7 +144,7 @@ impl Framing {
     }
 
     /// Writes the header for a packet of `length` bytes, of which `first` holds the headers, to the
-    /// start of `place`; zeros where no header says what the packet is.
+    /// start of `place`; zeros if no header can describe the packet.
     #[inline(always)]
     pub(crate) fn write(
         &self,
@@ -157,7 +156,7 @@ impl Framing {
         if let (Format::Plain, RxChecksum::None, None) =
             (self.format, metadata.checksum, &metadata.gso)
         {
-            // Nothing is known of the packet. Of a length that is known here: no call.
+            // The packet has no metadata. The length is constant here, so no function is called.
             let Some(place) = place.first_chunk_mut() else {
                 return Err(VirtioError::Short {
                     needed: Format::Plain.length(),
@@ -168,13 +167,13 @@ impl Framing {
             return Ok(());
         }
         let &Metadata { checksum, gso, hash, .. } = metadata;
-        // The layout of a merged packet is known. A packet that came as a super-packet may be cut
-        // at other headers than the parse found.
+        // The layout of a merged packet is known. A packet that came as a super-packet may be
+        // segmented at other headers than the parse found.
         let known = metadata.layout.as_ref().filter(|_| metadata.packets > 1);
         self.write_offload(&Offload { checksum, gso, hash }, first, length, known, place)
     }
 
-    // Without the metadata, which would have to lie in memory for it.
+    // A function without the metadata, which would otherwise have to be stored in memory.
     #[inline(never)]
     fn write_offload(
         &self,
@@ -185,7 +184,7 @@ impl Framing {
         place: &mut [u8],
     ) -> Result<(), VirtioError> {
         let mut header = Header::default();
-        // What came as a super-packet is handed on as it came: nothing here could segment it.
+        // A received super-packet is handed on unchanged, since it cannot be segmented here.
         let support = known.map(|_| &self.support);
         let described =
             header.fill_in(offload, self.format, support, first, length, self.layer, known);
@@ -213,28 +212,27 @@ impl core::ops::Deref for HeaderBytes {
     }
 }
 
-/// Why a packet read from a device was not split.
+/// The reason why a packet read from a device was not split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SplitError {
     /// The header contradicts the packet.
     #[error("virtio_net_hdr: {0}")]
     Header(#[from] VirtioError),
-    /// The packet cannot be cut, or the segments do not fit.
+    /// The packet cannot be segmented, or the segments do not fit.
     #[error(transparent)]
     Segment(#[from] SegmentError),
 }
 
 impl Segmenter {
-    /// Splits the header and packet that one read of a device gave into segments with complete
-    /// checksums, written into `buffers`. A packet that is no super-packet is one segment.
+    /// Splits the header and packet of one read into segments with complete checksums, written into
+    /// `buffers`. A packet that is not a super-packet is one segment.
     ///
-    /// `buffers` may be a `Vec<u8>` that takes them back to back,
+    /// `buffers` may be a `Vec<u8>` for segments back to back,
     /// [`BackToBack`](crate::segment::BackToBack) for a slice, or
-    /// [`EachBuffer`](crate::segment::EachBuffer) for a buffer each.
+    /// [`EachBuffer`](crate::segment::EachBuffer) for one buffer per segment.
     ///
-    /// # Errors
-    /// [`SplitError`]; nothing has been written then.
+    /// # Errors [`SplitError`]; no segment was written then.
     #[inline]
     pub fn split(
         &mut self,
@@ -248,8 +246,8 @@ impl Segmenter {
         Ok(self.segment_known(&packet, &SegmentOptions::default(), layout.as_ref(), buffers)?)
     }
 
-    /// Splits as [`split`](Self::split) does, and writes as many segments as the buffers take, from
-    /// number `first` on. The next call, with what is written so far, goes on: see
+    /// Splits as [`split`](Self::split) does, but writes only as many segments as the buffers hold,
+    /// from number `first` on. The next call continues with the number written so far; see
     /// [`segment_portion`](Self::segment_portion).
     ///
     /// # Errors

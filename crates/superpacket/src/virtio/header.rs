@@ -1,15 +1,15 @@
-//! The structure: its lengths, byte orders and fields.
+//! The structure, with its lengths, byte orders and fields.
 
 use super::VirtioError;
 
 /// Bits of `flags`.
 pub mod flags {
-    /// The checksum at `csum_start + csum_offset` is to be completed.
+    /// The checksum at `csum_start + csum_offset` must be completed.
     pub const NEEDS_CSUM: u8 = 1;
     /// The checksum has been verified.
     pub const DATA_VALID: u8 = 2;
-    /// `csum_start` and `csum_offset` hold the number of coalesced segments and of duplicate ACKs
-    /// instead.
+    /// `csum_start` and `csum_offset` instead hold the number of coalesced segments and of
+    /// duplicate ACKs.
     pub const RSC_INFO: u8 = 4;
     /// The outer UDP header of a tunnel has a checksum.
     pub const UDP_TUNNEL_CSUM: u8 = 8;
@@ -17,7 +17,7 @@ pub mod flags {
 
 /// Values and bits of `gso_type`.
 pub mod gso_type {
-    /// No GSO packet.
+    /// The packet is not a super-packet.
     pub const NONE: u8 = 0;
     /// TCP over IPv4.
     pub const TCPV4: u8 = 1;
@@ -37,7 +37,7 @@ pub mod gso_type {
     pub const ECN: u8 = 0x80;
 }
 
-/// Byte order of the fields up to `num_buffers`; those behind are always little-endian.
+/// Byte order of the fields up to `num_buffers`; later fields are always little-endian.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ByteOrder {
     /// Virtio 1.0 and later; TUN after `TUNSETVNETLE`.
@@ -113,23 +113,23 @@ pub struct Header {
     pub flags: u8,
     /// Value and bits of [`gso_type`].
     pub gso_type: u8,
-    /// Length of all headers in bytes: a hint.
+    /// Length of all headers in bytes; only a hint.
     pub hdr_len: u16,
     /// Bytes of payload in each segment.
     pub gso_size: u16,
-    /// Where summing starts, in bytes from the start of the packet.
+    /// Offset at which summing starts, in bytes from the start of the packet.
     pub csum_start: u16,
     /// Offset of the checksum field from `csum_start`, in bytes.
     pub csum_offset: u16,
-    /// How many receive buffers the packet takes.
+    /// Number of receive buffers that the packet occupies.
     pub num_buffers: u16,
     /// The flow hash.
     pub hash_value: u32,
-    /// The fields that the hash covers, as a number; 0 if there is no hash.
+    /// Number of the set of fields that the hash covers; 0 if there is no hash.
     pub hash_report: u16,
     /// Offset of a tunnel's outer UDP header, in bytes from the start of the packet.
     pub outer_th_offset: u16,
-    /// Offset of a tunnel's inner IP header, likewise.
+    /// Offset of a tunnel's inner IP header, in bytes from the start of the packet.
     pub inner_nh_offset: u16,
 }
 
@@ -175,7 +175,7 @@ impl Header {
     ) -> Result<usize, VirtioError> {
         let needed = format.length();
         let got = bytes.len();
-        // In words, as it will be copied: bytes written one by one would be waited for.
+        // Written as words, as it will be copied: a copy would stall on single bytes.
         let field = |value: u16| u64::from(u16::from_le_bytes(order.bytes(value)));
         let words = [
             u64::from(self.flags)
@@ -192,7 +192,7 @@ impl Header {
         ];
         let [first, second, third] = words.map(u64::to_le_bytes);
         let place = bytes.get_mut(..needed).ok_or(VirtioError::Short { needed, got })?;
-        // Of lengths that are known here: no calls.
+        // The lengths are constant here, so no function is called.
         if let Some((eight, rest)) = place.split_first_chunk_mut() {
             *eight = first;
             match format {

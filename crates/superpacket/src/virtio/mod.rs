@@ -1,10 +1,10 @@
-//! `virtio_net_hdr`, which TUN/TAP devices (`IFF_VNET_HDR`), packet sockets (`PACKET_VNET_HDR`) and
-//! virtio-net put before a packet.
+//! The `virtio_net_hdr` that TUN/TAP devices (`IFF_VNET_HDR`), packet sockets (`PACKET_VNET_HDR`)
+//! and virtio-net put before a packet.
 //!
 //! [`Header`] is the structure in its four lengths ([`Format`]) and byte orders.
-//! [`Header::offload`] checks it against the packet and returns its meaning as [`Offload`];
-//! [`Header::describe`] makes it from that. Each field is compared with the packet before it is
-//! believed:
+//! [`Header::offload`] checks it against the packet and returns its meaning as an [`Offload`].
+//! [`Header::describe`] makes a header from an [`Offload`]. Each field is compared with the packet
+//! before it is used:
 //!
 //! | rule (virtio 1.3, section 5.1.6; the kernel's `virtio_net_hdr_to_skb`, `virtio_net_hdr_tnl_to_skb`) | error |
 //! |---|---|
@@ -21,12 +21,13 @@
 //! | `UDP_TUNNEL_CSUM`: the outer UDP checksum is not 0 | [`VirtioError::TunnelChecksum`] |
 //!
 //! In a super-packet with `UDP_TUNNEL_CSUM` the outer UDP checksum field holds the sum of its
-//! pseudo-header: Linux adds to it what each segment has. [`Header::outer_checksum`] says what a
-//! packet needs there before it goes to a kernel; an aggregator for a
-//! [framing](crate::BatchAggregator::framed) of 24 bytes writes it. Both forms are cut alike here.
+//! pseudo-header, and Linux adds the rest for each segment. [`Header::outer_checksum`] returns the
+//! value that a packet needs there before it goes to a kernel. An aggregator for a
+//! [framing](crate::BatchAggregator::framed) of 24 bytes writes it. The segmenter accepts both
+//! forms.
 //!
-//! A packet whose payload fits `gso_size` is no GSO packet, and no error. `hdr_len` is a hint and
-//! is not read; flags, hash reports and `num_buffers` without a meaning here are ignored.
+//! A packet whose payload fits `gso_size` is valid, but not a GSO packet. `hdr_len` is a hint and
+//! is not read. Flags, hash reports and `num_buffers` without a meaning here are ignored.
 //!
 //! # What virtio cannot say
 //! A header has no place for IPv4 identifications that stay the same in all segments

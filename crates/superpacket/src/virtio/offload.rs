@@ -1,4 +1,4 @@
-//! From a header to the engine's metadata, and back.
+//! Conversion between a header and the engine's metadata.
 
 use super::{Format, Header, VirtioError, flags, gso_type};
 use crate::checksum::{RxChecksum, Sum, tunnel_field, tunnel_seed};
@@ -12,7 +12,7 @@ use crate::wire::{self, IpVersion, Layer, Layout, Protocol, be16, byte, tcp, udp
 pub struct Offload {
     /// The state of the packet's checksums.
     pub checksum: RxChecksum,
-    /// How the packet is to be cut; `None` if it is no super-packet.
+    /// How the packet is to be segmented; `None` if it is not a super-packet.
     pub gso: Option<Gso>,
     /// The flow hash.
     pub hash: Option<FlowHash>,
@@ -48,18 +48,18 @@ const fn hash_report(layout: &Layout) -> u16 {
     }
 }
 
-/// Returns how many bytes are divided into segments: the payload, and in UFO the UDP header too.
+/// Returns the number of bytes that segments divide: the payload and, in UFO, the UDP header too.
 fn divided_length(kind: GsoKind, layout: &Layout, length: usize) -> usize {
-    // Without the padding behind the IP packet.
+    // Padding after the IP packet is excluded.
     let end = (layout.end as usize).min(length);
     let payload = end.saturating_sub(usize::from(layout.payload));
     if kind == GsoKind::UdpFragments { payload + udp::HEADER_LENGTH } else { payload }
 }
 
 impl Header {
-    /// Checks the header against a packet of `length` bytes, of which `packet` holds the first
-    /// [`MAX_HEADER`](wire::MAX_HEADER) (or all), and returns its meaning. `format` is the one that
-    /// the header was read in.
+    /// Checks the header against a packet of `length` bytes, and returns its meaning. `packet`
+    /// holds the first [`MAX_HEADER`](wire::MAX_HEADER) bytes (or all), and `format` is the format
+    /// that the header was read in.
     ///
     /// # Errors
     /// [`VirtioError`] names the field that breaks a rule of the [module](super).
@@ -109,7 +109,7 @@ impl Header {
         ))
     }
 
-    /// Finds out how the packet is to be cut, and its layout.
+    /// Finds how the packet is to be segmented, and its layout.
     #[inline(always)]
     fn gso_and_layout(
         &self,
@@ -134,7 +134,7 @@ impl Header {
         Ok((gso, Some(layout)))
     }
 
-    /// Returns kind and size of the segments, if the header does not contradict itself.
+    /// Returns kind and size of the segments, unless the header contradicts itself.
     #[inline(always)]
     fn kind_and_size(&self, format: Format) -> Result<(GsoKind, SegmentSize), VirtioError> {
         let unknown = Err(VirtioError::GsoType(self.gso_type));
@@ -164,7 +164,7 @@ impl Header {
         Ok((kind, size))
     }
 
-    /// Returns how a packet of this layout is to be cut, if the header agrees with it.
+    /// Returns how a packet with this layout is to be segmented, if the header agrees with it.
     #[inline(always)]
     fn checked_gso(
         &self,
@@ -185,7 +185,7 @@ impl Header {
                 IpVersion::V4 => gso_type::UDP_TUNNEL_IPV4,
                 IpVersion::V6 => gso_type::UDP_TUNNEL_IPV6,
             });
-        // The outer headers of a tunnel that the type does not name would keep wrong lengths.
+        // A tunnel that the type does not name would keep wrong lengths in its outer headers.
         let named = if tunnel == 0 {
             layout.outer.is_none()
         } else {
@@ -231,28 +231,28 @@ impl Header {
         }
         let with_cwr = layout.protocol == Protocol::Tcp
             && byte(packet, usize::from(layout.transport) + tcp::FLAGS) & tcp::CWR != 0;
-        // Linux names ECN wherever the first segment alone is to have CWR, and nothing where all
-        // have it (`virtio_net_hdr_from_skb`).
+        // Linux sets the ECN bit if only the first segment is to have CWR, and no bit if all are
+        // (`virtio_net_hdr_from_skb`).
         let cwr =
             if with_cwr && self.gso_type & gso_type::ECN == 0 { Cwr::All } else { Cwr::First };
         Ok((payload > size.get()).then(|| Gso::new(kind, size).with_cwr(cwr)))
     }
 
-    /// Makes the header for a packet of `length` bytes, of which `packet` holds the first
-    /// [`MAX_HEADER`](wire::MAX_HEADER) (or all), from the metadata of a
-    /// [`SuperPacket`](crate::super_packet::SuperPacket) or
-    /// [`Segment`](crate::segment::Segment). `num_buffers` is 1.
+    /// Makes the header for a packet of `length` bytes from the metadata of a
+    /// [`SuperPacket`](crate::super_packet::SuperPacket) or [`Segment`](crate::segment::Segment).
+    /// `packet` holds the first [`MAX_HEADER`](wire::MAX_HEADER) bytes (or all). `num_buffers` is
+    /// 1.
     ///
-    /// Left out is what virtio has no place for: fixed identifications, [`RxChecksum::Complete`];
-    /// and the hash of a packet whose headers cannot be read.
+    /// The header omits what virtio has no field for: fixed identifications,
+    /// [`RxChecksum::Complete`] and, for a packet whose headers cannot be read, the hash.
     ///
-    /// A packet whose header says `UDP_TUNNEL_CSUM` may need another outer checksum before it goes
-    /// to a kernel: see [`outer_checksum`](Self::outer_checksum).
+    /// A packet with `UDP_TUNNEL_CSUM` in its header may need another outer checksum before it goes
+    /// to a kernel; see [`outer_checksum`](Self::outer_checksum).
     ///
-    /// # Errors
-    /// [`VirtioError`] if no header of this format would be valid: a super-packet whose checksum is
-    /// not partial, segments or tunnels that virtio has no type for, CWR on all segments, UDP in
-    /// more than 128 segments, a segment size of 65,535.
+    /// # Errors [`VirtioError`] if no header of this format would be valid: the headers of a packet
+    /// with [`Gso`] cannot be read, a super-packet's checksum is not partial, a partial checksum
+    /// lies outside the packet, virtio has no type for the segments or tunnels, all segments have
+    /// CWR, UDP would have more than 128 segments, or the segment size is 65,535.
     #[inline]
     pub fn describe(
         offload: &Offload,
@@ -266,17 +266,17 @@ impl Header {
         Ok(header)
     }
 
-    /// Returns where the outer UDP checksum of a packet that this header describes lies, in bytes
-    /// from its start, and the value that must be written there before the packet goes to a kernel.
-    /// `packet` holds the first [`MAX_HEADER`](wire::MAX_HEADER) of `length` bytes, or all.
+    /// Returns the offset of the outer UDP checksum of a packet with this header, and the value
+    /// that must be written there before the packet goes to a kernel. `packet` holds the first
+    /// [`MAX_HEADER`](wire::MAX_HEADER) of `length` bytes, or all.
     ///
-    /// With `UDP_TUNNEL_CSUM` the field of a super-packet must hold the sum of its pseudo-header:
-    /// Linux adds what each segment has (`__skb_udp_tunnel_segment`). A merged packet holds instead
-    /// the checksum that is right for the whole, unless an aggregator
-    /// [for a framing](crate::BatchAggregator::framed) of 24 bytes has merged it.
+    /// With `UDP_TUNNEL_CSUM` the field of a super-packet must hold the sum of its pseudo-header,
+    /// and Linux adds the rest for each segment (`__skb_udp_tunnel_segment`). A merged packet
+    /// instead holds the right checksum of the whole packet, unless an aggregator [for a
+    /// framing](crate::BatchAggregator::framed) of 24 bytes merged it.
     ///
-    /// `None` where the field stays as it is: the header names no outer checksum, or the field does
-    /// not hold the checksum that is right for the whole packet.
+    /// `None` if the field needs no change: the header has no `UDP_TUNNEL_CSUM`, or the field does
+    /// not hold the right checksum of the whole packet.
     pub fn outer_checksum(
         &self,
         packet: &[u8],
@@ -292,18 +292,18 @@ impl Header {
             .filter(|outer| outer.tunnel.is_udp())?;
         let inner = usize::from(self.csum_start);
         let (place, sum) = tunnel_seed(packet, &outer, length);
-        // The inner packet sums to what its pseudo-header leaves.
+        // The inner packet sums to the complement of its pseudo-header.
         let rest = !be16(packet, inner + usize::from(self.csum_offset));
         let found = be16(packet, place);
         let headers = packet.get(usize::from(outer.transport)..inner)?;
         (found == tunnel_field(headers, found, rest, Some(Sum::new(sum)))).then_some((place, sum))
     }
 
-    /// Makes it the header that [describes](Self::describe) a packet, whose layout may be `known`,
-    /// for a receiver that segments no more than `support` says.
+    /// Fills in the header that [describes](Self::describe) a packet, whose layout may be `known`,
+    /// for a receiver with this `support`.
     ///
-    /// In place, and field by field: a header that is returned is copied in words, which wait for
-    /// the fields.
+    /// Written in place and field by field: a returned header would be copied in words, which stall
+    /// on the single fields.
     #[expect(
         clippy::too_many_arguments,
         reason = "the packet and what is known of it and of its receiver"
@@ -388,7 +388,7 @@ impl Header {
             }
         }
         if !is_super_packet {
-            // The receiver of the header would ignore what it says of segments and tunnels.
+            // The receiver would ignore the fields about segments and tunnels.
             self.flags &= !flags::UDP_TUNNEL_CSUM;
             (self.gso_type, self.gso_size) = (gso_type::NONE, 0);
             (self.outer_th_offset, self.inner_nh_offset) = (0, 0);
@@ -400,15 +400,15 @@ impl Header {
                 end.saturating_sub(layout.outermost().into()),
                 end.saturating_sub(layout.payload.into()),
             );
-            // Identifications that stay the same are no reason to refuse: the segments are numbered
-            // anew, as Linux does with what its own GRO merged.
+            // Fixed identifications are no reason to refuse: the segments get new numbers, as in
+            // Linux for packets that its own GRO merged.
             if let Some(unsupported) =
                 support.refuses(layout, &gso.with_incrementing_ids(), ip, payload)
             {
                 return Err(VirtioError::Unsupported(unsupported));
             }
         }
-        // A header that the rules for reading refuse must not be sent.
+        // A header that reading would refuse must not be sent.
         let (kind, size) = self.kind_and_size(format)?;
         self.checked_gso(kind, size, packet, length, layout)?;
         Ok(())

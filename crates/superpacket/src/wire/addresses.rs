@@ -23,7 +23,7 @@ use super::{IpVersion, byte, ipv4, ipv6};
 /// | type 4, segment routing (RFC 8754) | | first address: the list is in reverse order |
 /// | home address option (RFC 6275, section 6.3) | home address | |
 ///
-/// `None` if they are not known: a header is not complete, a route contradicts itself, or segments
+/// `None` if they are not known: a header is incomplete, a route contradicts itself, or segments
 /// are left in a routing header of another type.
 pub fn checksum_addresses(network: &[u8], version: IpVersion) -> Option<(IpAddr, IpAddr)> {
     match version {
@@ -72,7 +72,7 @@ fn of_ipv4(network: &[u8]) -> Option<([u8; 4], [u8; 4])> {
                 let Some((option, after)) =
                     options.split_at_checked(length).filter(|_| length >= 2)
                 else {
-                    // Nobody can read the options behind one that contradicts itself.
+                    // The options after one that contradicts itself cannot be read.
                     return (!is_route).then_some((source, destination));
                 };
                 if is_route {
@@ -88,7 +88,8 @@ fn of_ipv4(network: &[u8]) -> Option<([u8; 4], [u8; 4])> {
     Some((source, destination))
 }
 
-/// Returns the final destination by a source route option; `header` is the address in the header.
+/// Returns the final destination by a source route option; `header` is the destination in the IP
+/// header.
 fn last_of_route(option: &[u8], header: [u8; 4]) -> Option<[u8; 4]> {
     // Type, length, and a pointer that counts from 1 to the next address.
     let (pointer, addresses) = (usize::from(*option.get(2)?), option.get(3..)?);
@@ -106,7 +107,7 @@ fn of_ipv6(network: &[u8]) -> Option<([u8; 16], [u8; 16])> {
     for extension in &mut extensions {
         let header = network.get(extension.offset..extension.end)?;
         match extension.kind {
-            // The node at the end of one route finds the next.
+            // The node at the end of one route continues with the next.
             ipv6::ROUTING => destination = last_segment(header, destination)?,
             ipv6::DESTINATION => {
                 for value in options(header.get(2..)?)
@@ -124,8 +125,8 @@ fn of_ipv6(network: &[u8]) -> Option<([u8; 16], [u8; 16])> {
     (!extensions.reaches_beyond()).then_some((home.unwrap_or(*source), destination))
 }
 
-/// Returns type and value of each option of a destination options header (RFC 8200, section 4.2).
-/// The value of one that reaches beyond the header ends with it.
+/// Returns type and value of each option of a destination options header (RFC 8200, section 4.2). A
+/// value that reaches beyond the header is cut at its end.
 fn options(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     core::iter::from_fn(move || {
         while let [ipv6::PAD1, rest @ ..] = bytes {
@@ -138,12 +139,13 @@ fn options(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// Returns the final destination by a routing header; `current` is the address in the header.
+/// Returns the final destination by a routing header; `current` is the destination in the IP
+/// header.
 fn last_segment(header: &[u8], current: [u8; 16]) -> Option<[u8; 16]> {
     let (kind, left) = (*header.get(2)?, usize::from(*header.get(3)?));
     let data = header.get(8..)?;
     match (kind, left) {
-        // Whatever its type, it has been passed (RFC 8200, section 4.4).
+        // A route of any type that has no segments left (RFC 8200, section 4.4).
         (_, 0) => Some(current),
         (ipv6::ROUTING_SOURCE | ipv6::ROUTING_HOME, _) => {
             let agrees = data.len().is_multiple_of(16)
@@ -152,7 +154,7 @@ fn last_segment(header: &[u8], current: [u8; 16]) -> Option<[u8; 16]> {
             data.last_chunk().filter(|_| agrees).copied()
         }
         (ipv6::ROUTING_RPL, _) => {
-            // How many bytes of the prefix each address but the last leaves out, and the last.
+            // Number of prefix bytes that each address but the last omits, and that the last omits.
             let (others, last) =
                 (usize::from(byte(header, 4) >> 4), usize::from(byte(header, 4) & 0x0f));
             let data = data.get(..data.len().checked_sub(usize::from(byte(header, 5) >> 4))?)?;
@@ -164,7 +166,7 @@ fn last_segment(header: &[u8], current: [u8; 16]) -> Option<[u8; 16]> {
         }
         (ipv6::ROUTING_SEGMENTS, _) => {
             let segments = usize::from(byte(header, 4)) + 1;
-            // One more may be left than the list holds, whose first may be left out (RFC 8754,
+            // The list may omit the first segment, so one more may be left than it holds (RFC 8754,
             // section 4.1.1).
             let agrees = segments * 16 <= data.len() && left <= segments;
             data.first_chunk().filter(|_| agrees).copied()

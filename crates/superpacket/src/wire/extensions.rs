@@ -1,10 +1,10 @@
-//! What an IP header says of what follows: its length, and the extension headers of IPv6.
+//! The length of an IP packet and the extension headers of IPv6.
 
 use super::{IpVersion, be16, be32, byte, ipv4, ipv6};
 
 /// Reads the protocol number of the payload of an IP packet whose header starts at `network`, in
-/// bytes from the start of the frame: behind the extension headers that `header` holds completely.
-/// 0 beyond its end.
+/// bytes from the start of the frame. The extension headers that `header` holds completely are
+/// skipped. 0 if the field lies beyond the end of `header`.
 #[inline]
 pub fn protocol_number(header: &[u8], network: usize, version: IpVersion) -> u8 {
     match version {
@@ -17,8 +17,8 @@ pub fn protocol_number(header: &[u8], network: usize, version: IpVersion) -> u8 
     }
 }
 
-/// Returns the length of an IP packet by the length field of its header at `network`, that header
-/// included; 0 if the field is 0.
+/// Returns the length of an IP packet by the length field of its header at `network`, including
+/// that header; 0 if the field is 0.
 #[inline(always)]
 pub(crate) fn ip_length(header: &[u8], network: usize, version: IpVersion) -> usize {
     match version {
@@ -38,7 +38,7 @@ pub(crate) struct Extensions<'a> {
     header: &'a [u8],
     /// Offset of the field that names the next header, in bytes from the start of the frame.
     pub(crate) next_header_field: usize,
-    /// Offset of that header.
+    /// Offset of the next header.
     pub(crate) offset: usize,
     limit: usize,
 }
@@ -50,12 +50,12 @@ pub(crate) struct Extension {
     pub(crate) kind: u8,
     /// Start, in bytes from the start of the frame.
     pub(crate) offset: usize,
-    /// End, likewise.
+    /// End, in bytes from the start of the frame.
     pub(crate) end: usize,
 }
 
 impl<'a> Extensions<'a> {
-    /// Begins behind the IPv6 header that starts at `network`.
+    /// Starts after the IPv6 header at `network`.
     #[inline]
     pub(crate) fn new(header: &'a [u8], network: usize, limit: usize) -> Self {
         Extensions {
@@ -66,8 +66,8 @@ impl<'a> Extensions<'a> {
         }
     }
 
-    /// Reads the protocol number of the next header: after the last extension header, that of the
-    /// transport.
+    /// Reads the protocol number of the next header; after the last extension header, it is the
+    /// transport protocol.
     #[inline]
     pub(crate) fn next_header(&self) -> u8 {
         byte(self.header, self.next_header_field)

@@ -1,16 +1,16 @@
-//! Linux's GRO hint: the Geneve option by which a sender tells where the headers of a second tunnel
-//! lie (`struct geneve_opt_gro_hint`, since Linux 7.0).
+//! Linux's GRO hint: a Geneve option with which a sender tells the offsets of the headers in a
+//! second tunnel (`struct geneve_opt_gro_hint`, since Linux 7.0).
 //!
-//! Linux needs it to look into a tunnel in a tunnel. Here the walk finds the second tunnel by its
-//! port, and the hint is compared with what it found: a receiver that believes a false one would
-//! take other bytes for headers than those that were merged.
+//! Linux needs it to parse a tunnel in a tunnel. This engine finds the second tunnel by its port,
+//! and compares the hint with the result: a receiver that trusts a wrong hint would take other
+//! bytes for headers.
 
 use super::{IpVersion, Layout, Outer, Tunnel, be16, byte, ethernet, geneve, udp, vxlan};
 
 /// The hint's fields. Offsets count from the end of the Geneve header and its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GroHint {
-    /// What the second tunnel carries, by Linux's number: Ethernet, IPv6, IPv4.
+    /// Linux's number for the content of the second tunnel: Ethernet, IPv6 or IPv4.
     inner_protocol: u8,
     /// Version of the second tunnel's IP header.
     version: IpVersion,
@@ -23,11 +23,11 @@ pub(super) struct GroHint {
 }
 
 impl GroHint {
-    /// Class, type and length, in words of 4 bytes, of the option: with these it begins.
+    /// The first fields of the option: class, type, and length in words of 4 bytes.
     const CLASS: u16 = 0x0100;
     const TYPE: u8 = 1;
     const WORDS: u8 = 1;
-    /// Numbers of what the second tunnel carries.
+    /// Numbers for the content of the second tunnel.
     const ETHERNET: u8 = 0;
     const IPV6: u8 = 1;
     const IPV4: u8 = 2;
@@ -44,7 +44,7 @@ impl GroHint {
             {
                 let &[flags, network, transport, length] = data.first_chunk()?;
                 return Some(GroHint {
-                    // Bit fields of a host of little-endian order; those of others lie elsewhere.
+                    // Bit fields of a little-endian host; big-endian hosts order them differently.
                     inner_protocol: flags & 0x03,
                     version: if flags & 0x04 == 0 { IpVersion::V4 } else { IpVersion::V6 },
                     network: network.into(),
@@ -56,7 +56,8 @@ impl GroHint {
         }
     }
 
-    /// Does the hint of a Geneve header say what the walk found behind it, from `start` on?
+    /// Returns whether the hint of a Geneve header agrees with the layout that the walk found after
+    /// it, from `start` on.
     pub(super) fn agrees(self, header: &[u8], layout: &Layout, start: usize) -> bool {
         let Some(nested) = layout.nested else { return false };
         let (inner, inner_protocol) = inner_packet(header, nested);
@@ -71,8 +72,8 @@ impl GroHint {
     }
 }
 
-/// Where the packet in a tunnel starts, in bytes from the start of the frame, and the hint's number
-/// for what it is.
+/// Returns the start of the packet in a tunnel, in bytes from the start of the frame, and the
+/// hint's number for its type.
 fn inner_packet(header: &[u8], outer: Outer) -> (usize, u8) {
     let tunnel = usize::from(outer.transport) + udp::HEADER_LENGTH;
     match outer.tunnel {

@@ -1,22 +1,21 @@
-//! Where each header of a packet starts.
+//! The offsets of a packet's headers.
 
 use super::Refusal;
 
 /// The layer that a packet's first byte belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layer {
-    /// At the Ethernet header.
+    /// Ethernet: the first byte belongs to an Ethernet header.
     #[default]
     Ethernet,
-    /// At the IP header: TUN devices, raw-IP captures.
+    /// IP: the first byte belongs to an IP header, as in TUN devices and raw-IP captures.
     Ip,
 }
 
-/// The headers between an Ethernet header and an IP header, by what a receiver must know to segment
-/// the packet.
+/// The headers between an Ethernet header and an IP header, by the abilities that a receiver needs
+/// to segment the packet.
 ///
-/// Of several kinds in one frame, the Ethernet frame inside a tunnel among them, the layout names
-/// the last in this order.
+/// If a frame has several kinds, also inside a tunnel, the layout has the last in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum LinkHeader {
@@ -25,11 +24,12 @@ pub enum LinkHeader {
     Plain,
     /// One or two VLAN tags of IEEE 802.1Q (0x8100) or 802.1ad (0x88a8).
     Vlan,
-    /// A VLAN tag of another type (0x9100), or more than two tags.
+    /// A VLAN tag of another type (0x9100), or more than two tags. Linux does not segment behind
+    /// them.
     OtherTags,
-    /// A PPPoE session header (RFC 2516).
+    /// A PPPoE session header (RFC 2516). Linux does not segment behind it.
     Pppoe,
-    /// MPLS labels (RFC 3032).
+    /// MPLS labels (RFC 3032). Linux does not segment behind them.
     Mpls,
 }
 
@@ -64,7 +64,7 @@ pub enum IpVersion {
     V6,
 }
 
-/// The transport protocols that aggregate and segment.
+/// The transport protocols that are aggregated and segmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// TCP.
@@ -126,8 +126,8 @@ pub struct Outer {
     pub network: u16,
     /// Version of the outer IP header.
     pub version: IpVersion,
-    /// Offset of what follows the outer IP header and its extension headers: UDP, GRE, or the inner
-    /// IP header.
+    /// Offset of the header after the outer IP header and its extension headers: UDP, GRE, or the
+    /// inner IP header.
     pub transport: u16,
     /// Kind of tunnel.
     pub tunnel: Tunnel,
@@ -135,8 +135,8 @@ pub struct Outer {
 
 impl Outer {
     /// Returns the offset of the tunnel's own checksum from the start of the frame, in bytes;
-    /// `None` if the packet has none. The checksum of [UDP](Tunnel::is_udp) covers a pseudo-header,
-    /// that of GRE does not.
+    /// `None` if the packet has none. A [UDP](Tunnel::is_udp) checksum covers a pseudo-header, a
+    /// GRE checksum does not.
     #[inline]
     pub fn checksum(&self, header: &[u8]) -> Option<usize> {
         let transport = usize::from(self.transport);
@@ -153,42 +153,42 @@ impl Outer {
 /// Offsets of a packet's headers, in bytes from the start of the frame (of the IP packet, if there
 /// is no link header).
 ///
-/// `outer.network < outer.transport <= network < transport < payload <= end`, and
-/// `payload <= MAX_HEADER`. In a tunnel in a tunnel `nested` lies between the two:
-/// `outer.transport < nested.network < nested.transport < network`.
+/// `outer.network < outer.transport <= network < transport < payload <= end`, and `payload <=
+/// MAX_HEADER`. For a tunnel in a tunnel, `nested` lies between the two: `outer.transport <
+/// nested.network < nested.transport < network`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Layout {
-    /// The outermost headers, if the packet is tunnelled.
+    /// The outermost headers, if the packet is in a tunnel.
     pub outer: Option<Outer>,
-    /// The headers of the second tunnel, if there is one in the first: VXLAN or Geneve in VXLAN or
+    /// The headers of the second tunnel, if one is inside the first: VXLAN or Geneve in VXLAN or
     /// Geneve. `None` if `outer` is.
     pub nested: Option<Outer>,
     /// The headers between Ethernet and IP headers.
     pub link: LinkHeader,
-    /// The innermost IP header.
+    /// Offset of the innermost IP header.
     pub network: u16,
     /// Version of the innermost IP header.
     pub version: IpVersion,
-    /// The transport header.
+    /// Offset of the transport header.
     pub transport: u16,
     /// The transport protocol.
     pub protocol: Protocol,
-    /// The first byte of payload, and so the length of all headers.
+    /// Offset of the payload, which is the length of all headers.
     pub payload: u16,
-    /// The PPPoE header, or 0 if there is none (a frame cannot start with one).
+    /// Offset of the PPPoE header; 0 if there is none (a frame cannot start with one).
     pub pppoe: u8,
-    /// Whether the innermost IPv6 header is followed by a hop-by-hop header with a jumbo payload
-    /// option alone.
+    /// Whether the innermost IPv6 header is followed only by a hop-by-hop header with a jumbo
+    /// payload option.
     pub jumbo: bool,
-    /// The end of the outermost IP packet by its length field; the end of the frame if that field
-    /// is 0. What follows is padding.
+    /// End of the outermost IP packet by its length field; the end of the frame if that field is 0.
+    /// Later bytes are padding.
     pub end: u32,
-    /// What rules out aggregation, although the flow is known.
+    /// The reason why the packet must not be aggregated, although its flow is known.
     pub refusal: Option<Refusal>,
 }
 
-// A layout leaves with each packet: with one byte more, more would be copied.
+// Each packet leaves with a layout, so its size adds to every copy.
 const _: () = assert!(size_of::<Layout>() == 28);
 
 impl Layout {
@@ -220,15 +220,15 @@ impl Layout {
         }
     }
 
-    /// Returns the same layout, made of constants if it is this [usual] one.
+    /// Returns the same layout, made of constants if it has this [usual] kind.
     #[inline(always)]
     pub(crate) fn known<const USUAL: u8>(&self) -> Layout {
         if USUAL == usual::NONE { *self } else { Layout::usual(USUAL, self.payload, self.end) }
     }
 
-    /// Lends the layout to a function that may not be inlined. A [usual] one is made anew from
-    /// constants: were its own address lent, the compiler could no longer take the caller's for
-    /// constant. Any other is lent where it lies.
+    /// Passes the layout to a function that may not be inlined. A [usual] one is passed as a copy
+    /// made of constants: if its own address escaped, the compiler could no longer treat the
+    /// caller's layout as constant. Any other is passed by reference.
     #[inline(always)]
     pub(crate) fn lend<const USUAL: u8, R>(&self, to: impl FnOnce(&Layout) -> R) -> R {
         if USUAL == usual::NONE { to(self) } else { to(&self.known::<USUAL>()) }
@@ -240,7 +240,7 @@ impl Layout {
         self.outer.into_iter().chain(self.nested)
     }
 
-    /// Returns the offset of the outermost IP header, and so the length of the link header.
+    /// Returns the offset of the outermost IP header, which is the length of the link header.
     #[inline]
     pub const fn outermost(&self) -> u16 {
         match self.outer {
@@ -257,8 +257,8 @@ impl Layout {
 }
 
 /// The layouts that most packets have: TCP in IP without options or extension headers, in Ethernet
-/// without tags or by itself. Code is compiled once for each, with all but `payload` and `end`
-/// constant. Numbers, since const parameters cannot be enums.
+/// without tags or without Ethernet. Code is compiled separately for each, with all fields but
+/// `payload` and `end` constant. They are numbers because const parameters cannot be enums.
 pub(crate) mod usual {
     /// Any other layout.
     pub(crate) const NONE: u8 = 0;

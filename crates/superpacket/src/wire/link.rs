@@ -23,7 +23,8 @@ impl Tag {
         }
     }
 
-    /// Returns the kind of link header that this tag makes, as the tag with this number from 1.
+    /// Returns the kind of link header of a frame in which this is the tag with this number, from
+    /// 1.
     #[inline]
     pub(crate) const fn link_header(self, number: u32) -> LinkHeader {
         match self {
@@ -35,13 +36,13 @@ impl Tag {
     }
 }
 
-/// The header that comes next in a frame.
+/// The next header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Tag(Tag),
     Ipv4,
     Ipv6,
-    /// IP of a version that only its first byte tells.
+    /// IP; its first byte tells the version.
     Ip,
     Other,
 }
@@ -59,26 +60,26 @@ impl Next {
     }
 }
 
-/// A walk over a link header. Bytes beyond the end read as 0: callers compare lengths before each
+/// A walk over a link header. Bytes beyond the end read as 0; callers compare lengths before each
 /// step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkWalk<'a> {
     header: &'a [u8],
-    /// Offset of what comes next, in bytes from the start of `header`.
+    /// Offset of the next header, in bytes from the start of `header`.
     pub(crate) offset: usize,
-    /// What comes next.
+    /// The next header.
     pub(crate) next: Next,
 }
 
 impl<'a> LinkWalk<'a> {
-    /// Begins behind the Ethernet header that starts at `start`.
+    /// Starts after the Ethernet header at `start`.
     #[inline]
     pub(crate) fn new(header: &'a [u8], start: usize) -> Self {
         let next = Next::of_ethertype(be16(header, start + ethernet::ETHERTYPE));
         LinkWalk { header, offset: start + ethernet::HEADER_LENGTH, next }
     }
 
-    /// Steps over the `tag` that comes next.
+    /// Skips `tag`, which is the next header.
     #[inline]
     pub(crate) fn step_over(&mut self, tag: Tag) {
         self.next = match tag {

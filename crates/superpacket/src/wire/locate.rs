@@ -1,22 +1,22 @@
-//! IP headers of a packet, and the transport header behind each, of whatever protocol.
+//! Finds the IP headers of a packet, and the transport header of any protocol after each.
 //!
-//! [`parse`](super::parse()) answers for what aggregates and segments. A partial checksum may be of
-//! any protocol, and an IPv4 header has a checksum whatever follows it: here the headers alone are
-//! found, by the same walk.
+//! [`parse`](super::parse()) accepts only protocols that are aggregated and segmented. But a
+//! partial checksum may belong to any protocol, and every IPv4 header has a checksum. These
+//! functions find the headers with the same walk.
 
 use super::extensions::{Extensions, ip_length};
-use super::parse::{Cursor, Scope};
+use super::parse::{HeaderCursor, Scope};
 use super::{IpVersion, Layer, be16, byte, ipv4, ipv6};
 
 /// Finds the IP headers of a frame of `length` bytes, of which `header` holds the first
-/// [`MAX_HEADER`](super::MAX_HEADER) (or all): the outermost, and, if there are tunnels, those
-/// inside that can be read, from the outside in. Returns for each its offset from the start of the
-/// frame, in bytes, and its version.
+/// [`MAX_HEADER`](super::MAX_HEADER) (or all). Returns the outermost header and the readable
+/// headers in tunnels, from the outside in: for each its offset from the start of the frame, in
+/// bytes, and its version.
 ///
-/// All 20 bytes of an IPv4 header, or 40 of an IPv6 header, are there. What follows them does not
-/// matter: any protocol, a fragment, a truncated packet.
+/// All 20 bytes of an IPv4 header, or 40 of an IPv6 header, are present. The rest of the packet
+/// does not matter: it may be of any protocol, a fragment, or truncated.
 pub fn ip_headers(header: &[u8], length: usize, layer: Layer) -> [Option<(u16, IpVersion)>; 3] {
-    let cursor = Cursor::after_walk(header, length, layer);
+    let cursor = HeaderCursor::after_walk(header, length, layer);
     let innermost = match cursor.scope {
         Scope::Pair { network, version } => Some((network, version)),
         Scope::None => None,
@@ -41,25 +41,25 @@ pub(crate) struct TransportLocation {
     pub(crate) version: IpVersion,
     /// Protocol number of the transport header.
     pub(crate) number: u8,
-    /// Offset of the transport header, behind extension headers.
+    /// Offset of the transport header, after extension headers.
     pub(crate) transport: usize,
     /// Whether the packet is an IP fragment.
     pub(crate) is_fragment: bool,
-    /// End of the packet by its length field; the limit, if the field is 0.
+    /// End of the packet by its length field; equals `limit` if the field is 0.
     pub(crate) end: usize,
-    /// End of the outermost IP packet, or of the frame, if that ends first.
+    /// End of the outermost IP packet, or of the frame if it ends first.
     pub(crate) limit: usize,
 }
 
-/// Finds the IP packet whose transport header starts at `start`, among those that can be read. If
-/// there is none, `Err` holds the end of the outermost IP packet, or of the frame.
+/// Finds the IP packet whose transport header starts at `start`. If no readable one does, `Err`
+/// holds the end of the outermost IP packet, or of the frame.
 pub(crate) fn locate_transport(
     header: &[u8],
     length: usize,
     layer: Layer,
     start: usize,
 ) -> Result<TransportLocation, usize> {
-    let cursor = Cursor::after_walk(header, length, layer);
+    let cursor = HeaderCursor::after_walk(header, length, layer);
     let limit = cursor.outer_end.unwrap_or(length);
     ip_headers(header, length, layer)
         .into_iter()
@@ -67,7 +67,7 @@ pub(crate) fn locate_transport(
         .map(|(network, version)| {
             transport_location(cursor.header, usize::from(network), version, limit)
         })
-        // Behind the headers of a fragment there may be no transport header.
+        // There may be no transport header after the headers of a fragment.
         .find(|found| found.transport == start || found.is_fragment && found.transport < start)
         .ok_or(limit)
 }

@@ -27,11 +27,10 @@ pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_outermost};
 pub(crate) use parse::{parse_datagram_at, parse_usual, walk};
 pub use refusal::Refusal;
 
-/// The longest chain of headers that the engine looks at, in bytes, from the start of the frame to
-/// the payload.
+/// Maximum length of all headers of a packet, in bytes from the start of the frame to the payload.
 ///
-/// A tunnelled, tagged packet with IPv6 and TCP options in both layers takes about 200, one in two
-/// tunnels about 250.
+/// A tagged packet in a tunnel, with IPv6 and TCP options in both layers, has about 200 bytes of
+/// headers, and one in two tunnels about 250.
 pub const MAX_HEADER: usize = 256;
 
 /// Ethernet (IEEE 802.3, RFC 894).
@@ -70,7 +69,7 @@ pub mod ethernet {
 pub mod pppoe {
     /// Length of the PPPoE header and the two bytes of the PPP protocol.
     pub const HEADER_LENGTH: usize = 8;
-    /// Offset of the length field, which counts all behind the 6-byte PPPoE header: the PPP
+    /// Offset of the length field, which counts all bytes after the 6-byte PPPoE header: the PPP
     /// protocol and the IP packet.
     pub const LENGTH: usize = 4;
     /// Offset of the session ID.
@@ -107,15 +106,15 @@ pub mod ipv4 {
     pub const ADDRESSES: usize = 12;
     /// Reserved bit, which must be zero (RFC 791), in the word at [`FRAGMENT`].
     pub const RESERVED: u16 = 0x8000;
-    /// Don't fragment.
+    /// Don't-fragment bit.
     pub const DONT_FRAGMENT: u16 = 0x4000;
-    /// More fragments.
+    /// More-fragments bit.
     pub(crate) const MORE_FRAGMENTS: u16 = 0x2000;
-    /// Fragment offset, in units of 8 bytes.
+    /// Mask of the fragment offset, in units of 8 bytes.
     pub(crate) const FRAGMENT_OFFSET: u16 = 0x1fff;
     /// Option that ends the list of options.
     pub(crate) const OPTION_END: u8 = 0;
-    /// Option of one byte that says nothing.
+    /// Option of one byte without meaning.
     pub(crate) const OPTION_NOP: u8 = 1;
     /// Loose source route option.
     pub(crate) const LOOSE_ROUTE: u8 = 0x83;
@@ -127,8 +126,8 @@ pub mod ipv4 {
 pub mod ipv6 {
     /// Length without extension headers.
     pub const HEADER_LENGTH: usize = 40;
-    /// Offset of the payload length, which counts all behind the 40 bytes, extension headers
-    /// included.
+    /// Offset of the payload length, which counts all bytes after the 40-byte header, extension
+    /// headers included.
     pub const PAYLOAD_LENGTH: usize = 4;
     /// Offset of the next header.
     pub const NEXT_HEADER: usize = 6;
@@ -306,7 +305,7 @@ pub mod gre {
 /// Reads a big-endian 16-bit field; 0 beyond the end.
 ///
 /// The parse checks that a header is complete before its fields are read, so the default is never
-/// seen: it spares the hot path a panic branch.
+/// used. It only removes a panic branch from the hot path.
 #[inline(always)]
 pub(crate) fn be16(bytes: &[u8], offset: usize) -> u16 {
     match bytes.get(offset..offset + 2) {
@@ -330,7 +329,7 @@ pub(crate) fn byte(bytes: &[u8], offset: usize) -> u8 {
     bytes.get(offset).copied().unwrap_or(0)
 }
 
-/// Writes a big-endian 16-bit field; nothing beyond the end.
+/// Writes a big-endian 16-bit field; does not write beyond the end.
 #[inline(always)]
 pub(crate) fn put16(bytes: &mut [u8], offset: usize, value: u16) {
     if let Some(field) = bytes.get_mut(offset..).and_then(<[u8]>::first_chunk_mut) {
@@ -338,7 +337,7 @@ pub(crate) fn put16(bytes: &mut [u8], offset: usize, value: u16) {
     }
 }
 
-/// Writes a big-endian 32-bit field; nothing beyond the end.
+/// Writes a big-endian 32-bit field; does not write beyond the end.
 #[inline(always)]
 pub(crate) fn put32(bytes: &mut [u8], offset: usize, value: u32) {
     if let Some(field) = bytes.get_mut(offset..).and_then(<[u8]>::first_chunk_mut) {

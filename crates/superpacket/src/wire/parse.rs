@@ -1,4 +1,4 @@
-//! The parse, from the first byte of a frame to its payload.
+//! Parses the headers of a frame, from its first byte to its payload.
 
 use super::addresses::checksum_addresses;
 use super::extensions::{Extensions, ip_length};
@@ -11,13 +11,13 @@ use super::{
 };
 use super::{dccp, ethernet, geneve, gre, ipv4, ipv6, pppoe, protocol, tcp, udp, vxlan};
 
-/// Which held flows a packet without a known flow may belong to.
+/// The held flows that a packet without a known flow may belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// None: the packet is not IP, or of a protocol that never aggregates.
+    /// No flow: the packet is not IP, or its protocol is never aggregated.
     None,
-    /// Any flow between the addresses of one IP header: the packet is a fragment, a truncated
-    /// header, or a tunnel that could not be read.
+    /// Any flow between the addresses of one IP header: the packet is a fragment, has a truncated
+    /// header, or is a tunnel packet that could not be read.
     Pair {
         /// Offset of that IP header, in bytes from the start of the frame.
         network: u16,
@@ -26,11 +26,11 @@ pub enum Scope {
     },
 }
 
-/// A packet whose flow is not known: it passes untouched.
+/// A packet whose flow is not known, so it passes unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unparsed {
-    /// Why the flow is not known.
+    /// The reason why the flow is not known.
     pub reason: Refusal,
     /// Flows whose held packets must leave before it, so that order is kept.
     pub scope: Scope,
@@ -44,11 +44,11 @@ impl Unparsed {
 
 /// Parses the headers of a frame of `length` bytes, of which `header` holds the first.
 ///
-/// Tunnels are entered: one, or a second in it if both are VXLAN or Geneve.
+/// Enters one tunnel, and a second inside it if both are VXLAN or Geneve.
 ///
 /// `header` must hold at least the first `min(length, MAX_HEADER)` bytes; no others are read. Each
-/// offset and length from the wire is compared with the bytes there are before it is used. IPv4
-/// header checksums are not verified here.
+/// offset and length from the wire is checked against the available bytes before use. IPv4 header
+/// checksums are not verified here.
 ///
 /// # Errors
 /// [`Unparsed`], with the reason and the flows that the packet may belong to, if the packet is not
@@ -64,13 +64,13 @@ pub fn parse(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unpar
 /// Parses as [`parse`] does, except that a datagram to the port of VXLAN or Geneve that carries no
 /// packet is plain UDP.
 ///
-/// Only the port announces these tunnels, and others may use it. A datagram is plain UDP if
-/// [`parse`] cannot read it as a tunnel, and if no IP packet that ends with it follows where the
-/// tunnel header would end, whatever the flags of that header. So tunnel extensions that the engine
-/// does not rewrite (GPE, group policy) are not mistaken for plain UDP.
+/// Only the port tells these tunnels, and other protocols may use it. A datagram is plain UDP if
+/// [`parse`] cannot read it as a tunnel, and if no IP packet that ends with the datagram starts at
+/// the end of the tunnel header, whatever the flags in that header. So tunnel extensions that the
+/// engine does not rewrite (GPE, group policy) are not mistaken for plain UDP.
 ///
-/// This is for cutting, and for finding checksums. Aggregation uses [`parse`]: what cannot be read
-/// may carry any flow between these addresses, and is refused to keep all of them in order.
+/// Use it for segmenting and for finding checksums. Aggregation uses [`parse`]: an unreadable
+/// packet may carry any flow between these addresses, and is refused to keep all of them in order.
 ///
 /// # Errors
 /// As [`parse`].
@@ -85,7 +85,8 @@ pub fn parse_datagram(header: &[u8], length: usize, layer: Layer) -> Result<Layo
 #[inline(never)]
 fn walk_datagram(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
     walk(header, length, layer).or_else(|unparsed| {
-        let mut cursor = Cursor { tunnel_ports_may_be_udp: true, ..Cursor::new(header, length) };
+        let mut cursor =
+            HeaderCursor { tunnel_ports_may_be_udp: true, ..HeaderCursor::new(header, length) };
         cursor.packet(layer).map_err(|_| unparsed)
     })
 }
@@ -93,9 +94,9 @@ fn walk_datagram(header: &[u8], length: usize, layer: Layer) -> Result<Layout, U
 /// Parses as [`parse_datagram`] does, but stops at the UDP header that starts at `transport`, in
 /// bytes from the start of the frame, if there is one.
 ///
-/// This is for UDP super-packets. One whose segments are each a datagram of a tunnel
-/// (`UDP_SEGMENT` of VXLAN) has the same headers as one sent through a tunnel device: only the
-/// place of the partial checksum says which UDP header is meant.
+/// It is for UDP super-packets. A super-packet of tunnel datagrams (`UDP_SEGMENT` of VXLAN) has the
+/// same headers as one sent through a tunnel device. Only the offset of the partial checksum tells
+/// which UDP header is meant.
 ///
 /// # Errors
 /// As [`parse`].
@@ -109,7 +110,8 @@ pub(crate) fn parse_datagram_at(
     if matches!(innermost, Ok(layout) if layout.transport == transport) {
         return innermost;
     }
-    match (Cursor { tunnels_before: transport.into(), ..Cursor::new(header, length) }).packet(layer)
+    match (HeaderCursor { tunnels_before: transport.into(), ..HeaderCursor::new(header, length) })
+        .packet(layer)
     {
         Ok(found) if found.protocol == Protocol::Udp && found.transport == transport => Ok(found),
         _ => innermost,
@@ -119,18 +121,19 @@ pub(crate) fn parse_datagram_at(
 /// Parses as [`parse`] does, but stops at the first transport header: VXLAN and Geneve are plain
 /// UDP.
 ///
-/// # Errors
-/// As [`parse`]; GRE and IP in IP are refused as a [`Protocol`](Refusal::Protocol) that the engine
-/// does not know, with the addresses of their IP header as scope.
+/// # Errors As [`parse`]. GRE and IP in IP are refused as an unknown
+/// [`Protocol`](Refusal::Protocol), with the addresses of their IP header as scope.
 pub fn parse_outermost(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
     match parse_if_usual(header, length, layer) {
         Some(layout) => Ok(layout),
-        None => Cursor { tunnels_before: 0, ..Cursor::new(header, length) }.packet(layer),
+        None => {
+            HeaderCursor { tunnels_before: 0, ..HeaderCursor::new(header, length) }.packet(layer)
+        }
     }
 }
 
-/// Parses a packet of a [usual] layout: a few comparisons at known places instead of the [`walk`],
-/// with the same result. `None` leaves any other to the walk.
+/// Parses a packet with a [usual] layout by a few comparisons at constant offsets instead of the
+/// [`walk`], with the same result. `None` for any other packet.
 #[inline(always)]
 fn parse_if_usual(header: &[u8], length: usize, layer: Layer) -> Option<Layout> {
     macro_rules! first_of {
@@ -144,8 +147,8 @@ fn parse_if_usual(header: &[u8], length: usize, layer: Layer) -> Option<Layout> 
     None
 }
 
-/// Parses a packet of the layout [`USUAL`](usual), and returns what is not constant in it: the
-/// offset of the payload, and the end.
+/// Parses a packet with the layout [`USUAL`](usual), and returns the parts that are not constant:
+/// the offset of the payload, and the end.
 #[inline(always)]
 pub(crate) fn parse_usual<const USUAL: u8>(
     header: &[u8],
@@ -190,7 +193,8 @@ fn usual_ipv6(header: &[u8], length: usize, network: usize) -> Option<(u16, u32)
     usual_tcp(header, length, transport, data_offset, end).filter(|_| usual_fields)
 }
 
-/// Returns payload and end for TCP at `transport`, if the lengths are those of a complete packet.
+/// Returns payload and end of a TCP header at `transport`, if the lengths are those of a complete
+/// packet.
 #[inline(always)]
 fn usual_tcp(
     header: &[u8],
@@ -213,11 +217,10 @@ fn usual_tcp(
 /// As [`parse`].
 #[inline(never)]
 pub(crate) fn walk(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
-    Cursor::new(header, length).packet(layer)
+    HeaderCursor::new(header, length).packet(layer)
 }
 
-/// Refuses a packet in PPPoE whose IP packet does not end exactly where the PPPoE payload does, at
-/// `end`.
+/// Refuses a packet in PPPoE unless its IP packet ends where the PPPoE payload does, at `end`.
 #[cold]
 fn with_pppoe_end(layout: Layout, end: usize) -> Layout {
     let refusal = match end.cmp(&(layout.end as usize)) {
@@ -230,7 +233,7 @@ fn with_pppoe_end(layout: Layout, end: usize) -> Layout {
 
 /// The state of the walk.
 #[derive(Clone)]
-pub(super) struct Cursor<'a> {
+pub(super) struct HeaderCursor<'a> {
     pub(super) header: &'a [u8],
     length: usize,
     pub(super) outer: Option<Outer>,
@@ -245,13 +248,13 @@ pub(super) struct Cursor<'a> {
     pub(super) outer_end: Option<usize>,
     /// Whether a datagram to a tunnel's port may be plain UDP.
     tunnel_ports_may_be_udp: bool,
-    /// Transport headers from this offset on are no tunnels.
+    /// Offset from which on transport headers are not parsed as tunnels.
     tunnels_before: usize,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> HeaderCursor<'a> {
     fn new(header: &'a [u8], length: usize) -> Self {
-        Cursor {
+        HeaderCursor {
             header: header.get(..length.min(header.len())).unwrap_or(header),
             length,
             outer: None,
@@ -266,10 +269,11 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Walks as far as the headers can be read, and returns the state at the end.
+    /// Walks as far as the headers can be read, and returns the final state.
     pub(super) fn after_walk(header: &'a [u8], length: usize, layer: Layer) -> Self {
-        let mut cursor = Cursor { tunnel_ports_may_be_udp: true, ..Cursor::new(header, length) };
-        // The headers that were read matter, not whether the packet is refused.
+        let mut cursor =
+            HeaderCursor { tunnel_ports_may_be_udp: true, ..HeaderCursor::new(header, length) };
+        // Only the headers that were read matter, not whether the packet is refused.
         let _ = cursor.packet(layer);
         cursor
     }
@@ -294,7 +298,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Ends the walk: the packet may belong to any flow between the addresses read last.
+    /// Ends the walk; the packet may belong to any flow between the addresses read last.
     #[cold]
     fn unparsed(&self, reason: Refusal) -> Unparsed {
         Unparsed { reason, scope: self.scope }
@@ -336,8 +340,8 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Parses a PPPoE header, whose bytes are there (and so among the first 256), and returns where
-    /// its payload ends.
+    /// Parses a PPPoE header, which is known to be complete (and so lies in the first 256 bytes),
+    /// and returns the end of its payload.
     #[cold]
     fn pppoe(&mut self, offset: usize) -> Result<usize, Unparsed> {
         // Version 1, type 1, code 0: a session's data (RFC 2516, section 4).
@@ -348,7 +352,7 @@ impl<'a> Cursor<'a> {
         Ok(offset + pppoe::PROTOCOL + usize::from(be16(self.header, offset + pppoe::LENGTH)))
     }
 
-    /// Parses an IP header that no field announces, by the version in its first byte.
+    /// Parses an IP header whose version is told only by its first byte.
     fn ip(&mut self, offset: usize, limit: usize) -> Result<Layout, Unparsed> {
         self.require(offset, 1, limit)?;
         match byte(self.header, offset) >> 4 {
@@ -402,7 +406,7 @@ impl<'a> Cursor<'a> {
         let mut end = self.ip_end(offset, whole, limit);
         let (mut jumbo, mut may_have_addresses) = (false, false);
         let first = offset + ipv6::HEADER_LENGTH;
-        // No limit: `require` below ends the walk at a header that is not complete.
+        // No limit: `require` below ends the walk at an incomplete header.
         let mut extensions = Extensions::new(self.header, offset, usize::MAX);
         while let Some(extension) = extensions.peek() {
             if extension.kind == ipv6::FRAGMENT {
@@ -418,7 +422,7 @@ impl<'a> Cursor<'a> {
                 && let Some(stated) = extension.jumbo_length(self.header)
             {
                 jumbo = true;
-                // The one length of 32 bits: on 32-bit targets the sum might overflow.
+                // The only 32-bit length: on 32-bit targets the sum could overflow.
                 let jumbo_end = first.saturating_add(stated as usize);
                 if jumbo_end <= limit && jumbo_end >= extension.end {
                     end = jumbo_end;
@@ -463,7 +467,7 @@ impl<'a> Cursor<'a> {
         if self.outer.is_none() {
             self.outer_end = Some(end);
         } else if end != limit {
-            // Trimming padding inside a tunnel would rewrite the outer headers.
+            // Removing padding inside a tunnel would require rewriting the outer headers.
             self.refuse(Refusal::Padded);
         }
         end
@@ -567,7 +571,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Records the outer headers: of one tunnel, or of two in UDP. More are not rewritten.
+    /// Records the outer headers of one tunnel, or of two in UDP. More tunnels are refused.
     fn enter_tunnel(
         &mut self,
         network: usize,
@@ -586,7 +590,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Returns whether no IP packet follows where the header of this port's tunnel would end.
+    /// Returns whether no IP packet starts at the end of this port's tunnel header.
     #[cold]
     fn is_plain_udp(&self, port: u16, offset: usize, end: usize) -> bool {
         let header = offset + udp::HEADER_LENGTH;
@@ -594,11 +598,11 @@ impl<'a> Cursor<'a> {
             vxlan::PORT => header + vxlan::HEADER_LENGTH,
             _ => header + geneve::HEADER_LENGTH + usize::from(byte(self.header, header) & 0x3f) * 4,
         };
-        // An inner Ethernet header with two tags, and an IPv6 header.
+        // Bytes of an inner Ethernet header with two tags and an IPv6 header.
         const PROBED: usize = ethernet::HEADER_LENGTH + 8 + ipv6::HEADER_LENGTH;
         if inner + PROBED > self.header.len().min(MAX_HEADER) && inner < end {
-            // Out of reach: the tunnel header itself must tell, by the flag of a valid VNI, or by
-            // the type of an inner packet.
+            // The inner packet is out of reach, so the tunnel header must tell: by the flag of a
+            // valid VNI, or by the type of the inner packet.
             return match port {
                 vxlan::PORT => be32(self.header, header) & vxlan::FLAGS == 0,
                 _ => !matches!(
@@ -607,8 +611,8 @@ impl<'a> Cursor<'a> {
                 ),
             };
         }
-        // The probe asks of no port what it is, so that the work is bounded.
-        let fresh = || Cursor {
+        // The probe enters no further tunnel by its port, so that the work is bounded.
+        let fresh = || HeaderCursor {
             outer: None,
             nested: None,
             scope: Scope::None,
@@ -680,7 +684,7 @@ impl<'a> Cursor<'a> {
         let hint = GroHint::find(options);
         let is_nested = self.nested.is_some();
         let layout = self.inner_packet(be16(self.header, header + 2), inner, end)?;
-        // What the hint of the second tunnel speaks of would be a third.
+        // The hint in the second tunnel's header would describe a third.
         Ok(match hint {
             Some(hint) if is_nested || !hint.agrees(self.header, &layout, inner) => {
                 Layout { refusal: layout.refusal.or(Some(Refusal::Tunnel)), ..layout }
@@ -700,8 +704,8 @@ impl<'a> Cursor<'a> {
         self.enter_tunnel(network, version, offset, Tunnel::Gre)?;
         self.require(offset, gre::HEADER_LENGTH, end)?;
         let flags = be16(self.header, offset);
-        // Only K and C, as in gre_gro_receive: a sequence number differs in each packet, and
-        // version 1 is PPTP.
+        // Only the K and C bits, as in `gre_gro_receive`: a sequence number differs in each packet,
+        // and version 1 is PPTP.
         if flags & !(gre::CHECKSUM_PRESENT | gre::KEY_PRESENT) != 0 {
             return Err(self.unparsed(Refusal::Tunnel));
         }

@@ -1,43 +1,42 @@
-//! Why the parse refuses a packet's headers.
+//! The reasons why the parse refuses a packet's headers.
 
-/// Why the headers of a packet cannot be read up to the payload, or can be read but must not be
-/// rewritten.
+/// The reason why a packet's headers cannot be read up to the payload, or must not be rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Not IPv4 or IPv6, or a link header that the engine does not know.
+    /// The packet is not IPv4 or IPv6, or has a link header that the engine does not know.
     NotIp,
-    /// The frame ends before its headers, or before its IP length says: cut by a snap length, or a
-    /// false length field.
+    /// The frame ends before its headers, or before the end by its IP length: cut by a snap length,
+    /// or a wrong length field.
     Truncated,
     /// A header contradicts itself.
     Malformed,
     /// The headers are longer than [`MAX_HEADER`](super::MAX_HEADER).
     HeaderTooLong,
-    /// An IP fragment.
+    /// The packet is an IP fragment.
     Fragment,
-    /// IPv4 options.
+    /// The IPv4 header has options.
     IpOptions,
-    /// The reserved bit of the IPv4 header.
+    /// The reserved bit of the IPv4 header is set.
     ReservedBit,
-    /// An IP length of 0: left to the device, or larger than the field (BIG TCP).
+    /// The IP length is 0: left to the device, or larger than the field (BIG TCP).
     NoLength,
-    /// Bytes after the end of the IP packet that may not be trimmed.
+    /// Bytes follow the end of the IP packet and may not be removed.
     Padded,
-    /// A transport protocol that is neither aggregated nor segmented.
+    /// The transport protocol is neither aggregated nor segmented.
     Protocol,
-    /// A tunnel header with a feature that the engine does not rewrite; a third tunnel, or a second
-    /// where one of the two is not VXLAN or Geneve; a GRO hint that contradicts the headers.
+    /// A tunnel header has a feature that the engine does not rewrite; there is a third tunnel, or
+    /// a second where one of the two is not VXLAN or Geneve; or a GRO hint contradicts the headers.
     Tunnel,
-    /// A UDP length that differs from the IP payload's.
+    /// The UDP length differs from the IP payload's.
     UdpLength,
-    /// A DCCP packet that carries no data.
+    /// The DCCP packet carries no data.
     DccpType,
-    /// A jumbo payload option that cannot be removed and would contradict the lengths of segments.
+    /// A jumbo payload option cannot be removed and would contradict the lengths of segments.
     ExtensionHeader,
-    /// An IPv6 routing header or home address option from which the addresses that the checksum
-    /// covers cannot be told: it contradicts itself, or its type is not known.
+    /// An IPv6 routing header or home address option does not tell the addresses that the checksum
+    /// covers: it contradicts itself, or its type is not known.
     FinalDestination,
 }
 
@@ -61,8 +60,8 @@ impl Refusal {
         Refusal::FinalDestination,
     ];
 
-    /// Returns the name that reports and JSON use, the same as of the
-    /// [`Reason`](crate::aggregate::Reason) for which such a packet leaves the aggregator.
+    /// Returns the name that reports and JSON use. The [`Reason`](crate::aggregate::Reason) for
+    /// which such a packet leaves the aggregator has the same name.
     pub const fn name(self) -> &'static str {
         match self {
             Refusal::NotIp => "not_ip",

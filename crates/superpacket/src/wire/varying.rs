@@ -1,12 +1,12 @@
-//! Fields of a transport header that differ between packets that merge, or between segments of one
-//! packet: the one table behind aggregation's mask and sums and segmentation's template.
+//! The fields of a transport header that differ between packets that merge, or between segments of
+//! one packet. Aggregation (mask, sums) and segmentation (template) share this table.
 
 use super::{Protocol, be16, be32, byte, dccp, tcp, udp};
 use crate::checksum::Sum;
 
-/// A field that differs, or bits of a byte.
+/// A field that differs between packets, or some bits of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Field {
+pub(crate) struct VaryingField {
     /// Offset in the transport header, in bytes.
     pub(crate) offset: usize,
     /// Length in bytes.
@@ -15,9 +15,9 @@ pub(crate) struct Field {
     pub(crate) bits: u8,
 }
 
-impl Field {
+impl VaryingField {
     const fn new(offset: usize, length: usize) -> Self {
-        Field { offset, length, bits: 0xff }
+        VaryingField { offset, length, bits: 0xff }
     }
 
     /// Returns the offsets of the 16-bit words that hold the field.
@@ -27,28 +27,31 @@ impl Field {
     }
 }
 
-const TCP: [Field; 3] = [
-    Field::new(tcp::SEQUENCE, 4),
-    Field { offset: tcp::FLAGS, length: 1, bits: tcp::PSH | tcp::FIN },
-    Field::new(tcp::CHECKSUM, 2),
+const TCP: [VaryingField; 3] = [
+    VaryingField::new(tcp::SEQUENCE, 4),
+    VaryingField { offset: tcp::FLAGS, length: 1, bits: tcp::PSH | tcp::FIN },
+    VaryingField::new(tcp::CHECKSUM, 2),
 ];
-const UDP: [Field; 2] = [Field::new(udp::LENGTH, 2), Field::new(udp::CHECKSUM, 2)];
-const DCCP_SHORT: [Field; 2] = [Field::new(dccp::CHECKSUM, 2), Field::new(dccp::SHORT_SEQUENCE, 3)];
-const DCCP_LONG: [Field; 2] = [Field::new(dccp::CHECKSUM, 2), Field::new(dccp::LONG_SEQUENCE, 6)];
+const UDP: [VaryingField; 2] =
+    [VaryingField::new(udp::LENGTH, 2), VaryingField::new(udp::CHECKSUM, 2)];
+const DCCP_SHORT: [VaryingField; 2] =
+    [VaryingField::new(dccp::CHECKSUM, 2), VaryingField::new(dccp::SHORT_SEQUENCE, 3)];
+const DCCP_LONG: [VaryingField; 2] =
+    [VaryingField::new(dccp::CHECKSUM, 2), VaryingField::new(dccp::LONG_SEQUENCE, 6)];
 
-/// Fields that LRO takes from the newest packet besides: acknowledgement, window, and the values of
-/// an aligned timestamp, the only option that LRO accepts.
-pub(crate) const NEWEST: [Field; 4] = [
-    Field::new(tcp::ACKNOWLEDGEMENT, 4),
-    Field::new(tcp::WINDOW, 2),
-    Field::new(tcp::TIMESTAMP_VALUE, 4),
-    Field::new(tcp::TIMESTAMP_ECHO, 4),
+/// The fields that LRO also takes from the newest packet: acknowledgement, window, and the values
+/// of an aligned timestamp, the only option that LRO accepts.
+pub(crate) const NEWEST: [VaryingField; 4] = [
+    VaryingField::new(tcp::ACKNOWLEDGEMENT, 4),
+    VaryingField::new(tcp::WINDOW, 2),
+    VaryingField::new(tcp::TIMESTAMP_VALUE, 4),
+    VaryingField::new(tcp::TIMESTAMP_ECHO, 4),
 ];
 
 /// Returns the fields that differ: sequence numbers, lengths, checksums, and flags that only the
 /// last segment carries.
 #[inline(always)]
-pub(crate) fn fields(transport: &[u8], protocol: Protocol) -> &'static [Field] {
+pub(crate) fn fields(transport: &[u8], protocol: Protocol) -> &'static [VaryingField] {
     match protocol {
         Protocol::Tcp => &TCP,
         Protocol::Udp => &UDP,
@@ -57,7 +60,7 @@ pub(crate) fn fields(transport: &[u8], protocol: Protocol) -> &'static [Field] {
     }
 }
 
-/// Sums the fields that differ. Each protocol calls with its own table, a constant when compiled.
+/// Sums the fields that differ. Each protocol's table is a constant at its call.
 #[inline(always)]
 pub(crate) fn sum(transport: &[u8], protocol: Protocol) -> Sum {
     match protocol {
@@ -69,7 +72,7 @@ pub(crate) fn sum(transport: &[u8], protocol: Protocol) -> Sum {
 
 /// Sums these fields.
 #[inline(always)]
-pub(crate) fn sum_of(fields: &[Field], transport: &[u8]) -> Sum {
+pub(crate) fn sum_of(fields: &[VaryingField], transport: &[u8]) -> Sum {
     fields.iter().fold(Sum::default(), |mut sum, field| {
         let (mut offset, end) = (field.offset, field.offset + field.length);
         if offset % 2 == 1 {

@@ -1,4 +1,4 @@
-//! The buffers of a held flow: kept as they are, or copied into one run of bytes.
+//! The buffers of a held flow: kept, or copied into one contiguous buffer.
 
 use super::super::examine::{Facts, ranges};
 use super::super::policy::Storage;
@@ -9,8 +9,8 @@ use crate::packet::{Chain, RxPacket};
 use crate::super_packet::Piece;
 
 impl<B> Held<B> {
-    /// Takes the packet's buffers, or a copy of their bytes; `header` are the bytes before its
-    /// payload.
+    /// Stores the packet's buffers, or a copy of their bytes. `header` is the length of the bytes
+    /// before the payload.
     #[inline(always)]
     pub(in crate::aggregate) fn attach(
         &mut self,
@@ -43,8 +43,8 @@ impl<B> Held<B> {
                     let start = header.saturating_sub(offset).min(size);
                     let stop = end.saturating_sub(offset).min(size).max(start);
                     offset += size;
-                    // A head may have to leave as it came, so all its buffers stay; of others only
-                    // those with payload.
+                    // The first packet may have to leave unchanged, so all its buffers are kept. Of
+                    // other packets, only buffers with payload are kept.
                     if first || stop > start {
                         let has_payload = stop > start;
                         self.pieces.push(Piece {
@@ -89,8 +89,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Joins the payload of a packet that has been counted in to the first packet's buffer, in
-    /// which the payload before it lies.
+    /// Copies the payload of a packet that was counted behind the payload in the first packet's
+    /// buffer.
     #[inline(always)]
     pub(in crate::aggregate) fn join_in_place<P: Poll<B>>(
         &mut self,
@@ -105,14 +105,14 @@ impl<B> Held<B> {
         }
     }
 
-    /// Copies the last packet's payload behind the others'; returns where it starts.
+    /// Appends a copy of the last packet's payload, and returns its offset.
     #[inline(always)]
     pub(super) fn append<'a>(
         &mut self,
         payload: impl IntoIterator<Item = &'a [u8]>,
         length: u32,
     ) -> u32 {
-        // Padding behind the first packet goes as soon as something follows it.
+        // Padding behind the first packet is removed when a second packet follows.
         self.linear.truncate(usize::from(self.layout.payload) + (self.payload - length) as usize);
         let start = self.linear.len() as u32;
         payload.into_iter().for_each(|bytes| self.linear.extend_from_slice(bytes));

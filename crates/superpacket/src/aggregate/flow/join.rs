@@ -1,5 +1,4 @@
-//! A packet joins the held flow it belongs to, the long way: by the rules one by one, which tell
-//! why it may not join.
+//! Joins a packet to its held flow, rule by rule, and tells the reason if it may not join.
 
 use super::super::Reason;
 use super::super::examine::{Facts, outer_checksums};
@@ -11,9 +10,9 @@ use crate::packet::RxPacket;
 use crate::wire::{IpVersion, Outer, Protocol, be16, be32, byte, ipv4, put16, put32, tcp};
 
 impl<B> Held<B> {
-    /// Takes a packet whose headers [match](Self::matches), if the rules allow it. Nothing changes
-    /// if they do not. `Err` says why it may not even begin anew: the flow must leave, and the
-    /// packet pass.
+    /// Joins a packet whose headers [match](Self::matches), if the rules allow it. The flow is
+    /// unchanged if they do not. `Err`: the packet may not begin a new flow either; the held flow
+    /// must leave, and the packet passes.
     #[inline(always)]
     pub(in crate::aggregate) fn attempt(
         &mut self,
@@ -36,7 +35,8 @@ impl<B> Held<B> {
         };
         match joined {
             Ok(joined) => Ok(Attempt::Joined(joined)),
-            // An ACK that may not be absorbed tells the sender something by being one of its own.
+            // An ACK that may not be absorbed tells the sender something, so it must leave as a
+            // packet of its own.
             Err(reason)
                 if facts.payload == 0
                     && matches!(
@@ -50,8 +50,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Takes a packet whose headers [match](Self::matches), by GRO's rules. `Err` says why the flow
-    /// must end before it.
+    /// Joins a packet whose headers [match](Self::matches), by the rules of GRO. `Err` holds the
+    /// reason why the flow must end before it.
     #[inline(always)]
     fn join_gro(
         &mut self,
@@ -64,7 +64,7 @@ impl<B> Held<B> {
         if facts.sequence != self.next_sequence {
             return Err(Reason::Sequence);
         }
-        // Of an uneven packet a part may begin here that differs from the one before.
+        // In an uneven flow, a packet that differs from the one before may begin a new part.
         let mut anew = self.uneven.ended;
         if segments.size > self.segment_size {
             anew = self.uneven.new_part_or(Reason::LongerSegment)?;
@@ -82,7 +82,7 @@ impl<B> Held<B> {
         if is_super_packet && self.packets + segments.count > self.packet_limit {
             return Err(Reason::PacketLimit);
         }
-        // Those before it have a CWR each, or had theirs on the first.
+        // Each earlier packet had a CWR, or only their first segment did.
         let flags = usize::from(self.layout.transport) + tcp::FLAGS;
         if segments.cwr_on_first
             && self.layout.protocol == Protocol::Tcp
@@ -90,7 +90,7 @@ impl<B> Held<B> {
         {
             return Err(Reason::FlagsChanged);
         }
-        // DCCP's packets are counted, not its bytes, and all are of one length.
+        // DCCP counts packets, not bytes, so all packets must have the same length.
         if self.layout.protocol == Protocol::Dccp && facts.payload != self.segment_size {
             return Err(Reason::ShortSegment);
         }
@@ -133,8 +133,8 @@ impl<B> Held<B> {
         Ok(Joined::Merged)
     }
 
-    /// Takes a packet whose headers match, by LRO's rules. `Err` says why the flow must end before
-    /// it.
+    /// Joins a packet whose headers match, by the rules of LRO. `Err` holds the reason why the flow
+    /// must end before it.
     #[inline]
     pub(super) fn join_lro(
         &mut self,
@@ -161,8 +161,8 @@ impl<B> Held<B> {
         if self.payload + facts.payload > self.payload_limit {
             return Err(Reason::ByteLimit);
         }
-        self.take_over(header);
-        // Data on top of a held pure ACK absorbs that ACK.
+        self.copy_newest_fields(header);
+        // Data that follows a held pure ACK absorbs that ACK.
         let absorbs = pure || self.payload == 0;
         self.absorbed_acks += u32::from(absorbs);
         self.advance(packet, facts, self.layout.protocol);
@@ -175,7 +175,8 @@ impl<B> Held<B> {
         })
     }
 
-    /// LRO: why a packet with these headers is older than those that were merged, if it is.
+    /// LRO: returns why a packet with these headers is older than the merged packets; `None` if it
+    /// is newer.
     #[inline(always)]
     pub(super) fn is_older(&self, header: &[u8]) -> Option<Reason> {
         let transport = usize::from(self.layout.transport);
@@ -190,9 +191,9 @@ impl<B> Held<B> {
         before(tcp::ACKNOWLEDGEMENT).then_some(Reason::AckOlder)
     }
 
-    /// LRO: the newest acknowledgement, window and timestamps leave on the merged packet.
+    /// LRO: copies the newest acknowledgement, window and timestamps to the merged packet.
     #[inline(always)]
-    pub(super) fn take_over(&mut self, header: &[u8]) {
+    pub(super) fn copy_newest_fields(&mut self, header: &[u8]) {
         let transport = usize::from(self.layout.transport);
         let mut newest = |offset: usize| {
             put32(&mut self.header, transport + offset, be32(header, transport + offset))
@@ -205,7 +206,7 @@ impl<B> Held<B> {
         put16(&mut self.header, transport + tcp::WINDOW, be16(header, transport + tcp::WINDOW));
     }
 
-    /// Would these buffers pass the limit of fragments?
+    /// Returns whether this packet's buffers would exceed the limit of fragments.
     #[inline(always)]
     fn too_many_fragments(&self, packet: &RxPacket<B>, policy: &Policy) -> bool {
         let more = match &packet.rest {
@@ -217,27 +218,27 @@ impl<B> Held<B> {
     }
 }
 
-/// What became of a packet that met a held flow.
+/// The result of joining a packet to a held flow.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::aggregate) enum Attempt {
-    /// It is part of the flow now, but for its buffers.
+    /// The packet joined the flow; its buffers are still to be stored.
     Joined(Joined),
-    /// The flow must leave, and the packet may begin another.
+    /// The flow must leave, and the packet may begin a new one.
     Ended(Reason),
 }
 
 /// How a packet joined in LRO mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::aggregate) enum Joined {
-    /// Its payload was added.
+    /// The packet's payload was added.
     Merged,
-    /// Its payload was added to a held pure ACK, which so was absorbed.
+    /// The packet's payload was added to a held pure ACK, which it absorbed.
     AbsorbedHead,
-    /// It was a pure ACK and is gone.
+    /// The packet was a pure ACK and was absorbed.
     Absorbed,
 }
 
-/// Is sequence number `left` before `right` (RFC 9293, section 3.4)?
+/// Returns whether sequence number `left` is before `right` (RFC 9293, section 3.4).
 #[inline(always)]
 fn is_before(left: u32, right: u32) -> bool {
     (left.wrapping_sub(right) as i32) < 0

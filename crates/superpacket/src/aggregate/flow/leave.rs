@@ -1,5 +1,5 @@
-//! A held flow leaves: headers are written that fit what merged, or a single packet gets its bytes
-//! back as they came.
+//! Prepares a held flow to leave: writes the headers of a merged packet, or restores a single
+//! packet unchanged.
 
 use super::super::Reason;
 use super::super::examine::{ChecksumField, constant_ip, outer_field};
@@ -15,21 +15,21 @@ use crate::wire::{
 };
 use superpacket_simd::Simd;
 
-/// What leaving changed of a held packet.
+/// The lengths of a held packet that is about to leave.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::aggregate) struct Leaving {
-    /// Bytes of rewritten headers.
+    /// Length of the rewritten headers in bytes; 0 if none were rewritten.
     header: usize,
-    /// The end of its outermost IP packet.
+    /// End of its outermost IP packet.
     end: u32,
-    /// Its length, in bytes.
+    /// Length of the packet in bytes.
     pub(in crate::aggregate) length: u64,
     checksum: RxChecksum,
     gso: Option<Gso>,
 }
 
 impl<B> Held<B> {
-    /// Makes a merged packet ready to leave: headers that fit what merged.
+    /// Prepares a merged packet to leave: writes headers that fit the merged payload.
     #[inline(always)]
     pub(in crate::aggregate) fn finish<M: Memory<B>>(
         &mut self,
@@ -37,7 +37,7 @@ impl<B> Held<B> {
         simd: Simd,
         memory: &M,
     ) -> Leaving {
-        // The first of the usual layouts nearest.
+        // The most frequent layout is tested first.
         if self.usual == usual::ETHERNET_IPV4 {
             self.finish_as::<{ usual::ETHERNET_IPV4 }, M>(policy, simd, memory)
         } else {
@@ -83,7 +83,7 @@ impl<B> Held<B> {
         let checksum = usize::from(layout.checksum());
         let full = lro || policy.checksum == ChecksumForm::Full;
         let state = if self.field == ChecksumField::Unused {
-            // The field is 0 already. There is nothing to verify.
+            // The field is already 0, and there is no checksum to verify.
             RxChecksum::Unnecessary { level: 0 }
         } else if full {
             put16(&mut self.header, checksum, 0);
@@ -105,7 +105,7 @@ impl<B> Held<B> {
             }
         };
         if let Some(outer) = layout.outer {
-            // The inner one first, which the one outside covers.
+            // The inner checksum first, since the outer one covers it.
             if let Some(nested) = layout.nested {
                 self.write_outer_checksum(layout.transport, nested, start, pseudo);
             }
@@ -128,8 +128,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Adds to an IPv6 packet whose length was left out a hop-by-hop header that says it (RFC 2675,
-    /// section 2), if the headers leave room for one.
+    /// Adds a hop-by-hop header with the length to an IPv6 packet whose length field cannot hold it
+    /// (RFC 2675, section 2), if there is room for the header.
     #[cold]
     pub(in crate::aggregate) fn add_jumbo_option(&mut self, leaving: &mut Leaving) {
         const ADDED: usize = ipv6::JUMBO_HEADER_LENGTH;
@@ -173,8 +173,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Lets a merged packet without a checksum leave with a partial one: no header of a device can
-    /// say that it has none.
+    /// Gives a merged packet without a checksum a partial one: no device header can express that a
+    /// packet has no checksum.
     #[inline(always)]
     pub(in crate::aggregate) fn use_checksum_field(&mut self) {
         if self.field == ChecksumField::Unused {
@@ -183,7 +183,7 @@ impl<B> Held<B> {
     }
 
     /// Writes the sum of the pseudo-header into the outer UDP checksum of a super-packet in a
-    /// tunnel: behind a header that names the tunnel, Linux needs it there.
+    /// tunnel. Linux needs it there if the device header names the tunnel.
     #[cold]
     pub(in crate::aggregate) fn seed_outer_checksum(&mut self, leaving: &Leaving) {
         let Some(outer) =
@@ -201,7 +201,7 @@ impl<B> Held<B> {
         }
     }
 
-    /// Makes a single packet ready to leave as it came: all bytes of all its buffers.
+    /// Prepares a single packet to leave unchanged, with all bytes of all its buffers.
     #[inline(always)]
     pub(in crate::aggregate) fn restore_single(&mut self, memory: &impl Memory<B>) -> Leaving {
         if self.linear.is_empty() {
@@ -236,7 +236,7 @@ impl<B> Held<B> {
         }
     }
 
-    /// The packet as the sink sees it.
+    /// Returns the packet for the sink.
     #[inline(always)]
     pub(in crate::aggregate) fn super_packet(
         &mut self,
@@ -273,7 +273,7 @@ impl<B> Held<B> {
         if let Some(part) = self.uneven.parts.first() { Some(part.gso()) } else { self.gso(layout) }
     }
 
-    /// What segmentation needs to restore the packets, or those of the part at hand.
+    /// Returns how segmentation restores the packets, or those of the current part.
     #[inline(always)]
     pub(super) fn gso(&self, layout: &Layout) -> Option<Gso> {
         let kind = match (layout.protocol, layout.version) {
@@ -282,8 +282,8 @@ impl<B> Held<B> {
             (Protocol::Udp, _) => GsoKind::Udp,
             (Protocol::Dccp, _) => GsoKind::Dccp,
         };
-        // All packets carried the same CWR, since flags must be equal: so do all segments, unless
-        // it was only the first segment's of a super-packet.
+        // All packets had the same CWR flag, since flags must be equal. So all segments have it,
+        // unless only the first segment of a super-packet did.
         let flags = byte(&self.header, usize::from(layout.transport) + tcp::FLAGS) & !self.flags;
         let cwr = if layout.protocol == Protocol::Tcp && flags & tcp::CWR != 0 {
             Cwr::All
@@ -304,7 +304,7 @@ impl<B> Held<B> {
         })
     }
 
-    /// Length fields of all layers, and the IPv4 checksums over them.
+    /// Writes the length fields of all layers, and the IPv4 checksums over them.
     #[inline(always)]
     fn write_lengths(&mut self, layout: &Layout) {
         let end = usize::from(layout.payload) + self.payload as usize;
@@ -326,7 +326,7 @@ impl<B> Held<B> {
         }
     }
 
-    /// Length fields of a tunnel's outer headers.
+    /// Writes the length fields of a tunnel's outer headers.
     #[inline(always)]
     fn write_outer_lengths(&mut self, outer: Outer, end: usize, constant: u16) {
         self.write_ip_length(usize::from(outer.network), outer.version, end, constant);
@@ -336,11 +336,11 @@ impl<B> Held<B> {
         }
     }
 
-    /// Writes the length of an IP header and its checksum, from the sum of the fields that [all
-    /// packets share](super::super::examine::Constants).
+    /// Writes the length and the checksum of an IP header. `constant` is the sum of the fields that
+    /// [all packets share](super::super::examine::Constants).
     #[inline(always)]
     fn write_ip_length(&mut self, network: usize, version: IpVersion, end: usize, constant: u16) {
-        // What does not fit 16 bits is written as 0: BIG TCP, as Linux writes it.
+        // A length that does not fit 16 bits is written as 0, as Linux does for BIG TCP.
         match version {
             IpVersion::V4 => {
                 let length = u16::try_from(end - network).unwrap_or(0);
@@ -359,8 +359,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// A tunnel's UDP or GRE checksum, if it has one, from headers alone: the inner packet sums to
-    /// what its pseudo-header leaves.
+    /// Writes a tunnel's UDP or GRE checksum, if it has one, from the headers alone. The inner
+    /// packet sums to the complement of its pseudo-header.
     fn write_outer_checksum(
         &mut self,
         transport: u16,
@@ -376,7 +376,7 @@ impl<B> Held<B> {
         }
     }
 
-    /// The sum of all payload, from the sums of the packets where they are known and cover all of
+    /// Returns the sum of all payload, from the packets' sums if they are known and cover all of
     /// it.
     fn payload_sum(&self, simd: Simd, memory: &impl Memory<B>) -> u16 {
         let partly_covered = self.layout.protocol == Protocol::Dccp
@@ -384,8 +384,7 @@ impl<B> Held<B> {
                 & 0x0f
                 != 0;
         if partly_covered {
-            // Coverage counts from the start of the merged packet's data, as it did in the first
-            // packet's.
+            // The coverage counts from the start of the data, as in the first packet.
             let covered = (usize::from(
                 byte(
                     &self.header,

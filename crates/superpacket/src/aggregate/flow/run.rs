@@ -1,6 +1,7 @@
-//! A run: packets of one flow, each the next in sequence, taken without a parse.
+//! Runs: packets of one flow in sequence, joined without a parse.
 
 use alloc::vec::Drain;
+use core::ops::Range;
 
 use super::super::examine::{ExamineOptions, varying_sum};
 use super::super::lro::lro_refusal;
@@ -9,28 +10,29 @@ use super::super::policy::{Mode, Storage};
 use super::super::poll::Poll;
 use super::super::{Counters, Reason};
 use super::{Held, mask};
+use crate::checksum::Sum;
 use crate::memory::Memory;
 use crate::packet::{RxChecksum, RxPacket};
 use crate::super_packet::Piece;
 use crate::wire::{IpVersion, Protocol, be16, be32, byte, ipv4, ipv6, tcp, udp, usual};
-use superpacket_simd::{prefetch_lines, prefetch_range};
+use superpacket_simd::{Simd, prefetch_lines, prefetch_range};
 
-/// How many packets ahead headers are asked for: enough to cover a miss to memory at some 10 ns a
-/// packet.
+/// Distance in packets at which headers are prefetched: enough to hide a cache miss at about 10 ns
+/// per packet.
 const AHEAD: usize = 10;
 
-/// How many packets ahead payload is asked for where it is read: each takes as long as several
-/// headers.
+/// Distance in packets at which payload that is read is prefetched: a packet takes as long as
+/// several headers.
 const READ_AHEAD: usize = 4;
 
-/// The same where it is copied behind the first packet's: the place it goes to takes its share of
-/// the cache.
+/// How many packets ahead payload is prefetched if it is copied behind the first packet's; the copy
+/// also uses the cache.
 pub(in crate::aggregate) const JOIN_AHEAD: usize = 2;
 
-/// The cache lines of a header that are asked for ahead: link, IP, TCP with timestamps.
+/// Number of cache lines of headers that are prefetched: link, IP, and TCP with timestamps.
 const AHEAD_LINES: usize = 2;
 
-/// Hints that the first packets of a batch come soon.
+/// Prefetches the headers of the first packets of a batch.
 #[inline(always)]
 pub(in crate::aggregate) fn prefetch_first<B>(batch: &[RxPacket<B>], memory: &impl Memory<B>) {
     for packet in batch.iter().take(AHEAD) {
@@ -38,7 +40,7 @@ pub(in crate::aggregate) fn prefetch_first<B>(batch: &[RxPacket<B>], memory: &im
     }
 }
 
-/// Hints that a packet comes soon, while the first of `batch` is dealt with.
+/// Prefetches the headers of a packet some way ahead of the first in `batch`.
 #[inline(always)]
 pub(in crate::aggregate) fn prefetch_ahead<B>(batch: &[RxPacket<B>], memory: &impl Memory<B>) {
     if let Some(ahead) = batch.get(AHEAD) {
@@ -46,7 +48,7 @@ pub(in crate::aggregate) fn prefetch_ahead<B>(batch: &[RxPacket<B>], memory: &im
     }
 }
 
-/// Hints that the packet `ahead` of the first of `batch` will be joined soon.
+/// Prefetches the packet at index `ahead` of `batch`, which will be joined soon.
 #[inline(always)]
 pub(in crate::aggregate) fn prefetch_payload<B>(
     batch: &[RxPacket<B>],
@@ -59,19 +61,20 @@ pub(in crate::aggregate) fn prefetch_payload<B>(
     }
 }
 
-/// How a run of packets of one flow ended.
+/// The result of joining a run of packets to a flow.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::aggregate) struct Run {
-    /// How many packets joined.
+pub(in crate::aggregate) struct JoinedRun {
+    /// Number of packets that joined.
     pub(in crate::aggregate) packets: u32,
-    /// Why the flow must leave now, if it must.
+    /// The reason why the flow must leave now; `None` if it may stay.
     pub(in crate::aggregate) complete: Option<Reason>,
 }
 
 impl<B> Held<B> {
-    /// Joins, as [`attempt`](Self::attempt) does, but faster, a packet that this flow
-    /// [expects](Self::expects), and all that follow it in sequence. Where it stops, the long
-    /// way must tell why. It also stops when the flow is complete. What joined is counted.
+    /// Joins a packet that this flow [expects](Self::expects), and all that follow it in sequence.
+    /// The result equals that of [`attempt`](Self::attempt), which is slower. Stops when the flow
+    /// is complete, or at a packet that does not join, for which `attempt` finds the reason. Counts
+    /// the packets that joined.
     #[inline(always)]
     pub(in crate::aggregate) fn join_run<const LRO: bool, P: Poll<B>>(
         &mut self,
@@ -80,8 +83,8 @@ impl<B> Held<B> {
         storage: Storage,
         counters: &mut Counters,
         poll: &mut P,
-    ) -> Run {
-        // Behind a first packet that is longer than what may merge, ACKs end the flow.
+    ) -> JoinedRun {
+        // After a first packet that is longer than the merge limit, ACKs end the flow.
         let absorbs = LRO
             && matches!(options.mode, Mode::Lro { acks: true })
             && self.payload <= self.payload_limit;
@@ -96,10 +99,10 @@ impl<B> Held<B> {
                 return run;
             }
         }
-        // Data on a held pure ACK is left to the long way, which counts the ACK as absorbed.
+        // Data that follows a held pure ACK is left to `attempt`, which counts the ACK as absorbed.
         let apt = self.in_sequence && !(LRO && self.payload == 0);
         let (true, Some(packet)) = (apt, batch.as_slice().first()) else {
-            return Run { packets: 0, complete: None };
+            return JoinedRun { packets: 0, complete: None };
         };
         let length = poll.bytes(&packet.first).len();
         match packet.checksum {
@@ -112,10 +115,10 @@ impl<B> Held<B> {
         }
     }
 
-    /// Absorbs, as the long way does, pure ACKs of this flow, each newer than the one before: LRO.
-    /// What stops it, the long way must tell.
+    /// LRO: absorbs the pure ACKs of this flow as `attempt` does, each newer than the one before.
+    /// Stops at a packet that cannot be absorbed, for which `attempt` finds the reason.
     ///
-    /// `USUAL` says which [usual] layout it is, or any.
+    /// `USUAL` is the number of its [usual] layout, or [`NONE`](usual::NONE) for any layout.
     #[inline(never)]
     fn absorb_run<const USUAL: u8, P: Poll<B>>(
         &mut self,
@@ -123,7 +126,7 @@ impl<B> Held<B> {
         options: &ExamineOptions,
         counters: &mut Counters,
         poll: &mut P,
-    ) -> Run {
+    ) -> JoinedRun {
         let layout = self.layout.known::<USUAL>();
         let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
         let start = usize::from(self.layout.payload);
@@ -141,18 +144,14 @@ impl<B> Held<B> {
                         + usize::from(be16(frame, network + ipv6::PAYLOAD_LENGTH))
                 }
             };
-            // First what tells data and packets of other flows most cheaply.
+            // The first test is the cheapest that finds data and packets of other flows.
             if end != start
                 || layout.protocol != Protocol::Tcp
                 || be32(frame, transport + tcp::SEQUENCE) != self.next_sequence as u32
             {
                 break;
             }
-            if packet.rest.is_some()
-                || packet.gso.is_some()
-                || packet.vlan != self.vlan
-                || packet.layer != self.layer
-            {
+            if self.arrived_otherwise(packet) {
                 break;
             }
             if frame.len() < start || !mask::equal(frame, &self.header, &self.mask, start) {
@@ -169,8 +168,8 @@ impl<B> Held<B> {
             {
                 break;
             }
-            // The same acknowledgement again is a duplicate or a window update, and tells by
-            // itself.
+            // A repeated acknowledgement is a duplicate or a window update, which the sender must
+            // see.
             if be32(fields, tcp::ACKNOWLEDGEMENT)
                 == be32(&self.header, transport + tcp::ACKNOWLEDGEMENT)
             {
@@ -201,14 +200,14 @@ impl<B> Held<B> {
             {
                 break;
             }
-            self.take_over(poll.bytes(&packet.first));
+            self.copy_newest_fields(poll.bytes(&packet.first));
             self.time = packet.time;
             bytes += poll.bytes(&packet.first).len() as u64;
             packets += 1;
             self.packets += 1;
             complete = self.complete::<true>(0);
             let Some(packet) = batch.next() else { break };
-            // It has no other buffers, which need not be found out again to drop them.
+            // The packet has no other buffers, so `rest` needs no drop.
             core::mem::forget(packet.rest);
         }
         self.absorbed_acks += packets;
@@ -217,11 +216,11 @@ impl<B> Held<B> {
         counters.merged += u64::from(packets);
         counters.absorbed_acks += u64::from(packets);
         counters.aggregated += u64::from(packets);
-        Run { packets, complete }
+        JoinedRun { packets, complete }
     }
 
-    /// The run that is compiled for the flow's layout, if its first packet, of `length` bytes, fits
-    /// it.
+    /// Calls the run that is compiled for the flow's layout, if the first packet, of `length`
+    /// bytes, is long enough for it.
     #[inline(always)]
     fn usual_run<const LRO: bool, const VERIFIED: bool, const SUMS: bool, P: Poll<B>>(
         &mut self,
@@ -231,7 +230,7 @@ impl<B> Held<B> {
         storage: Storage,
         counters: &mut Counters,
         poll: &mut P,
-    ) -> Run {
+    ) -> JoinedRun {
         let holds = |most: usize| {
             usize::from(self.layout.payload) <= most
                 && most <= length
@@ -260,10 +259,11 @@ impl<B> Held<B> {
         }
     }
 
-    /// The run of packets of a flow with a [`USUAL`](usual) layout, or any; in the former the first
-    /// `HEADERS` bytes hold all headers, the run ends at a packet that is shorter, and storage is
-    /// in fragments. `VERIFIED`: the device has verified the checksums of them all, else of none.
-    /// `SUMS`: their sums are kept; else they are verified and nobody asks.
+    /// Joins a run of packets of a flow with a [`USUAL`](usual) layout, or any. With a usual
+    /// layout, all headers lie in the first `HEADERS` bytes, the run ends at a shorter packet, and
+    /// storage is in fragments. `VERIFIED`: the device has verified the checksums of all packets,
+    /// otherwise of none. `SUMS`: payload sums are kept; otherwise the checksums are verified and
+    /// no sum is needed.
     #[inline(never)]
     fn run<
         const LRO: bool,
@@ -279,7 +279,7 @@ impl<B> Held<B> {
         storage: Storage,
         counters: &mut Counters,
         poll: &mut P,
-    ) -> Run {
+    ) -> JoinedRun {
         let layout = self.layout.known::<USUAL>();
         let (version, protocol) = (layout.version, layout.protocol);
         let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
@@ -288,38 +288,25 @@ impl<B> Held<B> {
         let start = usize::from(self.layout.payload);
         let held = self.payload;
         let longest = if LRO { u32::MAX } else { self.segment_size };
-        // What each packet changes is kept here until the run ends.
+        // State that each packet changes; it is stored in the flow when the run ends.
         let (mut sequence, mut payload, mut packets) =
             (self.next_sequence as u32, self.payload, self.packets);
         let mut id = self.id_run.expected(packets);
         while let Some(packet) = batch.as_slice().first() {
             let frame = poll.bytes(&packet.first);
-            let headers = match frame.first_chunk::<HEADERS>() {
-                Some(headers) if HEADERS > 0 => headers.as_slice(),
-                Some(_) => frame,
-                None => break,
-            };
-            // First what tells packets of other flows most cheaply: one of these ends most runs.
+            let Some(headers) = first_bytes::<HEADERS>(frame) else { break };
+            // The first test is the cheapest that finds packets of other flows: one of these ends
+            // most runs.
             if protocol == Protocol::Tcp && be32(headers, transport + tcp::SEQUENCE) != sequence {
                 break;
             }
-            if packet.rest.is_some()
-                || packet.gso.is_some()
-                || packet.vlan != self.vlan
-                || packet.layer != self.layer
-            {
+            if self.arrived_otherwise(packet) {
                 break;
             }
-            let alike = match headers.first_chunk::<HEADERS>() {
-                Some(headers) if HEADERS > 0 => {
-                    mask::equal_in::<HEADERS>(headers, &self.header, &self.mask)
-                }
-                _ => mask::equal(headers, &self.header, &self.mask, start),
-            };
-            if !alike {
+            if !self.has_equal_headers::<HEADERS>(headers, start) {
                 break;
             }
-            // In place, what is asked for of a packet that is joined soon begins with its header.
+            // In place, the payload prefetch of a packet includes its headers.
             if !P::IN_PLACE {
                 prefetch_ahead(batch.as_slice(), poll);
             }
@@ -335,111 +322,36 @@ impl<B> Held<B> {
             {
                 break;
             }
-            let end = match version {
-                IpVersion::V4 => {
-                    let length_and_id = be32(headers, network + ipv4::TOTAL_LENGTH);
-                    let length = (length_and_id >> 16) as u16;
-                    if LRO {
-                        id = length_and_id as u16;
-                    } else if length_and_id as u16 != id {
-                        break;
-                    }
-                    if !ipv4_sums_up(
-                        self.constants.ip,
-                        length,
-                        id,
-                        be16(headers, network + ipv4::CHECKSUM),
-                    ) {
-                        break;
-                    }
-                    network + usize::from(length)
-                }
-                IpVersion::V6 => {
-                    network
-                        + ipv6::HEADER_LENGTH
-                        + usize::from(be16(headers, network + ipv6::PAYLOAD_LENGTH))
-                }
-            };
-            if end != frame.len() {
-                break;
-            }
-            let canonical = match protocol {
-                Protocol::Tcp => be16(transport_header, tcp::CHECKSUM) != 0xffff,
-                // None is not 0 that was summed.
-                Protocol::Udp
-                    if usize::from(be16(transport_header, udp::LENGTH)) == end - transport =>
-                {
-                    be16(transport_header, udp::CHECKSUM) != 0
-                }
-                Protocol::Udp | Protocol::Dccp => break,
-            };
-            if !canonical
+            let Some(end) = self.ip_end::<LRO>(headers, version, network, &mut id) else { break };
+            if end != frame.len()
+                || !is_canonical(transport_header, protocol, end - transport)
                 || LRO
                     && (lro_refusal(headers, &self.layout).is_some()
                         || self.is_older(headers).is_some())
             {
                 break;
             }
-            // LRO's fields end where the header does.
+            // The fields that LRO sums end where the header ends.
             let fields =
                 if LRO { headers.get(transport..start).unwrap_or(&[]) } else { transport_header };
             let varying = varying_sum(fields, protocol, LRO);
             let all_but_payload =
                 self.constants.transport.add32((end - transport) as u32).add_sum(varying);
-            // If this one's payload is read, so will be that of those which follow, most likely.
-            let ahead = batch
-                .as_slice()
-                .get(if P::IN_PLACE { JOIN_AHEAD } else { READ_AHEAD })
-                .map(|ahead| &ahead.first);
-            let flags = if protocol == Protocol::Tcp {
-                byte(transport_header, tcp::FLAGS) & (tcp::PSH | tcp::FIN)
-            } else {
-                0
+            let flags = last_flags(transport_header, protocol);
+            let joined = start + payload as usize;
+            let Some(sum) = self.join_payload::<VERIFIED, SUMS, P>(
+                (packet, batch.as_slice()),
+                start..end,
+                joined,
+                all_but_payload,
+                (options.simd, storage),
+                poll,
+            ) else {
+                break;
             };
-            let first = if P::IN_PLACE {
-                self.pieces.first().and_then(|piece| piece.buffer.as_ref())
-            } else {
-                None
-            };
-            let kept = start + payload as usize;
-            let sum = match packet.checksum {
-                RxChecksum::Unnecessary { .. } if VERIFIED && !SUMS => 0,
-                RxChecksum::Unnecessary { .. } if VERIFIED => all_but_payload.checksum(),
-                RxChecksum::None if !VERIFIED => {
-                    let sum = match first {
-                        // Copied and summed in one pass, and taken back if the sum is wrong.
-                        Some(first) => poll.join_and_sum(
-                            first,
-                            kept,
-                            &packet.first,
-                            start..end,
-                            ahead,
-                            options.simd,
-                        ),
-                        None => options.simd.sum_ahead(
-                            frame.get(start..).unwrap_or(&[]),
-                            bytes_from(start, ahead, poll),
-                        ),
-                    };
-                    if !all_but_payload.add(sum).is_valid() {
-                        if let Some(first) = first {
-                            poll.take_back(first, kept);
-                        }
-                        break;
-                    }
-                    sum
-                }
-                _ => break,
-            };
-            if VERIFIED && (P::IN_PLACE || storage == Storage::Linear) {
-                prefetch_range(bytes_from(start, ahead, poll), more as usize);
-            }
-            if let (true, Some(first)) = (VERIFIED, first) {
-                poll.join(first, kept, &packet.first, start..end);
-            }
             if LRO {
-                self.take_over(poll.bytes(&packet.first));
-                // In GRO mode it is the first packet's.
+                self.copy_newest_fields(poll.bytes(&packet.first));
+                // In GRO mode the first packet is the largest.
                 self.largest_payload = self.largest_payload.max(more);
             }
             if protocol == Protocol::Tcp {
@@ -451,73 +363,235 @@ impl<B> Held<B> {
             id = id.wrapping_add(self.id_run.step);
             self.time = packet.time;
             let Some(packet) = batch.next() else { break };
-            // It has no other buffers, which need not be found out again to drop them.
+            // The packet has no other buffers, so `rest` needs no drop.
             core::mem::forget(packet.rest);
             let (buffer, start) = match storage {
                 Storage::Fragments => (Some(packet.first), start as u32),
                 Storage::Linear => {
-                    // What is appended goes behind the payload so far.
+                    // `append` derives its offset from the payload so far.
                     self.payload = payload;
                     (None, self.append(poll.bytes(&packet.first).get(start..), more))
                 }
             };
-            let flags_of_piece = Piece::<B>::FIRST | if SUMS { Piece::<B>::SUM } else { 0 };
-            self.pieces.push(Piece { buffer, start, length: more, sum, flags: flags_of_piece });
-            complete = if !LRO && flags != 0 {
-                Some(Reason::Push)
-            } else if !LRO && more < longest {
-                Some(Reason::ShortSegment)
-            } else if packets >= self.packet_limit {
-                Some(Reason::PacketLimit)
-            } else {
-                None
-            };
+            let piece_flags = Piece::<B>::FIRST | if SUMS { Piece::<B>::SUM } else { 0 };
+            self.pieces.push(Piece { buffer, start, length: more, sum, flags: piece_flags });
+            complete = self.completed_by::<LRO>(flags, more < longest, packets);
             if complete.is_some() {
                 break;
             }
         }
         let joined = packets - self.packets;
-        // Nothing follows the payload of a packet in sequence.
+        // The packets of a run end with their payload: they have no padding.
         let bytes = u64::from(payload - held) + u64::from(joined) * start as u64;
         self.next_sequence = u64::from(sequence);
-        self.payload = payload;
-        self.packets = packets;
+        (self.payload, self.packets) = (payload, packets);
         self.sums &= SUMS || joined == 0;
         self.bytes += bytes;
-        counters.packets_in += u64::from(joined);
-        counters.bytes_in += bytes;
-        counters.merged += u64::from(joined);
-        counters.held_bytes += bytes;
-        if !VERIFIED {
-            counters.verified_in_software += u64::from(joined);
+        count_run::<LRO, VERIFIED>(counters, joined, bytes);
+        JoinedRun { packets: joined, complete }
+    }
+
+    /// Returns the reason why a packet with these flags, PSH or FIN, completes the flow, if it
+    /// does. `is_short`: it is shorter than the first. `packets` counts all packets so far.
+    #[inline(always)]
+    fn completed_by<const LRO: bool>(
+        &self,
+        flags: u8,
+        is_short: bool,
+        packets: u32,
+    ) -> Option<Reason> {
+        if !LRO && flags != 0 {
+            Some(Reason::Push)
+        } else if !LRO && is_short {
+            Some(Reason::ShortSegment)
+        } else {
+            (packets >= self.packet_limit).then_some(Reason::PacketLimit)
         }
-        if LRO {
-            counters.aggregated += u64::from(joined);
+    }
+
+    /// Returns whether a packet has several buffers, is a super-packet, or differs from the held
+    /// packets in its VLAN tag or its layer.
+    #[inline(always)]
+    fn arrived_otherwise(&self, packet: &RxPacket<B>) -> bool {
+        packet.rest.is_some()
+            || packet.gso.is_some()
+            || packet.vlan != self.vlan
+            || packet.layer != self.layer
+    }
+
+    /// Returns whether headers of `length` bytes equal the held ones, except for the fields that
+    /// may differ. If `HEADERS` is not 0, as many bytes are compared.
+    #[inline(always)]
+    fn has_equal_headers<const HEADERS: usize>(&self, headers: &[u8], length: usize) -> bool {
+        match headers.first_chunk::<HEADERS>() {
+            Some(headers) if HEADERS > 0 => {
+                mask::equal_in::<HEADERS>(headers, &self.header, &self.mask)
+            }
+            _ => mask::equal(headers, &self.header, &self.mask, length),
         }
-        Run { packets: joined, complete }
+    }
+
+    /// Returns the end of the IP packet by its length field, in bytes from the start of the frame.
+    /// `None` if the IPv4 checksum is wrong, or the IPv4 identification is not `id`. In LRO mode
+    /// any identification is accepted and stored in `id`.
+    #[inline(always)]
+    fn ip_end<const LRO: bool>(
+        &self,
+        headers: &[u8],
+        version: IpVersion,
+        network: usize,
+        id: &mut u16,
+    ) -> Option<usize> {
+        match version {
+            IpVersion::V4 => {
+                let length_and_id = be32(headers, network + ipv4::TOTAL_LENGTH);
+                let length = (length_and_id >> 16) as u16;
+                if LRO {
+                    *id = length_and_id as u16;
+                } else if length_and_id as u16 != *id {
+                    return None;
+                }
+                let checksum = be16(headers, network + ipv4::CHECKSUM);
+                if !ipv4_sums_up(self.constants.ip, length, *id, checksum) {
+                    return None;
+                }
+                Some(network + usize::from(length))
+            }
+            IpVersion::V6 => Some(
+                network
+                    + ipv6::HEADER_LENGTH
+                    + usize::from(be16(headers, network + ipv6::PAYLOAD_LENGTH)),
+            ),
+        }
+    }
+
+    /// Verifies the payload of `packet`, the first of `batch`, which lies at `range` of its buffer,
+    /// unless the device has done so, and returns its sum. In place, also copies the payload to
+    /// offset `joined` of the flow's first buffer. `None` if the checksum is wrong.
+    #[inline(always)]
+    fn join_payload<const VERIFIED: bool, const SUMS: bool, P: Poll<B>>(
+        &self,
+        (packet, batch): (&RxPacket<B>, &[RxPacket<B>]),
+        range: Range<usize>,
+        joined: usize,
+        all_but_payload: Sum,
+        (simd, storage): (Simd, Storage),
+        poll: &mut P,
+    ) -> Option<u16> {
+        let start = range.start;
+        // If the payload of this packet is read, the payloads of the next ones probably are too.
+        let ahead =
+            batch.get(if P::IN_PLACE { JOIN_AHEAD } else { READ_AHEAD }).map(|ahead| &ahead.first);
+        let first = if P::IN_PLACE {
+            self.pieces.first().and_then(|piece| piece.buffer.as_ref())
+        } else {
+            None
+        };
+        let sum = match packet.checksum {
+            RxChecksum::Unnecessary { .. } if VERIFIED && !SUMS => 0,
+            RxChecksum::Unnecessary { .. } if VERIFIED => all_but_payload.checksum(),
+            RxChecksum::None if !VERIFIED => {
+                let sum = match first {
+                    // Copied and summed in one pass; the copy is undone if the sum is wrong.
+                    Some(first) => {
+                        poll.join_and_sum(first, joined, &packet.first, range.clone(), ahead, simd)
+                    }
+                    None => simd.sum_ahead(
+                        poll.bytes(&packet.first).get(start..).unwrap_or(&[]),
+                        bytes_from(start, ahead, poll),
+                    ),
+                };
+                if !all_but_payload.add(sum).is_valid() {
+                    if let Some(first) = first {
+                        poll.take_back(first, joined);
+                    }
+                    return None;
+                }
+                sum
+            }
+            _ => return None,
+        };
+        if VERIFIED && (P::IN_PLACE || storage == Storage::Linear) {
+            prefetch_range(bytes_from(start, ahead, poll), range.end - range.start);
+        }
+        if let (true, Some(first)) = (VERIFIED, first) {
+            poll.join(first, joined, &packet.first, range);
+        }
+        Some(sum)
     }
 }
 
-/// The bytes of a buffer from `start` on; none without a buffer.
+/// Counts the packets and bytes that joined a flow in a run.
+#[inline(always)]
+fn count_run<const LRO: bool, const VERIFIED: bool>(
+    counters: &mut Counters,
+    packets: u32,
+    bytes: u64,
+) {
+    counters.packets_in += u64::from(packets);
+    counters.bytes_in += bytes;
+    counters.merged += u64::from(packets);
+    counters.held_bytes += bytes;
+    if !VERIFIED {
+        counters.verified_in_software += u64::from(packets);
+    }
+    if LRO {
+        counters.aggregated += u64::from(packets);
+    }
+}
+
+/// Returns the first `HEADERS` bytes of a frame, or the whole frame if `HEADERS` is 0. `None` if
+/// the frame is shorter.
+#[inline(always)]
+fn first_bytes<const HEADERS: usize>(frame: &[u8]) -> Option<&[u8]> {
+    let first = frame.first_chunk::<HEADERS>()?;
+    Some(if HEADERS > 0 { first } else { frame })
+}
+
+/// Returns the flags that only the last segment of a TCP packet carries, PSH and FIN; 0 for other
+/// protocols.
+#[inline(always)]
+fn last_flags(transport_header: &[u8], protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Tcp => byte(transport_header, tcp::FLAGS) & (tcp::PSH | tcp::FIN),
+        Protocol::Udp | Protocol::Dccp => 0,
+    }
+}
+
+/// Returns whether a TCP checksum is in canonical form, or a UDP checksum is present and the UDP
+/// length is `length`. `false` for DCCP, which no run takes.
+#[inline(always)]
+fn is_canonical(transport_header: &[u8], protocol: Protocol, length: usize) -> bool {
+    match protocol {
+        Protocol::Tcp => be16(transport_header, tcp::CHECKSUM) != 0xffff,
+        // A UDP checksum of 0 means that there is none.
+        Protocol::Udp => {
+            usize::from(be16(transport_header, udp::LENGTH)) == length
+                && be16(transport_header, udp::CHECKSUM) != 0
+        }
+        Protocol::Dccp => false,
+    }
+}
+
+/// Returns the bytes of a buffer from `start` on; none without a buffer.
 #[inline(always)]
 fn bytes_from<'a, B>(start: usize, buffer: Option<&'a B>, memory: &'a impl Memory<B>) -> &'a [u8] {
     buffer.and_then(|buffer| memory.bytes(buffer).get(start..)).unwrap_or(&[])
 }
 
-/// Is an IPv4 header with these fields valid, and its checksum in canonical form? `constant` is the
-/// sum of the others.
+/// Returns whether an IPv4 header with these fields is valid, with its checksum in canonical form.
+/// `constant` is the sum of the other fields.
 #[inline(always)]
 fn ipv4_sums_up(constant: u16, length: u16, id: u16, checksum: u16) -> bool {
     let sum = u32::from(constant) + u32::from(length) + u32::from(id) + u32::from(checksum);
-    // Of a valid header it is a multiple of 0xffff up to the fourth, but not 0: of these alone both
-    // halves add up to 0xffff.
+    // A valid header sums to 0xffff times 1 to 4. For exactly these sums, both halves add up to
+    // 0xffff.
     checksum != 0xffff && (sum & 0xffff) + (sum >> 16) == 0xffff
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checksum::Sum;
 
     #[test]
     fn an_ipv4_header_sums_up_if_its_checksum_is_that_of_its_fields() {
@@ -527,7 +601,7 @@ mod tests {
         {
             let right = Sum::new(constant).add(length).add(id).checksum();
             for checksum in 0..=u16::MAX {
-                // 0xffff stands for 0 in no canonical header; all zeros are no header.
+                // No canonical header has 0xffff in place of 0, and all zeros are not a header.
                 let valid = checksum == right && checksum != 0xffff;
                 assert_eq!(
                     ipv4_sums_up(constant, length, id, checksum),

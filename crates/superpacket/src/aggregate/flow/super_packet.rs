@@ -1,4 +1,4 @@
-//! What differs in a flow where a packet of it came as a super-packet: it is all of its segments.
+//! Flows that contain a packet that came as a super-packet: it counts as all of its segments.
 
 use super::super::Counters;
 use super::super::examine::Constants;
@@ -13,7 +13,7 @@ use crate::wire::{IpVersion, Protocol, byte, tcp, usual};
 use superpacket_simd::Simd;
 
 impl<B> Held<B> {
-    /// [Opens](Self::open) a flow that began with a super-packet.
+    /// [Opens](Self::open) a flow whose first packet is a super-packet.
     #[cold]
     pub(super) fn open_super_packet<P: Poll<B>>(
         &mut self,
@@ -23,8 +23,8 @@ impl<B> Held<B> {
         counters: &mut Counters,
         poll: &P,
     ) -> Result<Option<Chain<B>>, BadChecksum> {
-        // A device that vouches for a super-packet may have left the checksum of its first segment
-        // in it: from that no sum follows.
+        // A device that verified a super-packet may have left the checksum of the first segment in
+        // it. No payload sum follows from that.
         let sum_is_known = self.sum.is_some() || self.first_checksum == FirstChecksum::Unknown;
         let chain = self.open_as::<{ usual::NONE }, P>(policy, simd, counters, poll)?;
         if !sum_is_known {
@@ -33,7 +33,7 @@ impl<B> Held<B> {
         }
         self.gso = Some(gso);
         if policy.merge_past_push && !self.uneven.on {
-            // It stays in the header.
+            // PSH stays in the header.
             self.flags &= !tcp::PSH;
         }
         let layout = self.layout;
@@ -64,7 +64,7 @@ impl<B> Held<B> {
             && segments.cwr_on_first
             && byte(&self.header, flags) & tcp::CWR != 0
         {
-            // Those that follow have none, and sum up without it.
+            // The packets that follow do not have CWR, and their sums do not include it.
             self.flags |= tcp::CWR;
             if let Some(field) = self.header.get_mut(flags) {
                 *field &= !tcp::CWR;
@@ -74,7 +74,7 @@ impl<B> Held<B> {
         Ok(chain)
     }
 
-    /// The merged packet leaves with PSH, which does not end it.
+    /// Sets PSH on the merged packet without ending it.
     #[cold]
     pub(in crate::aggregate) fn push(&mut self) {
         if let Some(flags) = self.header.get_mut(usize::from(self.layout.transport) + tcp::FLAGS) {
@@ -82,7 +82,7 @@ impl<B> Held<B> {
         }
     }
 
-    /// Counts the segments of a super-packet but for the first, which is counted as its packet is.
+    /// Counts the segments of a super-packet except the first, which is counted with its packet.
     #[cold]
     pub(super) fn count_further(&mut self, segments: &Segments) {
         let further = segments.count - 1;

@@ -1,4 +1,4 @@
-//! A flow whose packets merge though they are not alike: what each part of it differs in.
+//! Uneven flows: packets merge although they differ, and each part records its differences.
 
 use alloc::vec::Vec;
 
@@ -11,10 +11,11 @@ use super::{ChecksumField, Held, IdRun};
 use crate::segment::{IpId, Part};
 use crate::wire::{Layout, Protocol, tcp};
 
-/// How many parts a flow keeps room for after its packet has left.
+/// Number of parts for which a flow keeps memory after its packet has left.
 const KEPT_PARTS: usize = 64;
 
-/// May packets of this layout merge that are not alike ([`Policy::merge_uneven`])?
+/// Returns whether packets with this layout may merge although they differ
+/// ([`Policy::merge_uneven`]).
 #[inline(always)]
 pub(in crate::aggregate) fn may_be_uneven<B, P: Poll<B>>(layout: &Layout, policy: &Policy) -> bool {
     policy.merge_uneven
@@ -28,21 +29,22 @@ pub(in crate::aggregate) fn may_be_uneven<B, P: Poll<B>>(layout: &Layout, policy
 /// The parts of a flow.
 #[derive(Debug, Default)]
 pub(super) struct Uneven {
-    /// Another part may follow where else the packet would end.
+    /// Whether a new part may begin where a packet would otherwise end.
     pub(super) on: bool,
-    /// What comes next begins a part.
+    /// Whether the next packet begins a new part.
     pub(super) ended: bool,
-    /// Of the part at hand: the identification of its first packet.
+    /// IPv4 identification of the first packet in the current part.
     id: u16,
-    /// Of the parts before it: payload bytes, and packets.
+    /// Bytes of payload and number of packets in the parts before the current one.
     payload: u32,
     packets: u32,
-    /// All parts, once the packet leaves; those before the one at hand until then.
+    /// The parts before the current one; all parts once the packet leaves.
     pub(super) parts: Vec<Part>,
 }
 
 impl Uneven {
-    /// A packet differs so: it begins a part, or ends the flow.
+    /// Returns `Ok(true)` if a packet that differs may begin a new part, otherwise the reason as an
+    /// error.
     #[inline(always)]
     pub(super) fn new_part_or(&self, reason: Reason) -> Result<bool, Reason> {
         if self.on { Ok(true) } else { Err(reason) }
@@ -50,7 +52,8 @@ impl Uneven {
 }
 
 impl<B> Held<B> {
-    /// Begins the first part, with a packet of this identification, if the flow may have several.
+    /// Begins the first part with a packet of this identification, if the flow may have several
+    /// parts.
     #[cold]
     pub(super) fn open_uneven<P: Poll<B>>(&mut self, policy: &Policy, id: u16) {
         let on = may_be_uneven::<B, P>(&self.layout, policy);
@@ -63,12 +66,12 @@ impl<B> Held<B> {
         }
     }
 
-    /// May the packet have several parts?
+    /// Returns whether the packet may have several parts.
     pub(in crate::aggregate) const fn is_uneven(&self) -> bool {
         self.uneven.on
     }
 
-    /// Does only a part end for this reason, and not the packet?
+    /// Returns whether this reason ends only a part, not the packet.
     #[inline(always)]
     pub(in crate::aggregate) fn goes_on(&mut self, reason: Reason) -> bool {
         self.uneven.on && self.goes_on_behind(reason)
@@ -84,20 +87,21 @@ impl<B> Held<B> {
         goes_on
     }
 
-    /// Lets what comes next begin a part.
+    /// Makes the next packet begin a new part.
     pub(super) fn end_part(&mut self) {
         self.uneven.ended = true;
-        // No run: the long way begins the part.
+        // The next packet must not join in a run, since a run does not begin a part.
         self.in_sequence = false;
     }
 
-    /// Is the part at hand one packet, which does not tell how identifications run?
+    /// Returns whether the current part is a single packet, which does not show how identifications
+    /// change.
     #[inline(always)]
     pub(super) fn only_one(&self) -> bool {
         self.packets == self.uneven.packets + 1 && !self.ids_known
     }
 
-    /// Begins a part with the next packet, which has not been counted in.
+    /// Begins a part with the next packet, which is not counted yet.
     #[cold]
     pub(super) fn begin_part(&mut self, facts: &Facts, segments: &Segments) {
         self.close_part();
@@ -113,7 +117,7 @@ impl<B> Held<B> {
         self.in_sequence = self.field == ChecksumField::Full;
     }
 
-    /// Adds the part at hand to those before it.
+    /// Appends the current part to the parts before it.
     fn close_part(&mut self) {
         if let Some(gso) = self.gso(&self.layout) {
             let payload = self.payload - self.uneven.payload;
@@ -127,7 +131,8 @@ impl<B> Held<B> {
         self.flags = 0;
     }
 
-    /// The packet leaves: with all flags of its parts, and without parts if it is only one.
+    /// Finishes the parts of a packet that leaves: it gets the flags of all parts, and no parts if
+    /// there is only one.
     #[cold]
     pub(super) fn finish_parts(&mut self) {
         if !self.uneven.parts.is_empty() {

@@ -1,4 +1,4 @@
-//! Runs of packets without payload, which GRO never merges: most often pure ACKs.
+//! Runs of packets without payload, which GRO never merges; most are pure ACKs.
 
 use alloc::vec::Drain;
 
@@ -6,23 +6,23 @@ use super::super::examine::examine;
 use super::super::flow::prefetch_ahead;
 use super::super::poll::Poll;
 use super::super::{Mode, Reason};
-use super::Receiver;
+use super::PacketReceiver;
 use crate::packet::RxPacket;
 use crate::wire::{Layout, parse_usual, usual};
 
-impl<B> Receiver<B> {
-    /// Do packets without payload pass, whatever their flow? What merges with nothing overtakes
-    /// nothing where nothing is held.
+impl<B> PacketReceiver<B> {
+    /// Returns whether packets without payload pass, whatever their flow: they never merge, and
+    /// while no packet is held they overtake none.
     #[inline(always)]
     pub(super) fn passes_empty(&self) -> bool {
         self.counters.held == 0 && matches!(self.in_force.mode, Mode::Gro { .. })
     }
 
-    /// Delivers the TCP packets without payload that the batch begins with, as they came, as far as
-    /// they have this [usual](crate::wire::usual) layout.
+    /// Delivers the TCP packets without payload at the start of the batch unchanged, up to the
+    /// first that does not have this [usual](crate::wire::usual) layout.
     ///
-    /// All is compiled into this loop, so that a layout is made where the sink looks at it: made
-    /// elsewhere it would be copied while it is still being written.
+    /// All of it is inlined into this loop, so that each layout is built where the sink reads it.
+    /// Otherwise it would be copied while it is still being written, which stalls.
     #[inline(never)]
     pub(super) fn pass_empty<const USUAL: u8, P: Poll<B>>(
         &mut self,
@@ -32,7 +32,7 @@ impl<B> Receiver<B> {
         while let Some((layout, reason, length)) = self.empty::<USUAL, _>(batch.as_slice(), poll) {
             prefetch_ahead(batch.as_slice(), poll);
             let Some(packet) = self.arrived(batch, length) else { break };
-            // What was found out of it is said again: not every build would see it.
+            // The known lengths are asserted again, since not every compiler sees them.
             debug_assert!(
                 packet.rest.is_none() && packet.gso.is_none(),
                 "else it is not such a packet"
@@ -53,7 +53,8 @@ impl<B> Receiver<B> {
         Ok(())
     }
 
-    /// The layout of the first packet, if it has no payload, why it passes, and its length.
+    /// Returns the layout of the first packet, the reason why it passes, and its length; `None` if
+    /// it has payload.
     #[inline(always)]
     fn empty<const USUAL: u8, P: Poll<B>>(
         &self,

@@ -1,5 +1,5 @@
-//! What becomes of a packet that came as a super-packet: it joins its flow as its segments would,
-//! or begins one, or passes as it came.
+//! Received super-packets: one joins its flow as its segments would, begins a flow, or passes
+//! unchanged.
 
 use super::super::Reason;
 use super::super::examine::{Facts, examine};
@@ -7,29 +7,30 @@ use super::super::flow::{Attempt, may_be_uneven, packet_limit};
 use super::super::poll::Poll;
 use super::super::segments::{self, Segments};
 use super::super::table::NONE;
-use super::Receiver;
+use super::PacketReceiver;
 use crate::packet::{Gathered, RxPacket};
 use crate::wire::{Layout, tcp};
 
-/// What became of a super-packet.
+/// The result of receiving a super-packet.
 pub(super) enum SuperPacketOutcome {
-    /// It is part of its flow now, but for its buffers. With the payload of its last segment.
+    /// The packet joined its flow; its buffers are still to be stored. Also holds the payload of
+    /// its last segment in bytes.
     Joined(Facts, u32),
-    /// Nothing may merge with it: it passes, and what is held of its flow must leave before it.
+    /// The packet may not merge: it passes, after the held packets of its flow have left.
     Refused(Reason),
-    /// It may begin a flow; what was held of it has left.
+    /// The packet may begin a flow; the held packets of its flow have left.
     Begins(Facts),
-    /// It passes, since nothing may follow it in a merged packet; what was held of its flow has
-    /// left.
+    /// The packet passes, because no packet may follow it in a merged packet. The held packets of
+    /// its flow have left.
     Ended(Reason),
 }
 
-impl<B> Receiver<B> {
-    /// Joins a packet that came as a super-packet to the flow in `slot`, if it fits; else that flow
-    /// leaves. `gathered` are the packet's first bytes if they lie in several buffers.
+impl<B> PacketReceiver<B> {
+    /// Joins a received super-packet to the flow in `slot`, if it fits; otherwise that flow leaves.
+    /// `gathered` holds the packet's first bytes if they lie in several buffers.
     #[cold]
     #[inline(never)]
-    pub(super) fn meet_super_packet<P: Poll<B>>(
+    pub(super) fn receive_super_packet<P: Poll<B>>(
         &mut self,
         packet: &RxPacket<B>,
         slot: u32,

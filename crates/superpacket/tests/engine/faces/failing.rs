@@ -484,7 +484,7 @@ proptest! {
     #[test]
     fn going_on_with_other_packets_harms_nobody(seed: u64, at in 0usize..40, fewer in 0usize..100) {
         let policy = policies()[seed as usize % policies().len()];
-        let packets = traffic(FIRST_SEED + seed, 100, true);
+        let packets = traffic(seed, 100, true);
         let packets = receive_all(&packets);
         let mut aggregator = BatchAggregator::new(Layer::Ip, policy, KEY);
         let mut failing = Failing::new(Failure::At(at, 1));

@@ -115,6 +115,114 @@ fn set_form(frame: &Frame, known: u64, random: &mut Random) -> Packet {
     }
 }
 
+/// Returns true once in `odds` calls, on average.
+fn rare(random: &mut Random, odds: u64) -> bool {
+    random.below(odds) == 0
+}
+
+/// Changes flags and fields of a TCP header at random.
+fn change_tcp(frame: &mut Frame, flow: &mut Flow, random: &mut Random) {
+    if rare(random, 10) {
+        frame.tcp_mut().flags |= PSH;
+    }
+    match random.below(60) {
+        0 => frame.tcp_mut().flags |= FIN,
+        1 => frame.tcp_mut().flags |= URG,
+        2 => frame.tcp_mut().flags |= SYN,
+        3 => frame.tcp_mut().flags |= RST,
+        4 => frame.tcp_mut().flags ^= CWR,
+        5 => frame.tcp_mut().flags ^= ECE,
+        6 => frame.tcp_mut().flags ^= AE,
+        7 => frame.tcp_mut().window = 0,
+        8 => frame.tcp_mut().urgent ^= 1,
+        9 => frame.tcp_mut().sequence ^= 1,
+        10 => flow.next.tcp_mut().flags ^= CWR,
+        _ => {}
+    }
+}
+
+/// Makes the metadata of a super-packet, which may contradict the frame.
+fn random_gso(
+    frame: &Frame,
+    fixed: bool,
+    mut size: usize,
+    payload: usize,
+    random: &mut Random,
+) -> Gso {
+    if rare(random, 15) {
+        size = random
+            .pick(&[1, 65_535, payload.clamp(1, 65_535), payload + 1, payload / 2 + 1, size + 1])
+            .min(65_535);
+    }
+    let kind = match (&frame.transport, &frame.ip) {
+        _ if rare(random, 25) => random.pick(&ALL_KINDS),
+        (Transport::Tcp(_), Ip::V4(_)) => GsoKind::Tcp4,
+        (Transport::Tcp(_), Ip::V6(_)) => GsoKind::Tcp6,
+        (Transport::Dccp(_), _) => GsoKind::Dccp,
+        _ => GsoKind::Udp,
+    };
+    let form = |random: &mut Random| {
+        if fixed ^ rare(random, 20) { IpId::Fixed } else { IpId::Increment }
+    };
+    let cwr = random.pick(&[Cwr::First, Cwr::All]);
+    let checksum = random.pick(&[ChecksumForm::Full, ChecksumForm::Partial]);
+    let (id, outer_id) = (form(random), form(random));
+    Gso::new(kind, SegmentSize::new(size.max(1)).expect("in range"))
+        .with_id(id)
+        .with_outer_id(outer_id)
+        .with_cwr(cwr)
+        .with_checksum(checksum)
+}
+
+/// Damages the bytes of a packet, and returns the number of the flow that it belongs to now.
+fn damage(
+    packet: &mut Packet,
+    frame: &Frame,
+    number: usize,
+    keys: &mut Vec<Option<FlowKey>>,
+    random: &mut Random,
+) -> usize {
+    let mut owner = number;
+    let key = |bytes: &[u8]| check::flow_key(bytes, packet.layer == Layer::Ip);
+    let before = key(&packet.bytes);
+    if rare(random, 3) {
+        let keep = random.below(packet.bytes.len() as u64 + 1) as usize;
+        packet.bytes.truncate(keep);
+    } else {
+        let place = random.below(frame.offsets().payload.min(packet.bytes.len()) as u64) as usize;
+        packet.bytes[place] ^= 1 << random.below(8);
+    }
+    let after = key(&packet.bytes);
+    if after != before || before.is_none() {
+        // The same damage twice makes one flow.
+        owner = keys.iter().position(|key| key.is_some() && *key == after).unwrap_or_else(|| {
+            keys.push(after);
+            keys.len() - 1
+        });
+    }
+    owner
+}
+
+/// Makes the frame that follows the last one of a flow, which stands for `frames` frames.
+fn following(flow: &Flow, payload: usize, frames: usize) -> Frame {
+    let mut following = flow.next.clone();
+    following.payload = stream_bytes(0, payload);
+    let ids = if flow.fixed { 0 } else { frames as u16 };
+    following = following.following();
+    for (ip, before) in [
+        (Some(&mut following.ip), Some(&flow.next.ip)),
+        (
+            following.tunnel.as_mut().map(|tunnel| &mut tunnel.ip),
+            flow.next.tunnel.as_ref().map(|tunnel| &tunnel.ip),
+        ),
+    ] {
+        if let (Some(Ip::V4(ip)), Some(Ip::V4(before))) = (ip, before) {
+            ip.id = before.id.wrapping_add(ids);
+        }
+    }
+    following
+}
+
 /// The next packet of a flow. One whose damage puts it into another flow gets that flow's place in
 /// `keys`, which may be a new one.
 fn packet(
@@ -124,10 +232,9 @@ fn packet(
     trusted: bool,
     random: &mut Random,
 ) -> Hostile {
-    let rare = |random: &mut Random, odds: u64| random.below(odds) == 0;
     let mut frame = flow.next.clone();
     let tcp = matches!(frame.transport, Transport::Tcp(_));
-    let mut size = if rare(random, 25) { 1 + random.below(2000) as usize } else { flow.size };
+    let size = if rare(random, 25) { 1 + random.below(2000) as usize } else { flow.size };
     let single = random.below(3) == 0 || matches!(frame.transport, Transport::Dccp(_));
     let most = if rare(random, 6) { 60 } else { 7 };
     let count = if single { 1 } else { 1 + random.below(most) as usize };
@@ -139,23 +246,7 @@ fn packet(
     let position = random.below(1 << 20) as u32;
     frame.payload = stream_bytes(position, payload);
     if tcp {
-        if rare(random, 10) {
-            frame.tcp_mut().flags |= PSH;
-        }
-        match random.below(60) {
-            0 => frame.tcp_mut().flags |= FIN,
-            1 => frame.tcp_mut().flags |= URG,
-            2 => frame.tcp_mut().flags |= SYN,
-            3 => frame.tcp_mut().flags |= RST,
-            4 => frame.tcp_mut().flags ^= CWR,
-            5 => frame.tcp_mut().flags ^= ECE,
-            6 => frame.tcp_mut().flags ^= AE,
-            7 => frame.tcp_mut().window = 0,
-            8 => frame.tcp_mut().urgent ^= 1,
-            9 => frame.tcp_mut().sequence ^= 1,
-            10 => flow.next.tcp_mut().flags ^= CWR,
-            _ => {}
-        }
+        change_tcp(&mut frame, flow, random);
     }
     if rare(random, 40) {
         flow.fixed ^= true;
@@ -186,38 +277,7 @@ fn packet(
     }
     let tampered_sum = frame.clone().checksum_mut().is_some_and(|field| *field != Checksum::Right);
     let has_gso = !single || rare(random, 4);
-    let gso = has_gso.then(|| {
-        if rare(random, 15) {
-            size = random
-                .pick(&[
-                    1,
-                    65_535,
-                    payload.clamp(1, 65_535),
-                    payload + 1,
-                    payload / 2 + 1,
-                    size + 1,
-                ])
-                .min(65_535);
-        }
-        let kind = match (&frame.transport, &frame.ip) {
-            _ if rare(random, 25) => random.pick(&ALL_KINDS),
-            (Transport::Tcp(_), Ip::V4(_)) => GsoKind::Tcp4,
-            (Transport::Tcp(_), Ip::V6(_)) => GsoKind::Tcp6,
-            (Transport::Dccp(_), _) => GsoKind::Dccp,
-            _ => GsoKind::Udp,
-        };
-        let form = |random: &mut Random| {
-            if flow.fixed ^ rare(random, 20) { IpId::Fixed } else { IpId::Increment }
-        };
-        let cwr = random.pick(&[Cwr::First, Cwr::All]);
-        let checksum = random.pick(&[ChecksumForm::Full, ChecksumForm::Partial]);
-        let (id, outer_id) = (form(random), form(random));
-        Gso::new(kind, SegmentSize::new(size.max(1)).expect("in range"))
-            .with_id(id)
-            .with_outer_id(outer_id)
-            .with_cwr(cwr)
-            .with_checksum(checksum)
-    });
+    let gso = has_gso.then(|| random_gso(&frame, flow.fixed, size, payload, random));
     let mut known = if rare(random, 12) { random.below(6) } else { flow.known };
     // Of a single packet, who says that its checksum is right must be believed.
     let one = gso.is_none_or(|gso| payload <= gso.size.get());
@@ -251,25 +311,7 @@ fn packet(
     // Damage that nobody would look for is the device's fault.
     let unread = matches!(packet.checksum, RxChecksum::Unnecessary { .. }) || trusted;
     if rare(random, 30) && !(one && unread) {
-        let key = |bytes: &[u8]| check::flow_key(bytes, packet.layer == Layer::Ip);
-        let before = key(&packet.bytes);
-        if rare(random, 3) {
-            let keep = random.below(packet.bytes.len() as u64 + 1) as usize;
-            packet.bytes.truncate(keep);
-        } else {
-            let place =
-                random.below(frame.offsets().payload.min(packet.bytes.len()) as u64) as usize;
-            packet.bytes[place] ^= 1 << random.below(8);
-        }
-        let after = key(&packet.bytes);
-        if after != before || before.is_none() {
-            // The same damage twice makes one flow.
-            owner =
-                keys.iter().position(|key| key.is_some() && *key == after).unwrap_or_else(|| {
-                    keys.push(after);
-                    keys.len() - 1
-                });
-        }
+        owner = damage(&mut packet, &frame, number, keys, random);
     }
     if let RxChecksum::Complete(sum) = &mut packet.checksum {
         let start = if packet.layer == Layer::Ethernet { 14 } else { 0 };
@@ -281,22 +323,7 @@ fn packet(
             .in_buffers_of(packet.bytes.len().div_ceil(1 + random.below(16) as usize));
     }
     let frames = stands_for(&packet, gso);
-    // What comes next.
-    let mut following = flow.next.clone();
-    following.payload = stream_bytes(0, payload);
-    let ids = if flow.fixed { 0 } else { frames.len() as u16 };
-    following = following.following();
-    for (ip, before) in [
-        (Some(&mut following.ip), Some(&flow.next.ip)),
-        (
-            following.tunnel.as_mut().map(|tunnel| &mut tunnel.ip),
-            flow.next.tunnel.as_ref().map(|tunnel| &tunnel.ip),
-        ),
-    ] {
-        if let (Some(Ip::V4(ip)), Some(Ip::V4(before))) = (ip, before) {
-            ip.id = before.id.wrapping_add(ids);
-        }
-    }
+    let following = following(flow, payload, frames.len());
     if !rare(random, 40) {
         flow.next = following;
     }
