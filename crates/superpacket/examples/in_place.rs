@@ -1,4 +1,4 @@
-//! Offloads for a VPN's TUN device in the VPN's own buffers: 16 lines of the user's own and 8
+//! Offloads for a VPN's TUN device in the VPN's own buffers: 26 lines of the user's own and 8
 //! imported names.
 //!
 //! A VPN that seals and opens packets where they lie keeps a pool of buffers, with room before each

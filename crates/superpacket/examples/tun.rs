@@ -1,4 +1,4 @@
-//! Offloads for a VPN's TUN device: 17 lines of the user's own and 6 imported names.
+//! Offloads for a VPN's TUN device: 29 lines of the user's own and 6 imported names.
 //!
 //! A TUN device that was opened with `IFF_VNET_HDR`, and then told by `TUNSETOFFLOAD` that its user
 //! takes `TUN_F_CSUM`, `TUN_F_TSO4`, `TUN_F_TSO6`, `TUN_F_USO4` and `TUN_F_USO6`, puts a

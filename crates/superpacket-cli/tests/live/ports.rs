@@ -6,7 +6,7 @@ use super::*;
 fn ports_are_added_and_removed_while_it_runs() {
     let Some(network) = TestNetwork::new() else { return };
     let running = network.bridge(&[PORTS[0]]);
-    let warnings = || network.log().matches("the bridge has one port").count();
+    let warnings = || network.log().matches("the bridge has only one port").count();
     assert_eq!(warnings(), 1, "{}", network.log());
     assert!(network.is_cut_off(), "there is nobody to reach");
     let added = network.ask(&["port", "add", PORTS[1]]).expect("it can be opened");

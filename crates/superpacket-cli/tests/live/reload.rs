@@ -35,8 +35,9 @@ fn sighup_reads_the_file_again_and_a_bad_file_changes_nothing() {
             .ask(&["ports"])
             .is_some_and(|ports| ports.as_array().is_some_and(|ports| ports.len() == 1))
     });
-    network
-        .wait_for("the warning", || network.log().matches("the bridge has one port").count() == 2);
+    network.wait_for("the warning", || {
+        network.log().matches("the bridge has only one port").count() == 2
+    });
     assert!(network.log().contains("goes anywhere port=packet:right"), "{}", network.log());
     bridge.signal(rustix::process::Signal::INT);
     assert_eq!(bridge.end().0, Some(0), "{}", network.log());

@@ -112,7 +112,7 @@ fn an_interface_has_one_bridge_unless_two_are_asked_for() {
         matches!(&warned[..], [line] if line.contains("packet:left") && line.contains("10.9.0.9")),
         "{warned:?}"
     );
-    assert!(!network.log().contains("has one port"), "{}", network.log());
+    assert!(!network.log().contains("has only one port"), "{}", network.log());
     let second = network.bench.path("second.sock").display().to_string();
     let mut command = network.middle.command(env!("CARGO_BIN_EXE_superpacket"));
     let output = command.args(["bridge", PORTS[0], "--control", &second]).output().expect("runs");
@@ -123,7 +123,7 @@ fn an_interface_has_one_bridge_unless_two_are_asked_for() {
     let log = || std::fs::read_to_string(network.bench.path("other.log")).expect("a log");
     network.wait_for("the warnings", || {
         log().contains("two bridges have the same interface")
-            && log().contains("the bridge has one port")
+            && log().contains("the bridge has only one port")
     });
     drop(both);
     // However the first bridge ends, the next may claim the interface.
