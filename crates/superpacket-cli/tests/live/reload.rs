@@ -38,7 +38,7 @@ fn sighup_reads_the_file_again_and_a_bad_file_changes_nothing() {
     network.wait_for("the warning", || {
         network.log().matches("the bridge has only one port").count() == 2
     });
-    assert!(network.log().contains("goes anywhere port=packet:right"), "{}", network.log());
+    assert!(network.log().contains("dropped port=packet:right"), "{}", network.log());
     bridge.signal(rustix::process::Signal::INT);
     assert_eq!(bridge.end().0, Some(0), "{}", network.log());
 }
