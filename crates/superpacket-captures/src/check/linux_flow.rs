@@ -2,9 +2,7 @@
 //! with different flow labels, VLAN tags, extension headers or tunnel headers separately, and they
 //! may overtake each other.
 
-use superpacket::wire::{IpVersion, Layout, Tunnel, gre, ipv4, ipv6, pppoe, udp};
-
-use crate::partial::be16;
+use superpacket::wire::{IpVersion, Layout, ipv4, ipv6, pppoe, udp};
 
 /// Returns the headers before the transport header, with all fields set to 0 that may differ within
 /// a flow of Linux.
@@ -15,14 +13,6 @@ pub(super) fn linux_flow(bytes: &[u8], layout: &Layout) -> Vec<u8> {
     }
     for outer in layout.outers() {
         let transport = usize::from(outer.transport);
-        if outer.tunnel == Tunnel::Gre {
-            // Linux compares the word behind the first one only if there is a key
-            // (`gre_gro_receive`).
-            let flags = be16(bytes, transport).unwrap_or(0);
-            if flags & gre::CHECKSUM_PRESENT != 0 && flags & gre::KEY_PRESENT == 0 {
-                keep(&mut headers, transport + gre::CHECKSUM, &[0; 4]);
-            }
-        }
         if !outer.tunnel.is_udp() {
             continue;
         }
@@ -63,7 +53,7 @@ fn keep(headers: &mut [u8], place: usize, bits: &[u8]) {
 mod tests {
     use superpacket::packet::Layer;
     use superpacket::wire::parse;
-    use superpacket_traffic::frame::{Carrier, Checksum, Frame, Gre};
+    use superpacket_traffic::frame::{Checksum, Frame};
 
     use super::*;
 
@@ -95,23 +85,6 @@ mod tests {
             Frame::tcp4(1, 100).tagged(5).in_vxlan4(),
         ] {
             assert_ne!(of(&other), of(&frame));
-        }
-    }
-
-    #[test]
-    fn a_gre_checksum_is_no_part_of_the_flow_unless_there_is_a_key() {
-        let checksum = Some(Checksum::Right);
-        for (carrier, is_same) in [
-            (Gre { checksum, ..Gre::default() }, true),
-            (Gre { checksum, key: Some(7), ..Gre::default() }, false),
-            (Gre { key: Some(7), ..Gre::default() }, true),
-        ] {
-            let frame = Frame::tcp4(1, 100).with_id(1).in_gre().with(|frame| {
-                frame.tunnel_mut().carrier = Carrier::Gre(carrier);
-            });
-            // The checksums inside are right, so that of GRE depends on the length alone.
-            let next = frame.following().with(|frame| frame.payload.push(7));
-            assert_eq!(of(&next) == of(&frame), is_same, "{frame:?}");
         }
     }
 }

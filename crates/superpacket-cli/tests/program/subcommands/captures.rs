@@ -108,7 +108,7 @@ fn the_output_of_coalesce_and_segment_has_right_checksums() {
             }
         }
     }
-    assert!(written > 100_000 && cut > 100, "{written} frames written, {cut} super-packets cut");
+    assert!(written > 60_000 && cut > 100, "{written} frames written, {cut} super-packets cut");
 }
 
 #[test]
