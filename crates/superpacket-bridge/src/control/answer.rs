@@ -1,4 +1,4 @@
-//! What the bridge answers to a line of the control socket.
+//! Performs the requests of the control socket, and writes the answers.
 
 use serde::Serialize;
 use superpacket_port::SpecError;
@@ -12,20 +12,21 @@ use crate::serve::Found;
 use crate::settings::{Forwarding, PortChange, PortSettings, SteeringSettings, TooBig};
 use crate::vlan::VlanRange;
 
-/// Answers a request.
+/// Performs a request, and returns its answer or the takeover of its connection.
 pub(super) fn answer(request: Request, control: &dyn Control) -> Found {
     perform(request, control).unwrap_or_else(|refusal| Found::Reply(refuse(refusal)))
 }
 
-/// The line that says no.
+/// Returns the answer line for a refused request.
 pub(super) fn refuse(refusal: Refusal) -> Vec<u8> {
     reply(&Reply::<()>::Error(refusal))
 }
 
+/// Returns a reply as a line of JSON.
 fn reply<T: Serialize>(reply: &Reply<T>) -> Vec<u8> {
-    // Reports are plain structures with strings for keys, which JSON can always say.
+    // Reports are plain structures with string keys, so serialization does not fail.
     let mut line = serde_json::to_vec(reply).unwrap_or_else(|_| {
-        br#"{"error":{"code":"refused","message":"no JSON can say this"}}"#.to_vec()
+        br#"{"error":{"code":"refused","message":"the answer cannot be written as JSON"}}"#.to_vec()
     });
     line.push(b'\n');
     line
@@ -164,7 +165,8 @@ fn perform(request: Request, control: &dyn Control) -> Result<Found, Refusal> {
             value(only(control.rps(), port.as_deref(), |report| &report.port)?)
         }
         Request::SetRps { port, queue, mask, cpu_list, auto, flow_count, in_place_below } => {
-            let change = RpsChange::of(queue, mask, cpu_list, auto, flow_count, in_place_below)?;
+            let change =
+                RpsChange::from_request(queue, mask, cpu_list, auto, flow_count, in_place_below)?;
             value(control.set_rps(&port, queue, &change)?)
         }
         Request::Steering {} => value(control.steering()),
@@ -201,7 +203,7 @@ fn station(mac: &str, vlan: Option<u16>) -> Result<Station, Refusal> {
     Station::parse(mac, vlan).map_err(|problem| Refusal::new(ErrorCode::Refused, problem))
 }
 
-/// The reports, or that of one port.
+/// Returns all reports, or only the one of `port`; `name` returns the port of a report.
 fn only<T>(
     mut reports: Vec<T>,
     port: Option<&str>,
