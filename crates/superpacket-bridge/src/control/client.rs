@@ -407,8 +407,8 @@ impl Client {
         self.ask(&Request::Steering {})
     }
 
-    /// Starts a monitor, which copies packets that ports receive and send. The connection becomes the
-    /// monitor's stream.
+    /// Starts a monitor, which copies packets that ports receive and send. The connection becomes
+    /// the monitor's stream.
     ///
     /// # Errors
     /// Returns the errors of [`ask`](Client::ask).

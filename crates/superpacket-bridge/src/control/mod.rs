@@ -1,8 +1,8 @@
 //! Control of a running bridge over a Unix socket: the server and the client of the protocol that
 //! `docs/control.md` describes.
 //!
-//! Each request and each answer is a line with a JSON object. Only root and the user that the bridge
-//! runs as may send requests.
+//! Each request and each answer is a line with a JSON object. Only root and the user that the
+//! bridge runs as may send requests.
 
 mod answer;
 mod bridge;

@@ -11,7 +11,7 @@ use super::client_error::ClientError;
 /// Maximum number of bytes read per system call.
 const READ: usize = 256 << 10;
 
-/// Maximum length of a block in bytes, far more than the longest packet. A longer block is an error.
+/// Maximum length of a block in bytes, far more than the longest packet. A longer one is an error.
 const MOST: usize = 1 << 24;
 
 /// Block type of interface statistics (draft-ietf-opsawg-pcapng, section 4).
@@ -27,8 +27,8 @@ const DROPPED: u16 = 5;
 pub struct MonitorCounts {
     /// Number of packets read.
     pub packets: u64,
-    /// Number of packets that the bridge dropped because this monitor did not read them in time. The
-    /// bridge sends it at the end of the stream.
+    /// Number of packets that the bridge dropped because this monitor did not read them in time.
+    /// The bridge sends it at the end of the stream.
     pub dropped: u64,
     /// Whether the stream is complete: its last block, the statistics, has been read.
     pub is_whole: bool,

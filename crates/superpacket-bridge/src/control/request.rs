@@ -343,7 +343,7 @@ pub enum ErrorCode {
     UnknownVersion,
     /// The bridge has no port of this name.
     UnknownPort,
-    /// There is no offload, setting or word of this name.
+    /// The request has an unknown name of an offload, a setting or a word.
     UnknownName,
     /// The bridge refuses the request; the message gives the reason.
     Refused,

@@ -29,8 +29,8 @@ pub struct ControlCounters {
     pub accepted: u64,
     /// Number of connections from users without permission.
     pub refused: u64,
-    /// Number of connections closed in favour of a new one: all places were taken, and they had been
-    /// idle longest.
+    /// Number of connections closed in favour of a new one: all places were taken, and they had
+    /// been idle longest.
     pub crowded: u64,
     /// Number of requests longer than [`MAX_REQUEST`].
     pub too_long: u64,

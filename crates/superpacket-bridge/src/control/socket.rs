@@ -54,8 +54,8 @@ impl ControlSocket {
     /// is replaced.
     ///
     /// # Errors
-    /// [`SocketError`] if another bridge listens on this path, a different kind of file is there, or
-    /// a system call fails.
+    /// [`SocketError`] if another bridge listens on this path, a different kind of file is there,
+    /// or a system call fails.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let system = |action| {
             move |errno: Errno| SocketError::System {
@@ -152,8 +152,8 @@ impl Drop for SocketFile {
         let ours = std::fs::symlink_metadata(&self.path)
             .is_ok_and(|metadata| identity(&metadata) == self.identity);
         if ours && let Err(error) = std::fs::remove_file(&self.path) {
-            // A bridge that has changed its user may have no permission to remove the file. The next
-            // bridge replaces it.
+            // A bridge that has changed its user may have no permission to remove the file. The
+            // next bridge replaces it.
             tracing::info!(path = %self.path.display(), %error, "the control socket's file cannot be removed");
         }
     }

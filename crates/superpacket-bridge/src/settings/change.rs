@@ -25,7 +25,7 @@ pub enum SettingValue {
     Number(u64),
     /// A switch that is on or off.
     Switch(bool),
-    /// One of the words that the setting allows.
+    /// A word that the setting allows.
     Word(String),
 }
 

@@ -86,7 +86,7 @@ pub struct HashSettings {
     pub symmetric: bool,
     /// Whether the inner headers of tunnelled packets are hashed; otherwise the outer ones.
     pub inner: bool,
-    /// Whether a hash that the device reports is used as it is.
+    /// Whether the device's hash is used if it reports one.
     pub device: bool,
 }
 
