@@ -26,8 +26,8 @@ pub(crate) struct FakeBridge {
     /// The ports' settings. If the lock is poisoned, every request about ports panics.
     pub(crate) ports: Mutex<Vec<PortSettings>>,
     steering: Mutex<SteeringSettings>,
-    /// A lock that `set_port` takes. A test holds it to make `set_port` slow, and poisons it to make
-    /// `set_port` panic.
+    /// A lock that `set_port` takes. A test holds it to make `set_port` slow, and poisons it to
+    /// make `set_port` panic.
     pub(crate) opening: Mutex<()>,
 }
 
