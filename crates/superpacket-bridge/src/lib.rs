@@ -41,6 +41,8 @@ mod counters;
 mod cpus;
 mod egress;
 mod error;
+#[cfg(test)]
+mod fake_bridge;
 pub mod fdb;
 mod forwarder;
 mod frame;
@@ -63,8 +65,6 @@ mod rewritten;
 mod runtime;
 mod serve;
 pub mod settings;
-#[cfg(test)]
-mod sham;
 mod steering;
 mod stoppable;
 mod table;

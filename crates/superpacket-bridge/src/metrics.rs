@@ -487,11 +487,11 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::sham::Sham;
+    use crate::fake_bridge::FakeBridge;
 
     fn serve(bounds: Bounds) -> MetricsServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-        MetricsServer::start_within(listener, Arc::new(Sham::new()), bounds).expect("starts")
+        MetricsServer::start_within(listener, Arc::new(FakeBridge::new()), bounds).expect("starts")
     }
 
     fn ask(server: &MetricsServer, request: &[u8]) -> String {
@@ -546,7 +546,7 @@ mod tests {
     #[test]
     fn a_panic_is_an_answer_too_and_others_are_served() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-        let bridge = Arc::new(Sham::new());
+        let bridge = Arc::new(FakeBridge::new());
         let server =
             MetricsServer::start_within(listener, Arc::clone(&bridge) as Arc<dyn Control>, BOUNDS)
                 .expect("starts");

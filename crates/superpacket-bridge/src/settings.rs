@@ -1,4 +1,4 @@
-//! What a bridge is asked to be.
+//! The settings of a bridge and of its ports, with their names, defaults and allowed values.
 
 mod change;
 mod in_place;
@@ -23,35 +23,36 @@ pub use steering::{
     HashFunction, HashSettings, PerQueue, PortSteering, SteeringProblem, SteeringSettings,
 };
 
-/// What a bridge is asked to be: its ports, and what holds for all of them.
+/// The requested configuration of a bridge: its ports, and the settings that apply to all ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BridgeSettings {
-    /// The ports; two of the same name are refused.
+    /// The ports; each name may occur once.
     pub ports: Vec<PortSettings>,
-    /// The most addresses that are learned; the oldest of a set give way.
+    /// Maximum number of learned addresses. A full table replaces older addresses by new ones.
     pub table_size: usize,
-    /// How long an address is remembered after its last packet.
+    /// Time after its last packet at which a learned address is forgotten.
     pub ageing_time: Duration,
-    /// How many threads move packets; 0: one for each port, and at most one for each CPU: what a
-    /// host's kernel does with a packet it does in the thread that sends it there.
+    /// Number of poll threads. 0: one per port, and at most one per CPU. More than one thread helps
+    /// because a receiving host's kernel runs in the thread that sends the packet (veth, TAP).
     pub threads: usize,
-    /// Look for packets all the time instead of waiting for them: less delay, a CPU at 100 %.
+    /// Whether poll threads spin instead of sleeping: less delay, but each uses a whole CPU.
     pub busy_poll: bool,
-    /// Packets pass only between ports that are in their VLAN ([`PortSettings::vlans`]).
+    /// Whether a packet passes only between ports that are members of its VLAN
+    /// ([`PortSettings::vlans`]).
     pub vlan_filtering: bool,
-    /// The tags that say a packet's VLAN, where the bridge filters by it.
+    /// The kind of tag that determines a packet's VLAN; used if `vlan_filtering` is on.
     pub vlan_protocol: VlanProtocol,
-    /// What is for an IP group leaves only by ports that have asked for it by IGMP or MLD, and by
-    /// those that lead to routers.
+    /// Whether packets to an IP multicast group leave only by ports that joined it by IGMP or MLD,
+    /// and by ports with multicast routers.
     pub multicast_snooping: bool,
-    /// Interfaces are opened that another bridge has: both forward what arrives there.
+    /// Whether to open interfaces that another bridge uses. Both bridges then forward the packets.
     pub shared_interfaces: bool,
-    /// How packets are steered to workers.
+    /// The steering of packets to workers.
     pub steering: SteeringSettings,
 }
 
 impl BridgeSettings {
-    /// The tags by which the bridge filters; `None` where it does not.
+    /// Returns the kind of VLAN tag that the bridge filters by; `None` without VLAN filtering.
     pub(crate) fn filters_by(&self) -> Option<VlanProtocol> {
         self.vlan_filtering.then_some(self.vlan_protocol)
     }
@@ -74,60 +75,58 @@ impl Default for BridgeSettings {
     }
 }
 
-/// The word for a switch.
+/// Returns a switch's word in commands and files.
 const fn on_or_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-/// What a port is asked to be.
+/// The requested configuration of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSettings {
-    /// The port.
+    /// The port's name, kind, device and options.
     pub port: PortSpec,
-    /// The offloads asked for.
+    /// The requested offloads.
     pub features: FeatureSet,
-    /// `large-receive-offload` is let through although packets are forwarded.
+    /// Whether `large-receive-offload` is allowed although the port forwards packets.
     pub force_lro: bool,
-    /// Where LRO is in force, pure ACKs are absorbed into the newest too.
+    /// Whether LRO also replaces consecutive pure ACKs by the newest one.
     pub lro_acks: bool,
-    /// Where GRO is in force, super-packets with PSH merge further too, and segments that are cut
-    /// from them have it on the last only. Linux's TCP sets it on each that it hands over.
+    /// Whether GRO continues to merge after a super-packet with PSH. Linux's TCP sets PSH on every
+    /// super-packet. When the result is segmented, only the last segment has PSH.
     pub gro_past_push: bool,
-    /// Where GRO is in force and takes UDP, datagrams over IPv4 without a checksum merge too. A
-    /// port that cuts super-packets itself writes checksums into what it cuts of them; where the
-    /// bridge cuts, they have none, as they came.
+    /// Whether UDP GRO also merges IPv4 datagrams without a checksum. Their segments have no
+    /// checksum if the bridge cuts them; a port that segments in the device adds checksums.
     pub gro_udp_no_checksum: bool,
-    /// Where GRO is in force, TCP packets merge too that are not alike: identifications that do not
-    /// go on, lengths that differ, PSH before the last. Ports give them out as the very packets.
+    /// Whether GRO also merges uneven TCP packets: IPv4 identifications that are not consecutive,
+    /// different lengths, or PSH before the last packet. Ports send the original packets again.
     pub gro_uneven: bool,
-    /// What is aggregated is copied into one run of bytes at once, as by drivers that receive into
-    /// linear buffers, rather than kept where it was received.
+    /// Whether merged packets are copied into one contiguous buffer, as by drivers with linear
+    /// receive buffers. Otherwise they stay where they were received.
     pub linear: bool,
-    /// When what is held for others to join it is handed on: at the latest when
-    /// [`gro_flush_timeout`](Limits::gro_flush_timeout) ends, or with the poll that brought it,
-    /// whatever that limit says.
+    /// When held packets are flushed: after [`gro_flush_timeout`](Limits::gro_flush_timeout) at the
+    /// latest, or always at the end of the poll that received them.
     pub delivery: Delivery,
-    /// Its limits.
+    /// Limits on sizes, times, counts and rates.
     pub limits: Limits,
-    /// What becomes of packets that are too long for it and cannot be cut.
+    /// The treatment of packets that exceed the port's MTU and cannot be segmented.
     pub too_big: TooBig,
-    /// What passes between it and the others.
+    /// Switches for the traffic between this port and the others.
     pub forwarding: Forwarding,
-    /// The stations that lie behind it whatever is learned. No two ports may have the same.
+    /// Stations assigned to this port; learning does not move them. Each belongs to one port only.
     pub static_entries: BTreeSet<Station>,
-    /// Its VLANs, where the bridge filters by them.
+    /// The VLANs that the port is a member of; used with VLAN filtering.
     pub vlans: PortVlans,
-    /// To which CPUs the packets that it receives are steered.
+    /// The steering of received packets to CPUs.
     pub steering: PortSteering,
 }
 
 impl PortSettings {
-    /// The names of what can be said of aggregation in words, as commands and files use them.
+    /// The names of the aggregation settings in commands and files; their values are words.
     pub const AGGREGATION: [&'static str; 6] =
         ["delivery", "gro_past_push", "gro_udp_no_checksum", "gro_uneven", "lro_acks", "storage"];
 
-    /// What a port is asked unless told otherwise: every offload but LRO, the aggregation of UDP
-    /// and changed identifications.
+    /// Returns the default settings of a port: all offloads except `large-receive-offload`,
+    /// `rx-udp-gro-forwarding` and `tx-tcp-mangleid-segmentation`.
     pub fn new(port: PortSpec) -> Self {
         let features = FeatureSet::all()
             .without(Feature::LargeReceiveOffload)
@@ -152,7 +151,8 @@ impl PortSettings {
         }
     }
 
-    /// What was said of aggregation, by a name of [`AGGREGATION`](Self::AGGREGATION).
+    /// Returns the value of the aggregation setting with this name, one of
+    /// [`AGGREGATION`](Self::AGGREGATION).
     pub fn aggregation(&self, name: &str) -> Option<&'static str> {
         match name {
             "delivery" => {
@@ -167,11 +167,10 @@ impl PortSettings {
         }
     }
 
-    /// Says how what the port receives is aggregated, by a name of
-    /// [`AGGREGATION`](Self::AGGREGATION).
+    /// Sets the aggregation setting with this name, one of [`AGGREGATION`](Self::AGGREGATION).
     ///
     /// # Errors
-    /// A sentence: the name is unknown, or the word is.
+    /// Returns a message for users if the name or the word is unknown.
     pub fn set_aggregation(&mut self, name: &str, word: &str) -> Result<(), String> {
         let switch = || match word {
             "on" => Ok(true),
@@ -193,7 +192,7 @@ impl PortSettings {
             ("storage", _) => return Err(format!("storage is fragments or linear, not {word:?}")),
             _ => {
                 return Err(format!(
-                    "{name:?} is not said of aggregation: there are {}",
+                    "{name:?} is no aggregation setting: there are {}",
                     Self::AGGREGATION.join(", ")
                 ));
             }
@@ -202,43 +201,43 @@ impl PortSettings {
     }
 }
 
-/// A port's limits.
+/// Limits of a port, which commands and files set by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest super-packet that the port is given, in bytes from the IP header on; the port's
-    /// own limit if that is lower. 0: that one alone.
+    /// Maximum size of a super-packet sent to the port, in bytes from the IP header on. The port's
+    /// own limit applies too; 0: only that one.
     pub gso_max_size: u32,
-    /// The longest packet that is aggregated of what the port receives, in bytes from the IP header
-    /// on.
+    /// Maximum size of a super-packet merged from received packets, in bytes from the IP header on.
     pub gro_max_size: u32,
-    /// How long a packet may be held for others to join it after the poll that brought it, in
-    /// nanoseconds.
+    /// Maximum time in nanoseconds that a packet is held for merging after the poll that received
+    /// it; 0: it is flushed at the end of that poll.
     pub gro_flush_timeout: u64,
-    /// Where the port aggregates, how long a segment of TCP that came ahead of others of its flow
-    /// may wait for them, in nanoseconds; 0: none waits ([`Gaps`](superpacket::order::Gaps)).
+    /// Maximum time in nanoseconds that a TCP segment behind a gap in its flow waits for the
+    /// missing ones before it is aggregated; 0: no wait ([`Gaps`](superpacket::order::Gaps)).
     pub gap_timeout: u64,
-    /// The most packets that LRO joins in one (`max_aggr` of `inet_lro`); 0: only
-    /// [`gro_max_size`](Self::gro_max_size) ends it.
+    /// Maximum number of packets that LRO merges into one (`max_aggr` of `inet_lro`). 0: only
+    /// [`gro_max_size`](Self::gro_max_size) limits it.
     pub lro_max_aggr: u32,
-    /// The most flows of a receive queue that LRO joins packets of at a time (`max_desc` of
-    /// `inet_lro`); packets of others pass.
+    /// Maximum number of flows per receive queue that LRO merges at a time (`max_desc` of
+    /// `inet_lro`). Packets of other flows pass unmerged.
     pub lro_max_desc: u32,
-    /// The most addresses that are learned behind the port; 0: half of the table.
+    /// Maximum number of addresses learned behind the port; 0: half of the table.
     pub address_limit: u32,
-    /// The rates that it is limited to.
+    /// The port's rate limits.
     pub rates: Rates,
 }
 
-/// The shortest IP packet that every network carries (RFC 791, section 3.2): no limit is lower.
+/// Lowest size limit in bytes: every network carries IP packets of this size (RFC 791, section
+/// 3.2).
 const MIN_SIZE: u32 = 68;
 
-/// The most ports of a bridge: the address table tells so many apart.
+/// Maximum number of ports of a bridge; the address table cannot distinguish more.
 pub(crate) const MAX_PORTS: usize = 1024;
 
-/// The most addresses that a table has room for: 16 MB.
+/// Maximum size of the address table in entries; such a table takes 16 MB.
 pub(crate) const MAX_ADDRESSES: u32 = 1 << 20;
 
-/// The most flows of a receive queue that LRO can be told to join packets of at a time.
+/// Highest value of [`Limits::lro_max_desc`].
 const MAX_DESC: u32 = 4_096;
 
 impl Default for Limits {
@@ -257,7 +256,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The names that commands and files use, but for those of [`Rates`].
+    /// The names of the limits in commands and files, without those of [`Rates`].
     pub const NAMES: [&'static str; 7] = [
         "gso_max_size",
         "gro_max_size",
@@ -268,12 +267,12 @@ impl Limits {
         "address_limit",
     ];
 
-    /// The names that commands and files use.
+    /// Returns the names of all limits in commands and files, with those of [`Rates`].
     pub fn names() -> impl Iterator<Item = &'static str> {
         Limits::NAMES.into_iter().chain(Rates::NAMES)
     }
 
-    /// The limit of this name.
+    /// Returns the limit with this name; `None` if there is none.
     pub fn value(&self, name: &str) -> Option<u64> {
         match name {
             "gso_max_size" => Some(u64::from(self.gso_max_size)),
@@ -287,10 +286,10 @@ impl Limits {
         }
     }
 
-    /// Sets the limit of this name.
+    /// Sets the limit with this name.
     ///
     /// # Errors
-    /// A sentence: the name is unknown, or the value out of range.
+    /// Returns a message for users if the name is unknown or the value is out of range.
     pub fn set(&mut self, name: &str, value: u64) -> Result<(), String> {
         let within = |least: u32, most: u32, zero: &str, unit: &str| match u32::try_from(value) {
             Ok(0) if !zero.is_empty() => Ok(0),
@@ -309,7 +308,7 @@ impl Limits {
                 self.address_limit =
                     within(1, MAX_ADDRESSES, "0 (half of the table) or ", "addresses")?
             }
-            // A second is far beyond what any sender waits for.
+            // A second: senders retransmit long before that.
             "gro_flush_timeout" if value <= 1_000_000_000 => self.gro_flush_timeout = value,
             "gap_timeout" if value <= 1_000_000_000 => self.gap_timeout = value,
             "gro_flush_timeout" | "gap_timeout" => {
@@ -327,39 +326,39 @@ impl Limits {
     }
 }
 
-/// What becomes of a packet that is longer than the MTU of the port it leaves by, and cannot be cut
-/// into segments.
+/// The treatment of a packet that exceeds the MTU of its egress port and cannot be segmented.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TooBig {
-    /// It is dropped and counted.
+    /// The packet is dropped and counted.
     #[default]
     Drop,
-    /// It is dropped, and its sender is told, at a limited rate: ICMP "fragmentation needed",
-    /// ICMPv6 "packet too big", from the address that the packet was sent to, since a bridge has
-    /// none.
+    /// The packet is dropped, and its sender gets ICMP "fragmentation needed" or ICMPv6 "packet too
+    /// big", at a limited rate. A bridge has no address, so the source of this message is the
+    /// packet's destination address.
     Icmp,
-    /// IPv4 without the don't-fragment bit is fragmented; else it is dropped.
+    /// An IPv4 packet without the don't-fragment bit is fragmented; any other packet is dropped.
     Fragment,
 }
 
 impl TooBig {
-    /// The names that commands and files use, with their meanings.
+    /// The values with their names in commands and files.
     pub const NAMES: [(&'static str, TooBig); 3] =
         [("drop", TooBig::Drop), ("icmp", TooBig::Icmp), ("fragment", TooBig::Fragment)];
 }
 
-/// What passes between a port and the others, by the names of iproute2's `bridge link`.
+/// Switches for the traffic between a port and the others, named as in iproute2's `bridge link`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarding {
-    /// Nothing passes between it and the other isolated ports.
+    /// Whether the port exchanges no packets with other isolated ports.
     pub isolated: bool,
-    /// Addresses are learned from what it receives. Those that are known stay until they age.
+    /// Whether source addresses of received packets are learned. Switched off, the known addresses
+    /// stay until they age.
     pub learning: bool,
-    /// It is given packets for addresses that nobody knows.
+    /// Whether the port is sent packets for unknown unicast addresses.
     pub flood: bool,
-    /// It is given what is for many.
+    /// Whether the port is sent multicast packets that are flooded.
     pub mcast_flood: bool,
-    /// It is given what is for all.
+    /// Whether the port is sent broadcast packets.
     pub bcast_flood: bool,
 }
 
@@ -376,19 +375,19 @@ impl Default for Forwarding {
 }
 
 impl Forwarding {
-    /// The names that commands and files use.
+    /// The names of the switches in commands and files.
     pub const NAMES: [&'static str; 5] =
         ["bcast_flood", "flood", "isolated", "learning", "mcast_flood"];
 
-    /// Whether the switch of this name is on.
+    /// Returns whether the switch with this name is on; `None` if there is none.
     pub fn value(&self, name: &str) -> Option<bool> {
         Forwarding::switch(&mut { *self }, name).copied()
     }
 
-    /// Turns the switch of this name.
+    /// Turns the switch with this name on or off.
     ///
     /// # Errors
-    /// A sentence: the name is unknown.
+    /// Returns a message for users if the name is unknown.
     pub fn set(&mut self, name: &str, on: bool) -> Result<(), String> {
         let names = || {
             format!(
@@ -417,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_say_what_is_allowed() {
+    fn an_invalid_limit_is_refused_with_the_allowed_range() {
         let mut limits = Limits::default();
         for (name, wrong, says) in [
             (
@@ -460,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_aggregation_are_read_back() {
+    fn aggregation_settings_read_back_the_words_that_were_set() {
         let mut settings = PortSettings::new("memory:m".parse().expect("a port string"));
         let on_or_off = ["on", "off"];
         let named = [
@@ -492,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_of_forwarding_are_read_back() {
+    fn forwarding_switches_read_back_what_was_set() {
         for name in Forwarding::NAMES {
             let mut forwarding = Forwarding::default();
             let before = forwarding.value(name).expect("it is one");

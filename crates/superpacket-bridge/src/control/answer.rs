@@ -1,4 +1,6 @@
-//! What the bridge answers to a line of the control socket.
+//! Performs the requests of the control socket, and writes the answers.
+
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use superpacket_port::SpecError;
@@ -8,35 +10,35 @@ use super::request::{Address, ErrorCode, PROTOCOL, Refusal, Reply, Request, Serv
 use super::{Control, RpsChange};
 use crate::fdb::{FdbFilter, MOST_LISTED, Station};
 use crate::monitor::{MAX_SNAPLEN, MonitorSettings};
+use crate::report::MdbReport;
 use crate::serve::Found;
-use crate::settings::{Forwarding, PortChange, PortSettings, SteeringSettings, TooBig};
+use crate::settings::{
+    Forwarding, PortChange, PortSettings, SettingValue, SteeringSettings, TooBig,
+};
 use crate::vlan::VlanRange;
 
-/// Answers a request.
+/// Performs a request, and returns its answer or the takeover of its connection.
 pub(super) fn answer(request: Request, control: &dyn Control) -> Found {
     perform(request, control).unwrap_or_else(|refusal| Found::Reply(refuse(refusal)))
 }
 
-/// The line that says no.
+/// Returns the answer line for a refused request.
 pub(super) fn refuse(refusal: Refusal) -> Vec<u8> {
     reply(&Reply::<()>::Error(refusal))
 }
 
+/// Returns a reply as a line of JSON.
 fn reply<T: Serialize>(reply: &Reply<T>) -> Vec<u8> {
-    // Reports are plain structures with strings for keys, which JSON can always say.
+    // Reports are plain structures with string keys, so serialization does not fail.
     let mut line = serde_json::to_vec(reply).unwrap_or_else(|_| {
-        br#"{"error":{"code":"refused","message":"no JSON can say this"}}"#.to_vec()
+        br#"{"error":{"code":"refused","message":"the answer cannot be written as JSON"}}"#.to_vec()
     });
     line.push(b'\n');
     line
 }
 
+/// Performs a request, by the function of `control` with its name.
 fn perform(request: Request, control: &dyn Control) -> Result<Found, Refusal> {
-    fn value(report: impl Serialize) -> Result<Found, Refusal> {
-        let value = serde_json::to_value(report)
-            .map_err(|error| Refusal::new(ErrorCode::Refused, error))?;
-        Ok(Found::Reply(reply(&Reply::Ok(value))))
-    }
     match request {
         Request::Version {} => value(ServedBy {
             protocol: PROTOCOL,
@@ -53,49 +55,18 @@ fn perform(request: Request, control: &dyn Control) -> Result<Found, Refusal> {
             value(only(control.stats(), port.as_deref(), |report| &report.port)?)
         }
         Request::SetFeature { port, feature, on, force } => {
-            let known: Feature = feature.parse().map_err(|_| {
-                let names = Feature::ALL.map(Feature::name).join(", ");
-                Refusal::new(
-                    ErrorCode::UnknownName,
-                    format_args!("{feature:?} is no offload: there are {names}"),
-                )
-            })?;
-            value(control.set_feature(&port, known, on, force)?)
+            value(control.set_feature(&port, offload(&feature)?, on, force)?)
         }
         Request::SetLimit { port, name, value: limit } => {
             value(control.set_limit(&port, &name, limit)?)
         }
-        Request::SetTooBig { port, what } => {
-            let known = TooBig::NAMES.into_iter().find(|(name, _)| *name == what);
-            let (_, known) = known.ok_or_else(|| {
-                let names = TooBig::NAMES.map(|(name, _)| name).join(", ");
-                Refusal::new(
-                    ErrorCode::UnknownName,
-                    format_args!(
-                        "{what:?} is not what can be done with a packet that is too long: {names}"
-                    ),
-                )
-            })?;
-            value(control.set_too_big(&port, known)?)
-        }
+        Request::SetTooBig { port, what } => value(control.set_too_big(&port, too_big(&what)?)?),
         Request::SetAggregation { port, name, value: word } => {
-            if !PortSettings::AGGREGATION.contains(&name.as_str()) {
-                let names = PortSettings::AGGREGATION.join(", ");
-                return Err(Refusal::new(
-                    ErrorCode::UnknownName,
-                    format_args!("{name:?} is not said of aggregation: there are {names}"),
-                ));
-            }
+            check_name(&name, "aggregation setting", PortSettings::AGGREGATION)?;
             value(control.set_aggregation(&port, &name, &word)?)
         }
         Request::SetForwarding { port, name, on } => {
-            if !Forwarding::NAMES.contains(&name.as_str()) {
-                let names = Forwarding::NAMES.join(", ");
-                return Err(Refusal::new(
-                    ErrorCode::UnknownName,
-                    format_args!("{name:?} is no switch of forwarding: there are {names}"),
-                ));
-            }
+            check_name(&name, "switch of forwarding", Forwarding::NAMES)?;
             value(control.set_forwarding(&port, &name, on)?)
         }
         Request::AddPort { port } => {
@@ -104,31 +75,13 @@ fn perform(request: Request, control: &dyn Control) -> Result<Found, Refusal> {
             value(control.add_port(spec)?)
         }
         Request::SetPort { port, options, settings } => {
-            if let Some(name) =
-                settings.keys().find(|name| !PortSettings::names().any(|known| known == *name))
-            {
-                let names = PortSettings::names().collect::<Vec<_>>().join(", ");
-                return Err(Refusal::new(
-                    ErrorCode::UnknownName,
-                    format_args!("{name:?} is no setting of a port: there are {names}"),
-                ));
-            }
-            if options.is_empty() && settings.is_empty() {
-                return Err(Refusal::new(
-                    ErrorCode::Malformed,
-                    "the request cannot be read: it takes options, settings, or both",
-                ));
-            }
-            value(control.set_port(&port, &PortChange { options, settings })?)
+            value(control.set_port(&port, &port_change(options, settings)?)?)
         }
         Request::DelPort { port } => value(control.remove_port(&port)?),
         Request::Fdb { port, vlan, is_static, after, most } => {
             let after = after.map(|Address { mac, vlan }| station(&mac, vlan)).transpose()?;
-            value(control.fdb(
-                &FdbFilter { port, vlan, is_static },
-                after,
-                most.unwrap_or(MOST_LISTED),
-            )?)
+            let filter = FdbFilter { port, vlan, is_static };
+            value(control.fdb(&filter, after, most.unwrap_or(MOST_LISTED))?)
         }
         Request::AddFdb { port, mac, vlan, replace } => value(match replace {
             true => control.replace_static_entry(&port, station(&mac, vlan)?)?,
@@ -151,45 +104,94 @@ fn perform(request: Request, control: &dyn Control) -> Result<Found, Refusal> {
         Request::DelVlan { port, vlan, vlan_end } => {
             value(control.delete_vlans(&port, &range(vlan, vlan_end, false, false)?)?)
         }
-        Request::Mdb { port } => {
-            let mut report = control.mdb();
-            if let Some(port) = &port {
-                only(control.ports(), Some(port), |known| &known.port)?;
-                report.mdb.retain(|entry| entry.port == *port);
-                report.router.retain(|router| router.port == *port);
-            }
-            value(report)
-        }
+        Request::Mdb { port } => value(mdb(control, port.as_deref())?),
         Request::Rps { port } => {
             value(only(control.rps(), port.as_deref(), |report| &report.port)?)
         }
         Request::SetRps { port, queue, mask, cpu_list, auto, flow_count, in_place_below } => {
-            let change = RpsChange::of(queue, mask, cpu_list, auto, flow_count, in_place_below)?;
+            let change =
+                RpsChange::from_request(queue, mask, cpu_list, auto, flow_count, in_place_below)?;
             value(control.set_rps(&port, queue, &change)?)
         }
         Request::Steering {} => value(control.steering()),
         Request::SetSteering { name, value: text } => {
-            if !SteeringSettings::NAMES.contains(&name.as_str()) {
-                let names = SteeringSettings::NAMES.join(", ");
-                return Err(Refusal::new(
-                    ErrorCode::UnknownName,
-                    format_args!("{name:?} is no setting of steering: there are {names}"),
-                ));
-            }
+            check_name(&name, "setting of steering", SteeringSettings::NAMES)?;
             value(control.set_steering(&name, &text)?)
         }
         Request::Monitor { ports, direction, snaplen, count } => {
-            let settings = MonitorSettings {
-                ports,
-                direction,
-                snaplen: snaplen.unwrap_or(MAX_SNAPLEN),
-                count,
-            };
-            let monitor = control.monitor(&settings)?;
+            let snaplen = snaplen.unwrap_or(MAX_SNAPLEN);
+            let monitor = control.monitor(&MonitorSettings { ports, direction, snaplen, count })?;
             let text = reply(&Reply::Ok(monitor.report()));
             Ok(Found::HandOver(Box::new(move |socket| monitor.stream_to(socket, text))))
         }
     }
+}
+
+/// Returns the answer with this report.
+fn value(report: impl Serialize) -> Result<Found, Refusal> {
+    let value =
+        serde_json::to_value(report).map_err(|error| Refusal::new(ErrorCode::Refused, error))?;
+    Ok(Found::Reply(reply(&Reply::Ok(value))))
+}
+
+/// Returns the error for an unknown name; the message lists the `known` names.
+fn unknown_name(name: &str, kind: &str, known: impl IntoIterator<Item = &'static str>) -> Refusal {
+    let known = known.into_iter().collect::<Vec<_>>().join(", ");
+    Refusal::new(ErrorCode::UnknownName, format_args!("{name:?} is no {kind}: there are {known}"))
+}
+
+/// Returns an error if the name is not one of the `known` names.
+fn check_name<const N: usize>(
+    name: &str,
+    kind: &str,
+    known: [&'static str; N],
+) -> Result<(), Refusal> {
+    match known.contains(&name) {
+        true => Ok(()),
+        false => Err(unknown_name(name, kind, known)),
+    }
+}
+
+fn offload(name: &str) -> Result<Feature, Refusal> {
+    name.parse().map_err(|_| unknown_name(name, "offload", Feature::ALL.map(Feature::name)))
+}
+
+fn too_big(word: &str) -> Result<TooBig, Refusal> {
+    let known = TooBig::NAMES.into_iter().find(|(name, _)| *name == word);
+    known.map(|(_, too_big)| too_big).ok_or_else(|| {
+        let names = TooBig::NAMES.map(|(name, _)| name);
+        unknown_name(word, "action for packets that are too long", names)
+    })
+}
+
+/// Returns the change of a `set-port` request, if its settings are known and it has any change.
+fn port_change(
+    options: BTreeMap<String, Option<String>>,
+    settings: BTreeMap<String, SettingValue>,
+) -> Result<PortChange, Refusal> {
+    for name in settings.keys() {
+        if !PortSettings::names().any(|known| known == name) {
+            return Err(unknown_name(name, "setting of a port", PortSettings::names()));
+        }
+    }
+    if options.is_empty() && settings.is_empty() {
+        return Err(Refusal::new(
+            ErrorCode::Malformed,
+            "the request cannot be read: it takes options, settings, or both",
+        ));
+    }
+    Ok(PortChange { options, settings })
+}
+
+/// Returns the memberships in multicast groups of all ports, or of one.
+fn mdb(control: &dyn Control, port: Option<&str>) -> Result<MdbReport, Refusal> {
+    let mut report = control.mdb();
+    if let Some(port) = port {
+        only(control.ports(), Some(port), |known| &known.port)?;
+        report.mdb.retain(|entry| entry.port == port);
+        report.router.retain(|router| router.port == port);
+    }
+    Ok(report)
 }
 
 fn range(first: u16, last: Option<u16>, pvid: bool, untagged: bool) -> Result<VlanRange, Refusal> {
@@ -201,7 +203,7 @@ fn station(mac: &str, vlan: Option<u16>) -> Result<Station, Refusal> {
     Station::parse(mac, vlan).map_err(|problem| Refusal::new(ErrorCode::Refused, problem))
 }
 
-/// The reports, or that of one port.
+/// Returns all reports, or only the one of `port`; `name` returns the port of a report.
 fn only<T>(
     mut reports: Vec<T>,
     port: Option<&str>,

@@ -1,4 +1,4 @@
-//! What the control socket asks is asked of the bridge.
+//! Requests of the control socket, performed by a [`Bridge`].
 
 use superpacket_port::PortSpec;
 use superpacket_port::features::Feature;

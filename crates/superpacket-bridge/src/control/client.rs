@@ -1,4 +1,4 @@
-//! The client's side of the control socket.
+//! The client of the control socket.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,23 +19,23 @@ use crate::report::{MdbReport, PortFeatures, PortReport, PortRps, PortStats, Ste
 use crate::settings::PortChange;
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
-/// How long a bridge may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum time that a bridge may take to accept a connection, to read a request, or to answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The longest answer that is read, in bytes: far more than thousands of ports need.
+/// Maximum length of an answer in bytes, far more than the answer about 1,000 ports needs.
 const MAX_REPLY: u64 = 16 << 20;
 
-/// Connects, unless the bridge takes no connection for so long: the queue of one that is stopped
-/// (SIGSTOP) stays full.
-pub(super) fn connect_within(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+/// Connects to a socket, and fails with `TimedOut` if the bridge accepts no connection in time. The
+/// queue of a stopped bridge (SIGSTOP) stays full.
+pub(super) fn connect_within(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let stream = UnixStream::from(socket);
-    stream.set_write_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(timeout))?;
     match connect(&stream, &address) {
         Ok(()) => Ok(stream),
         Err(Errno::AGAIN) => {
-            Err(io::Error::new(io::ErrorKind::TimedOut, "the bridge takes no connection"))
+            Err(io::Error::new(io::ErrorKind::TimedOut, "the bridge accepts no connection"))
         }
         Err(errno) => Err(errno.into()),
     }
@@ -49,26 +49,26 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the bridge that is controlled there.
+    /// Connects to the bridge whose control socket has this path.
     ///
     /// # Errors
-    /// [`ClientError`] says what is missing.
+    /// [`ClientError`] if the socket does not exist, nobody listens, or permission is missing.
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         let whole = || path.to_owned();
-        let stream = connect_within(path, PATIENCE).map_err(|error| match error.kind() {
+        let stream = connect_within(path, TIMEOUT).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => ClientError::Absent { path: whole() },
             io::ErrorKind::ConnectionRefused => ClientError::Dead { path: whole() },
             io::ErrorKind::PermissionDenied => ClientError::Denied { path: whole() },
             _ => ClientError::Io { path: whole(), source: error },
         })?;
         let bounded = stream
-            .set_read_timeout(Some(PATIENCE))
-            .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+            .set_read_timeout(Some(TIMEOUT))
+            .and_then(|()| stream.set_write_timeout(Some(TIMEOUT)));
         bounded.map_err(|source| ClientError::Io { path: whole(), source })?;
         Ok(Client { path: whole(), stream: BufReader::new(stream) })
     }
 
-    /// Where the bridge is controlled.
+    /// Returns the path of the control socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -76,15 +76,16 @@ impl Client {
     /// Sends a request and waits for its answer.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] if the bridge says no; others if it cannot be asked.
+    /// [`ClientError::Refused`] if the bridge refuses the request; other errors if the exchange
+    /// fails.
     pub fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, ClientError> {
         let malformed =
             |problem: String| ClientError::Malformed { path: self.path.clone(), problem };
         let failed = |source: io::Error| ClientError::Io { path: self.path.clone(), source };
         let mut line = serde_json::to_vec(request).map_err(|error| malformed(error.to_string()))?;
         line.push(b'\n');
-        // A server that does not serve us says so and closes: its word is there to read although
-        // ours found nobody.
+        // If this user has no permission, the server sends a refusal and closes. The refusal can be
+        // read although sending may have failed.
         let sent = self.stream.get_mut().write_all(&line);
         let mut reply = Vec::new();
         let read = self.stream.by_ref().take(MAX_REPLY).read_until(b'\n', &mut reply);
@@ -101,7 +102,7 @@ impl Client {
                     io::ErrorKind::UnexpectedEof,
                     "the bridge has closed the connection",
                 )),
-                false => malformed(format!("it breaks off after {} bytes", reply.len())),
+                false => malformed(format!("it ends after {} bytes, within a line", reply.len())),
             });
         }
         match serde_json::from_slice(&reply) {
@@ -114,42 +115,43 @@ impl Client {
         }
     }
 
-    /// Who serves, and which protocol.
+    /// Returns the versions of the protocol and of the program, and the bridge's process ID.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn version(&mut self) -> Result<ServedBy, ClientError> {
         self.ask(&Request::Version {})
     }
 
-    /// All ports at a glance, or one.
+    /// Returns a summary of all ports, or of one.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn ports(&mut self, port: Option<&str>) -> Result<Vec<PortReport>, ClientError> {
         self.ask(&Request::Ports { port: port.map(str::to_owned) })
     }
 
-    /// The offloads of all ports, or of one.
+    /// Returns the offloads of all ports, or of one.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn features(&mut self, port: Option<&str>) -> Result<Vec<PortFeatures>, ClientError> {
         self.ask(&Request::Features { port: port.map(str::to_owned) })
     }
 
-    /// What all ports counted, or one.
+    /// Returns the counters of all ports, or of one.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn stats(&mut self, port: Option<&str>) -> Result<Vec<PortStats>, ClientError> {
         self.ask(&Request::Stats { port: port.map(str::to_owned) })
     }
 
-    /// Switches an offload, named as in ethtool.
+    /// Switches an offload of a port, by its name in ethtool. `force` allows
+    /// `large-receive-offload` although packets are forwarded.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn set_feature(
         &mut self,
         port: &str,
@@ -165,10 +167,10 @@ impl Client {
         })
     }
 
-    /// Sets a limit.
+    /// Sets a limit of a port, one of [`Limits::names`](crate::settings::Limits::names).
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn set_limit(
         &mut self,
         port: &str,
@@ -178,19 +180,20 @@ impl Client {
         self.ask(&Request::SetLimit { port: port.to_owned(), name: name.to_owned(), value })
     }
 
-    /// Says what becomes of packets that are too long: `drop`, `icmp`, `fragment`.
+    /// Sets the treatment of packets that exceed the port's MTU and cannot be segmented: `drop`,
+    /// `icmp` or `fragment`.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn set_too_big(&mut self, port: &str, what: &str) -> Result<PortReport, ClientError> {
         self.ask(&Request::SetTooBig { port: port.to_owned(), what: what.to_owned() })
     }
 
-    /// Says how what a port receives is aggregated: `storage`, `delivery`,
-    /// `gro_past_push`, `gro_udp_no_checksum`, `gro_uneven` or `lro_acks`.
+    /// Sets an aggregation setting of a port: `storage`, `delivery`, `gro_past_push`,
+    /// `gro_udp_no_checksum`, `gro_uneven` or `lro_acks`.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn set_aggregation(
         &mut self,
         port: &str,
@@ -204,11 +207,11 @@ impl Client {
         })
     }
 
-    /// Turns a switch of what passes between a port and the others: `isolated`, `learning`,
-    /// `flood`, `mcast_flood` or `bcast_flood`.
+    /// Turns a forwarding switch of a port on or off: `isolated`, `learning`, `flood`,
+    /// `mcast_flood` or `bcast_flood`.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn set_forwarding(
         &mut self,
         port: &str,
@@ -218,36 +221,37 @@ impl Client {
         self.ask(&Request::SetForwarding { port: port.to_owned(), name: name.to_owned(), on })
     }
 
-    /// Opens another port.
+    /// Adds and opens a port, given by its port string.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn add_port(&mut self, port: &str) -> Result<PortReport, ClientError> {
         self.ask(&Request::AddPort { port: port.to_owned() })
     }
 
-    /// Changes options of a port's string, and settings of the port: all of them, or none.
+    /// Changes options of a port's string and settings of the port: all of them, or none if one is
+    /// refused.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn set_port(&mut self, port: &str, change: &PortChange) -> Result<PortReport, ClientError> {
         let PortChange { options, settings } = change.clone();
         self.ask(&Request::SetPort { port: port.to_owned(), options, settings })
     }
 
-    /// Closes a port for good; returns what it was last.
+    /// Closes and removes a port, and returns its last summary.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn remove_port(&mut self, port: &str) -> Result<PortReport, ClientError> {
         self.ask(&Request::DelPort { port: port.to_owned() })
     }
 
-    /// The address table, from after `after` on: at most `most` entries, and
-    /// [`MOST_LISTED`](crate::fdb::MOST_LISTED).
+    /// Returns the selected entries of the address table that follow `after`. There are at most
+    /// `most` entries, and at most [`MOST_LISTED`](crate::fdb::MOST_LISTED).
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn fdb(
         &mut self,
         filter: &FdbFilter,
@@ -262,7 +266,7 @@ impl Client {
     /// Adds a static entry to the address table.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn add_static_entry(
         &mut self,
         port: &str,
@@ -277,10 +281,10 @@ impl Client {
         })
     }
 
-    /// Adds a static entry to the address table, in place of one that is there.
+    /// Adds a static entry to the address table, or replaces the station's entry there.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn replace_static_entry(
         &mut self,
         port: &str,
@@ -295,36 +299,36 @@ impl Client {
         })
     }
 
-    /// Deletes an entry of the address table, static or learned.
+    /// Deletes a static or learned entry of the address table.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn delete_entry(&mut self, port: &str, station: Station) -> Result<FdbEntry, ClientError> {
         let vlan = Some(station.vlan).filter(|&vlan| vlan != 0);
         self.ask(&Request::DelFdb { port: port.to_owned(), mac: station.mac(), vlan })
     }
 
-    /// Forgets learned addresses; says how many.
+    /// Deletes learned addresses, and returns how many.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn flush_fdb(&mut self, filter: &FdbFilter) -> Result<usize, ClientError> {
         let FdbFilter { port, vlan, .. } = filter.clone();
         self.ask(&Request::FlushFdb { port, vlan })
     }
 
-    /// The VLANs of all ports, or of one.
+    /// Returns the VLANs of all ports, or of one.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn vlans(&mut self, port: Option<&str>) -> Result<VlanReport, ClientError> {
         self.ask(&Request::Vlan { port: port.map(str::to_owned) })
     }
 
-    /// Puts a port in VLANs, or changes how it is in them.
+    /// Adds a port to VLANs, or changes its flags in them.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn add_vlans(
         &mut self,
         port: &str,
@@ -335,10 +339,10 @@ impl Client {
         self.ask(&Request::AddVlan { port: port.to_owned(), vlan: first, vlan_end, pvid, untagged })
     }
 
-    /// Takes a port out of VLANs, from the first to the last.
+    /// Removes a port from a range of VLANs.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn delete_vlans(
         &mut self,
         port: &str,
@@ -348,26 +352,27 @@ impl Client {
         self.ask(&Request::DelVlan { port: port.to_owned(), vlan: range.first, vlan_end })
     }
 
-    /// Who is in which IP group, of all ports or of one.
+    /// Returns the memberships in IP multicast groups of all ports, or of one.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn mdb(&mut self, port: Option<&str>) -> Result<MdbReport, ClientError> {
         self.ask(&Request::Mdb { port: port.map(str::to_owned) })
     }
 
-    /// How packets of all ports are steered, or of one.
+    /// Returns the steering of packets of all ports, or of one.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn rps(&mut self, port: Option<&str>) -> Result<Vec<PortRps>, ClientError> {
         self.ask(&Request::Rps { port: port.map(str::to_owned) })
     }
 
-    /// Changes how packets of a receive queue, or of all of a port, are steered.
+    /// Changes the steering of a receive queue's packets; without `queue`, of all of the port's
+    /// queues.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn set_rps(
         &mut self,
         port: &str,
@@ -394,18 +399,19 @@ impl Client {
         })
     }
 
-    /// What holds for the steering of all ports, and the workers.
+    /// Returns the steering settings that apply to all ports, and the workers.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn steering(&mut self) -> Result<SteeringReport, ClientError> {
         self.ask(&Request::Steering {})
     }
 
-    /// Begins to copy what ports receive and send; the connection is the monitor's from then on.
+    /// Starts a monitor, which copies packets that ports receive and send. The connection becomes
+    /// the monitor's stream.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn monitor(
         mut self,
         settings: &MonitorSettings,
@@ -414,14 +420,14 @@ impl Client {
         let snaplen = Some(snaplen).filter(|&snaplen| snaplen != MAX_SNAPLEN);
         let report = self.ask(&Request::Monitor { ports, direction, snaplen, count })?;
         let Client { path, stream } = self;
-        let begun = stream.buffer().to_vec();
-        Ok((report, MonitorStream::new(path, stream.into_inner(), begun)?))
+        let first_bytes = stream.buffer().to_vec();
+        Ok((report, MonitorStream::new(path, stream.into_inner(), first_bytes)?))
     }
 
-    /// Changes what holds for the steering of all ports, by its name.
+    /// Changes a steering setting that applies to all ports, by its name.
     ///
     /// # Errors
-    /// As [`ask`](Client::ask).
+    /// Returns the errors of [`ask`](Client::ask).
     pub fn set_steering(&mut self, name: &str, value: &str) -> Result<SteeringReport, ClientError> {
         self.ask(&Request::SetSteering { name: name.to_owned(), value: value.to_owned() })
     }

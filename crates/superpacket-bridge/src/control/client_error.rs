@@ -1,43 +1,43 @@
-//! Why a bridge could not be asked, or what it said no to.
+//! Errors of the control socket's client.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::request::Refusal;
 
-/// A bridge could not be asked, or said no.
+/// An error of a request to a bridge: the bridge cannot be reached, or it refused the request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// There is no socket.
+    /// The socket file does not exist.
     #[error(
-        "{path}: there is no control socket: is a bridge running? (`superpacket bridge` makes it; --control PATH if it is elsewhere)"
+        "{path}: there is no control socket: is a bridge running? (`superpacket bridge` creates it; give --control PATH if it is elsewhere)"
     )]
     Absent {
         /// The socket file.
         path: PathBuf,
     },
-    /// There is a socket file and nobody behind it.
+    /// The socket file exists, but no process listens on it.
     #[error("{path}: nobody listens there any more: is a bridge running?")]
     Dead {
         /// The socket file.
         path: PathBuf,
     },
-    /// This user may not.
+    /// This user has no permission to control the bridge.
     #[error("{path}: only root and the user that the bridge runs as may control it")]
     Denied {
         /// The socket file.
         path: PathBuf,
     },
-    /// The bridge said no.
+    /// The bridge refused the request.
     #[error("{0}")]
     Refused(Refusal),
-    /// What came back is no answer.
-    #[error("{path}: what came back is no answer of a bridge: {problem}")]
+    /// The answer does not follow the protocol.
+    #[error("{path}: the answer is not one of a bridge: {problem}")]
     Malformed {
         /// The socket file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error in the answer.
         problem: String,
     },
     /// The connection failed.
@@ -45,7 +45,7 @@ pub enum ClientError {
     Io {
         /// The socket file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system call.
         source: io::Error,
     },
 }

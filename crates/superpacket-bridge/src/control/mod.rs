@@ -1,8 +1,8 @@
-//! Control of a running bridge over a Unix socket: a published protocol (`docs/control.md`), its
-//! server and its client.
+//! Control of a running bridge over a Unix socket: the server and the client of the protocol that
+//! `docs/control.md` describes.
 //!
-//! A question is a line with a JSON object, and so is its answer. Only root and the user that the
-//! bridge runs as are served.
+//! Each request and each answer is a line with a JSON object. Only root and the user that the
+//! bridge runs as may send requests.
 
 mod answer;
 mod bridge;
@@ -36,19 +36,19 @@ use crate::report::{MdbReport, PortFeatures, PortReport, PortRps, PortStats, Ste
 use crate::settings::{PortChange, TooBig};
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
-/// What can be asked of a bridge, and changed in it, while it runs.
+/// The requests to a running bridge: reports, and changes to its ports and settings.
 pub trait Control: Send + Sync {
-    /// The ports at a glance.
+    /// Returns a summary of each port.
     fn ports(&self) -> Vec<PortReport>;
 
-    /// Their offloads.
+    /// Returns the offloads of each port.
     fn features(&self) -> Vec<PortFeatures>;
 
-    /// What they counted.
+    /// Returns the counters of each port.
     fn stats(&self) -> Vec<PortStats>;
 
-    /// Switches an offload of a port; `force` lets `large-receive-offload` through although packets
-    /// are forwarded.
+    /// Switches an offload of a port. `force` allows `large-receive-offload` although packets are
+    /// forwarded.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
@@ -60,52 +60,53 @@ pub trait Control: Send + Sync {
         force: bool,
     ) -> Result<PortFeatures, Refusal>;
 
-    /// Sets a limit of a port by a name of [`Limits::names`](crate::settings::Limits::names).
+    /// Sets a limit of a port, one of [`Limits::names`](crate::settings::Limits::names).
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn set_limit(&self, port: &str, name: &str, value: u64) -> Result<PortReport, Refusal>;
 
-    /// Says what becomes of packets that are too long for a port.
+    /// Sets the treatment of packets that exceed a port's MTU and cannot be segmented.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`].
     fn set_too_big(&self, port: &str, what: TooBig) -> Result<PortReport, Refusal>;
 
-    /// Says how what a port receives is aggregated, by a name of
+    /// Sets an aggregation setting of a port, one of
     /// [`PortSettings::AGGREGATION`](crate::settings::PortSettings::AGGREGATION).
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn set_aggregation(&self, port: &str, name: &str, word: &str) -> Result<PortReport, Refusal>;
 
-    /// Turns a switch of what passes between a port and the others, by a name of
+    /// Turns a forwarding switch of a port on or off, one of
     /// [`Forwarding::NAMES`](crate::settings::Forwarding::NAMES).
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn set_forwarding(&self, port: &str, name: &str, on: bool) -> Result<PortReport, Refusal>;
 
-    /// Opens another port, with the settings that a port has if nothing is said of it.
+    /// Adds and opens a port with the default settings.
     ///
     /// # Errors
-    /// [`ErrorCode::Refused`] with the reason. Nothing has changed then.
+    /// [`ErrorCode::Refused`] with the reason; nothing has changed.
     fn add_port(&self, port: PortSpec) -> Result<PortReport, Refusal>;
 
-    /// Changes options of a port's string, and settings of the port: all of them, or none.
+    /// Changes options of a port's string and settings of the port: all of them, or none if one is
+    /// refused.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn set_port(&self, port: &str, change: &PortChange) -> Result<PortReport, Refusal>;
 
-    /// Closes a port for good; returns what it was last.
+    /// Closes and removes a port, and returns its last summary.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`].
     fn remove_port(&self, port: &str) -> Result<PortReport, Refusal>;
 
-    /// The address table, from after `after` on: at most `most` entries, and
-    /// [`MOST_LISTED`](crate::fdb::MOST_LISTED).
+    /// Returns the selected entries of the address table that follow `after`. There are at most
+    /// `most` entries, and at most [`MOST_LISTED`](crate::fdb::MOST_LISTED).
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
@@ -116,56 +117,57 @@ pub trait Control: Send + Sync {
         most: usize,
     ) -> Result<FdbPage, Refusal>;
 
-    /// Adds a static entry to it.
+    /// Adds a static entry to the address table.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn add_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal>;
 
-    /// Adds a static entry to it, in place of one that is there.
+    /// Adds a static entry to the address table, or replaces the station's entry there.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn replace_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal>;
 
-    /// Deletes an entry, static or learned.
+    /// Deletes a static or learned entry of the address table.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn delete_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal>;
 
-    /// Forgets learned addresses; says how many.
+    /// Deletes learned addresses, and returns how many.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn flush_fdb(&self, filter: &FdbFilter) -> Result<usize, Refusal>;
 
-    /// The VLANs of the ports.
+    /// Returns the VLANs of each port.
     fn vlans(&self) -> VlanReport;
 
-    /// Puts a port in VLANs.
+    /// Adds a port to VLANs, or changes its flags in them.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`].
     fn add_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal>;
 
-    /// Takes a port out of VLANs, from the first to the last.
+    /// Removes a port from a range of VLANs.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn delete_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal>;
 
-    /// Who is in which IP group.
+    /// Returns the ports' memberships in IP multicast groups.
     fn mdb(&self) -> MdbReport;
 
-    /// How the ports' packets are steered.
+    /// Returns the steering of each port's packets.
     fn rps(&self) -> Vec<PortRps>;
 
-    /// Changes how the packets of a receive queue, or of all queues of a port, are steered.
+    /// Changes the steering of a receive queue's packets; without `queue`, of all of the port's
+    /// queues.
     ///
     /// # Errors
-    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason: for a mask, the
-    /// kernel's error and the chunk that it is about. Nothing has changed then.
+    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason. For a mask, this is
+    /// the kernel's error and the invalid part of the mask. Nothing has changed.
     fn set_rps(
         &self,
         port: &str,
@@ -173,17 +175,17 @@ pub trait Control: Send + Sync {
         change: &RpsChange,
     ) -> Result<PortRps, Refusal>;
 
-    /// What holds for the steering of all ports, and the workers.
+    /// Returns the steering settings that apply to all ports, and the workers.
     fn steering(&self) -> SteeringReport;
 
-    /// Changes what holds for the steering of all ports, by a name of
+    /// Changes a steering setting that applies to all ports, one of
     /// [`SteeringSettings::NAMES`](crate::settings::SteeringSettings::NAMES).
     ///
     /// # Errors
-    /// [`ErrorCode::UnknownName`] for another name, or [`ErrorCode::Refused`] with the reason.
+    /// [`ErrorCode::UnknownName`] for an unknown name, or [`ErrorCode::Refused`] with the reason.
     fn set_steering(&self, name: &str, value: &str) -> Result<SteeringReport, Refusal>;
 
-    /// Begins to copy what ports receive and send.
+    /// Starts a monitor, which copies packets that ports receive and send.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.

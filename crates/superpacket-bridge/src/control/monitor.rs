@@ -1,4 +1,4 @@
-//! The client's side of a monitor: a stream of pcapng, block by block.
+//! The client's side of a monitor: a pcapng stream, read block by block.
 
 use std::io::{self, Read};
 use std::net::Shutdown;
@@ -8,39 +8,41 @@ use std::path::PathBuf;
 
 use super::client_error::ClientError;
 
-/// Bytes that are read at once.
+/// Maximum number of bytes read per system call.
 const READ: usize = 256 << 10;
 
-/// The longest block that is taken for one, in bytes: far more than the longest packet.
+/// Maximum length of a block in bytes, far more than the longest packet. A longer one is an error.
 const MOST: usize = 1 << 24;
 
-/// Types of blocks (draft-ietf-opsawg-pcapng, section 4).
+/// Block type of interface statistics (draft-ietf-opsawg-pcapng, section 4).
 const STATISTICS: u32 = 5;
+/// Block type of a packet: the Enhanced Packet Block.
 const PACKET: u32 = 6;
 
-/// Of statistics, the option that says how many packets were dropped (`isb_ifdrop`).
+/// Option of interface statistics with the number of dropped packets (`isb_ifdrop`).
 const DROPPED: u16 = 5;
 
-/// What has been read of a monitor's stream.
+/// The packets that a monitor's stream has contained so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MonitorCounts {
-    /// Packets.
+    /// Number of packets read.
     pub packets: u64,
-    /// Packets that the bridge dropped for this monitor, because they were not read in time: known
-    /// at the end.
+    /// Number of packets that the bridge dropped because this monitor did not read them in time.
+    /// The bridge sends it at the end of the stream.
     pub dropped: u64,
-    /// The stream has ended as a whole: with what was counted.
+    /// Whether the stream is complete: its last block, the statistics, has been read.
     pub is_whole: bool,
 }
 
-/// The copies of a monitor, as they come: a section of pcapng, in the byte order of the bridge's
-/// machine, which is this one.
+/// The stream of a monitor's copies: a pcapng section in the byte order of this machine, which is
+/// also the bridge's.
 #[derive(Debug)]
 pub struct MonitorStream {
     path: PathBuf,
     socket: UnixStream,
-    /// What was read and is not a whole block yet, behind `lent` bytes of blocks that are.
+    /// `lent` bytes of complete blocks, followed by a part of the next block.
     bytes: Vec<u8>,
+    /// Length of the complete blocks that the last [`read`](Self::read) returned.
     lent: usize,
     counts: MonitorCounts,
 }
@@ -49,25 +51,31 @@ impl MonitorStream {
     pub(super) fn new(
         path: PathBuf,
         socket: UnixStream,
-        begun: Vec<u8>,
+        first_bytes: Vec<u8>,
     ) -> Result<Self, ClientError> {
-        // Packets may be long in coming.
+        // There may be no packet for a long time.
         socket
             .set_read_timeout(None)
             .map_err(|source| ClientError::Io { path: path.clone(), source })?;
-        Ok(MonitorStream { path, socket, bytes: begun, lent: 0, counts: MonitorCounts::default() })
+        Ok(MonitorStream {
+            path,
+            socket,
+            bytes: first_bytes,
+            lent: 0,
+            counts: MonitorCounts::default(),
+        })
     }
 
-    /// Waits for more of the stream, and lends it: whole blocks, one or several; `None` at the end.
-    /// It may lend none, if all that has come is a part of one.
+    /// Waits for more of the stream, and returns its complete blocks; `None` at the end of the
+    /// stream. The slice is empty if only a part of a block has arrived.
     ///
     /// # Errors
-    /// [`ClientError::Io`] if the connection fails, also if it ends within a block;
-    /// [`ClientError::Malformed`] if what comes is no pcapng.
+    /// [`ClientError::Io`] if the connection fails or ends within a block;
+    /// [`ClientError::Malformed`] if the stream is not pcapng.
     pub fn read(&mut self) -> Result<Option<&[u8]>, ClientError> {
         self.bytes.drain(..std::mem::take(&mut self.lent));
-        // What came with the answer.
-        self.lend()?;
+        // Blocks that arrived together with the answer.
+        self.find_blocks()?;
         if self.lent != 0 {
             return Ok(Some(&self.bytes[..self.lent]));
         }
@@ -81,19 +89,19 @@ impl MonitorStream {
         };
         self.bytes.truncate(held + *read.as_ref().unwrap_or(&0));
         let read = read.map_err(|source| self.failed(source))?;
-        self.lend()?;
+        self.find_blocks()?;
         if read == 0 {
             if self.bytes.is_empty() {
                 return Ok(None);
             }
-            let rest = format!("the stream breaks off {} bytes into a block", self.bytes.len());
+            let rest = format!("the stream ends {} bytes into a block", self.bytes.len());
             return Err(self.failed(io::Error::new(io::ErrorKind::UnexpectedEof, rest)));
         }
         Ok(Some(&self.bytes[..self.lent]))
     }
 
-    /// Looks how many whole blocks there are.
-    fn lend(&mut self) -> Result<(), ClientError> {
+    /// Extends `lent` by the complete blocks in `bytes`, and counts them.
+    fn find_blocks(&mut self) -> Result<(), ClientError> {
         while let Some(length) = self.block_at(self.lent)? {
             self.count(self.lent..self.lent + length);
             self.lent += length;
@@ -101,24 +109,24 @@ impl MonitorStream {
         Ok(())
     }
 
-    /// What has been read so far.
+    /// Returns the counts of the blocks read so far.
     pub fn counts(&self) -> MonitorCounts {
         self.counts
     }
 
-    /// Another handle of the connection, by which another thread ends the monitor:
-    /// `shutdown(Shutdown::Write)`. What the bridge has copied by then still comes.
+    /// Returns a second handle of the connection, with which another thread can end the monitor by
+    /// `shutdown(Shutdown::Write)`. The stream still contains all packets copied before.
     ///
     /// # Errors
-    /// What the system says if there is no descriptor.
+    /// Returns the system's error if it has no free descriptor.
     pub fn handle(&self) -> io::Result<UnixStream> {
         self.socket.try_clone()
     }
 
-    /// Tells the bridge to end the monitor; what it has copied so far still comes.
+    /// Tells the bridge to end the monitor. The stream still contains all packets copied before.
     ///
     /// # Errors
-    /// What the system says if the connection is gone.
+    /// Returns the system's error if the connection is closed.
     pub fn end(&self) -> io::Result<()> {
         self.socket.shutdown(Shutdown::Write)
     }
@@ -127,7 +135,7 @@ impl MonitorStream {
         ClientError::Io { path: self.path.clone(), source }
     }
 
-    /// The length of the block that begins there; `None` if it is not there whole.
+    /// Returns the length of the block that begins at `start`; `None` if it is incomplete.
     fn block_at(&self, start: usize) -> Result<Option<usize>, ClientError> {
         let rest = &self.bytes[start..];
         let Some(length) = word(rest, 4) else { return Ok(None) };
@@ -158,14 +166,14 @@ impl AsFd for MonitorStream {
     }
 }
 
-/// The number at this place of a block.
-fn word(bytes: &[u8], place: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(*bytes.get(place..)?.first_chunk()?))
+/// Returns the 32-bit number at an offset of a block; `None` if the block is too short.
+fn word(bytes: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// How many packets a statistics block says were dropped.
+/// Returns the number of dropped packets in a statistics block; 0 without this option.
 fn dropped(block: &[u8]) -> u64 {
-    // Its type and length, the interface and the time come first, its length again last.
+    // 20 bytes precede the options: type, length, interface and time. The length is repeated last.
     let mut options = block.get(20..block.len() - 4).unwrap_or(&[]);
     while let Some((&[a, b, c, d], rest)) = options.split_first_chunk() {
         let (code, length) = (u16::from_ne_bytes([a, b]), usize::from(u16::from_ne_bytes([c, d])));
@@ -188,13 +196,13 @@ mod tests {
         [&kind.to_ne_bytes()[..], &length, body, &length].concat()
     }
 
-    fn stream(begun: &[u8]) -> (MonitorStream, UnixStream) {
+    fn stream(first_bytes: &[u8]) -> (MonitorStream, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("descriptors");
-        (MonitorStream::new("here".into(), ours, begun.to_vec()).expect("no timeout"), theirs)
+        (MonitorStream::new("here".into(), ours, first_bytes.to_vec()).expect("no timeout"), theirs)
     }
 
     #[test]
-    fn blocks_are_lent_whole_however_they_come() {
+    fn only_complete_blocks_are_returned() {
         let option = |code: u16, count: u64| {
             [&code.to_ne_bytes()[..], &8u16.to_ne_bytes(), &count.to_ne_bytes()].concat()
         };
@@ -230,11 +238,11 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_breaks_off_or_is_none_is_an_error() {
+    fn an_incomplete_or_invalid_stream_is_an_error() {
         let (mut broken, bridge) = stream(&block(PACKET, &[1; 20])[..31]);
         drop(bridge);
         let error = broken.read().expect_err("half a block").to_string();
-        assert!(error.contains("breaks off 31 bytes into a block"), "{error}");
+        assert!(error.contains("ends 31 bytes into a block"), "{error}");
         for length in [0u32, 8, 13, 1 << 30] {
             let (mut none, _bridge) =
                 stream(&[&PACKET.to_ne_bytes()[..], &length.to_ne_bytes()].concat());

@@ -1,14 +1,14 @@
-//! Where the control socket is if nobody says.
+//! The default path of the control socket.
 
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-/// The control socket's path if none is given: `/run/superpacket.sock` for root,
-/// `$XDG_RUNTIME_DIR/superpacket.sock` for others.
+/// Returns the default path of the control socket: `/run/superpacket.sock` for root,
+/// `$XDG_RUNTIME_DIR/superpacket.sock` for other users.
 ///
-/// Root of a user namespace may not write to `/run` and counts as one of the others. `None` if
-/// neither is to be had.
+/// Root of a user namespace that cannot write to `/run` counts as another user. Returns `None` if
+/// `XDG_RUNTIME_DIR` is needed and is not set to an absolute path.
 pub fn default_path() -> Option<PathBuf> {
     let run = Path::new("/run");
     let root = rustix::process::geteuid().is_root()
@@ -17,7 +17,7 @@ pub fn default_path() -> Option<PathBuf> {
 }
 
 fn choose(run: Option<&Path>, runtime: Option<&Path>) -> Option<PathBuf> {
-    // The XDG base directory specification: a relative path is to be ignored.
+    // The XDG base directory specification: relative paths are ignored.
     run.or(runtime.filter(|path| path.is_absolute()))
         .map(|directory| directory.join("superpacket.sock"))
 }
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_has_run_and_others_what_xdg_says() {
+    fn root_uses_run_and_other_users_the_xdg_runtime_directory() {
         let (run, user) = (Path::new("/run"), Path::new("/run/user/7"));
         assert_eq!(
             choose(Some(run), Some(user)).as_deref(),

@@ -1,4 +1,4 @@
-//! What goes over the control socket: requests, and why one was not granted.
+//! The messages of the control socket: requests, and errors with their codes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,51 +9,51 @@ use super::unique::UniqueObject;
 use crate::monitor::MonitorDirection;
 use crate::settings::{InPlace, SettingValue};
 
-/// The version of the protocol. It changes when a client of the old one would misunderstand;
-/// additions do not change it.
+/// The version of the protocol. It changes if clients of the previous version would misunderstand
+/// the bridge, and not for additions.
 pub const PROTOCOL: u32 = 1;
 
-/// The longest request in bytes, its line feed included.
+/// Maximum length of a request in bytes, with its line feed.
 pub const MAX_REQUEST: usize = 4096;
 
-/// A request, as JSON has it:
+/// A request. Example in JSON:
 /// `{"request":"set-feature","port":"packet:eth0","feature":"gro","on":false}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// Who serves, and which protocol.
+    /// Asks for the versions of the protocol and of the program; see [`ServedBy`].
     Version {},
-    /// The ports at a glance.
+    /// Asks for a summary of each port.
     Ports {
-        /// Only this one.
+        /// The port's name; without it, all ports.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// Their offloads.
+    /// Asks for the offloads of each port.
     Features {
-        /// Only of this port.
+        /// The port's name; without it, all ports.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// What they counted.
+    /// Asks for the counters of each port.
     Stats {
-        /// Only of this port.
+        /// The port's name; without it, all ports.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// Switches an offload.
+    /// Switches an offload of a port.
     SetFeature {
         /// The port's name.
         port: String,
         /// The offload's name in ethtool, long or short.
         feature: String,
-        /// On or off.
+        /// `true` to switch it on, `false` to switch it off.
         on: bool,
-        /// Let `large-receive-offload` through although packets are forwarded.
+        /// Whether `large-receive-offload` is allowed although packets are forwarded.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         force: bool,
     },
-    /// Sets a limit.
+    /// Sets a limit of a port.
     SetLimit {
         /// The port's name.
         port: String,
@@ -61,17 +61,17 @@ pub enum Request {
         /// (nanoseconds), `lro_max_aggr` (packets), `lro_max_desc` (flows) or `address_limit`
         /// (addresses).
         name: String,
-        /// The limit.
+        /// The new limit, in the unit that its name implies.
         value: u64,
     },
-    /// Says what becomes of packets that are too long.
+    /// Sets the treatment of packets that exceed a port's MTU and cannot be segmented.
     SetTooBig {
         /// The port's name.
         port: String,
         /// `drop`, `icmp` or `fragment`.
         what: String,
     },
-    /// Says how what a port receives is aggregated.
+    /// Sets an aggregation setting of a port.
     SetAggregation {
         /// The port's name.
         port: String,
@@ -81,52 +81,54 @@ pub enum Request {
         /// `fragments` or `linear`, `per-poll` or `at-once`, `on` or `off`.
         value: String,
     },
-    /// Turns a switch of what passes between a port and the others.
+    /// Turns a forwarding switch of a port on or off.
     SetForwarding {
         /// The port's name.
         port: String,
         /// `isolated`, `learning`, `flood`, `mcast_flood` or `bcast_flood`.
         name: String,
-        /// On or off.
+        /// `true` to switch it on, `false` to switch it off.
         on: bool,
     },
-    /// Opens another port.
+    /// Adds and opens a port.
     AddPort {
-        /// The port string, with a name before it (`left=packet:eth1`) or not.
+        /// The port string, optionally after a name: `left=packet:eth1`.
         port: String,
     },
-    /// Changes options of a port's string, and settings of the port: all of them, or none.
+    /// Changes options of a port's string and settings of the port: all of them, or none if one is
+    /// refused.
     SetPort {
         /// The port's name.
         port: String,
-        /// Options of its port string: text, or `null` for those that are taken away.
+        /// New values of options of the port string; `null` removes an option.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         options: BTreeMap<String, Option<String>>,
-        /// Settings, by names of [`PortSettings::names`](crate::settings::PortSettings::names).
+        /// New values of settings, by names of
+        /// [`PortSettings::names`](crate::settings::PortSettings::names).
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         settings: BTreeMap<String, SettingValue>,
     },
-    /// Closes a port for good.
+    /// Closes and removes a port.
     DelPort {
         /// The port's name.
         port: String,
     },
-    /// The address table, in order of the VLAN, then of the address.
+    /// Asks for entries of the address table, sorted by VLAN, then by address.
     Fdb {
-        /// Only of this port.
+        /// The port's name; without it, all ports.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
-        /// Only of this VLAN; 0: frames without a tag.
+        /// The VLAN, or 0 for frames without a tag; without it, all VLANs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vlan: Option<u16>,
-        /// Only static ones, or only learned ones.
+        /// `true` for static entries only, `false` for learned entries only; without it, both.
         #[serde(rename = "static", default, skip_serializing_if = "Option::is_none")]
         is_static: Option<bool>,
-        /// Only what comes after this entry: the last of the answer before.
+        /// Lists only entries after this one, which is the last entry of the previous answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<Address>,
-        /// At most so many entries; without it, and at most, as
-        /// [`MOST_LISTED`](crate::fdb::MOST_LISTED) says.
+        /// Maximum number of entries in the answer; the default and the upper limit are
+        /// [`MOST_LISTED`](crate::fdb::MOST_LISTED).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         most: Option<usize>,
     },
@@ -139,11 +141,11 @@ pub enum Request {
         /// The VLAN, 1 to 4094; without it, frames without a tag.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vlan: Option<u16>,
-        /// In place of an entry that is there, at this port or another.
+        /// Whether to replace the address's entry, at this port or another, if there is one.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         replace: bool,
     },
-    /// Deletes an entry, static or learned.
+    /// Deletes a static or learned entry of the address table.
     DelFdb {
         /// The port's name.
         port: String,
@@ -153,112 +155,113 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vlan: Option<u16>,
     },
-    /// Forgets learned addresses.
+    /// Deletes learned addresses.
     FlushFdb {
-        /// Only of this port.
+        /// The port's name; without it, all ports.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
-        /// Only of this VLAN; 0: frames without a tag.
+        /// The VLAN, or 0 for frames without a tag; without it, all VLANs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vlan: Option<u16>,
     },
-    /// The VLANs of the ports.
+    /// Asks for the VLANs of each port.
     Vlan {
-        /// Only of this port.
+        /// The port's name; without it, all ports.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// Puts a port in VLANs, or changes how it is in them.
+    /// Adds a port to VLANs, or changes its flags in them.
     AddVlan {
         /// The port's name.
         port: String,
-        /// The VLAN, or the first of several.
+        /// The VLAN, or the first VLAN of a range.
         vlan: u16,
-        /// The last of several.
+        /// The last VLAN of a range.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vlan_end: Option<u16>,
-        /// It is the VLAN of frames that come without a tag.
+        /// Whether received frames without a tag belong to this VLAN.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         pvid: bool,
-        /// Its frames leave without a tag.
+        /// Whether the port sends frames of these VLANs without a tag.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         untagged: bool,
     },
-    /// Takes a port out of VLANs.
+    /// Removes a port from VLANs.
     DelVlan {
         /// The port's name.
         port: String,
-        /// The VLAN, or the first of several.
+        /// The VLAN, or the first VLAN of a range.
         vlan: u16,
-        /// The last of several.
+        /// The last VLAN of a range.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vlan_end: Option<u16>,
     },
-    /// Who is in which IP group.
+    /// Asks for the ports' memberships in IP multicast groups.
     Mdb {
-        /// Only of this port.
+        /// The port's name; without it, all ports.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// How the ports' packets are steered.
+    /// Asks for the steering of each port's packets.
     Rps {
-        /// Only of this port.
+        /// The port's name; without it, all ports.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// Changes that: exactly one of `mask`, `cpu_list`, `auto`, `flow_count` and `in_place_below`.
+    /// Changes the steering of a port's packets. Exactly one of `mask`, `cpu_list`, `auto`,
+    /// `flow_count` and `in_place_below` is given.
     SetRps {
         /// The port's name.
         port: String,
-        /// Only of this receive queue; all of them without.
+        /// The receive queue; without it, all queues of the port.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         queue: Option<u16>,
-        /// `rps_cpus` in the form of sysfs; empty for off.
+        /// `rps_cpus` in sysfs format; an empty mask switches RPS off.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mask: Option<String>,
-        /// `rps_cpus` as a list.
+        /// `rps_cpus` as a list of CPUs: `0-3,8`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cpu_list: Option<String>,
-        /// `rps_cpus` by the caches of the machine.
+        /// Whether `rps_cpus` is set to the CPUs that share a cache with the receiving CPU.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         auto: bool,
-        /// `rps_flow_cnt`.
+        /// `rps_flow_cnt`: the number of flows per receive queue that RFS distinguishes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         flow_count: Option<u64>,
-        /// When packets are processed where they are received: `"auto"`, or below so many a second
-        /// of a queue; of all queues.
+        /// When the receiving thread processes packets in spite of a mask: `"auto"`, or below this
+        /// number of packets per second of a queue. Applies to all queues of the port.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         in_place_below: Option<InPlace>,
     },
-    /// What holds for the steering of all ports, and the workers.
+    /// Asks for the steering settings that apply to all ports, and for the workers.
     Steering {},
-    /// Changes that.
+    /// Changes a steering setting that applies to all ports.
     SetSteering {
-        /// `rps_sock_flow_entries`, `netdev_max_backlog`, `dev_weight`, ...
+        /// The setting's name: `rps_sock_flow_entries`, `netdev_max_backlog`, `dev_weight`, ...
         name: String,
-        /// The value, as text.
+        /// The new value as text.
         value: String,
     },
-    /// Copies what ports receive and send. The answer's line is the connection's last: a stream of
-    /// pcapng follows it.
+    /// Starts a monitor, which copies packets that ports receive and send. A pcapng stream follows
+    /// the answer, and the connection takes no more requests.
     Monitor {
-        /// Only these ports; all without.
+        /// The names of the ports; if empty, all ports.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         ports: Vec<String>,
-        /// `rx`, `tx` or `both`.
+        /// Whether received packets (`rx`), sent packets (`tx`) or `both` are copied.
         #[serde(default)]
         direction: MonitorDirection,
-        /// The most bytes of a packet; without it, and at most, as
-        /// [`MAX_SNAPLEN`](crate::monitor::MAX_SNAPLEN) says.
+        /// Maximum number of bytes copied per packet; the default and the upper limit are
+        /// [`MAX_SNAPLEN`](crate::monitor::MAX_SNAPLEN).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         snaplen: Option<u32>,
-        /// It ends after so many packets.
+        /// Number of packets after which the monitor ends; without it, the client ends it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         count: Option<u64>,
     },
 }
 
-/// An address of the table: of an entry, its `mac` and `vlan`.
+/// The position of an entry in the address table: its `mac` and `vlan`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Address {
@@ -270,7 +273,7 @@ pub struct Address {
 }
 
 impl Request {
-    /// Does it read only, and wait for nothing?
+    /// Returns whether the request only reads, and is answered without waiting.
     pub(super) const fn is_report(&self) -> bool {
         matches!(
             self,
@@ -286,7 +289,7 @@ impl Request {
         )
     }
 
-    /// The names that requests have.
+    /// The names of all requests, in the order of the variants.
     pub const NAMES: [&'static str; 25] = [
         "version",
         "ports",
@@ -316,66 +319,67 @@ impl Request {
     ];
 }
 
-/// The answer to `version`.
+/// The answer to the request `version`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServedBy {
     /// The version of the protocol.
     pub protocol: u32,
     /// The version of the program.
     pub program: String,
-    /// The bridge's process.
+    /// The bridge's process ID.
     pub pid: u32,
 }
 
-/// Why a request was not granted, for programs.
+/// The reason why a request was refused, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ErrorCode {
-    /// It is no JSON object, or has a wrong or missing field.
+    /// The request is not a JSON object, or a field is wrong or missing.
     Malformed,
-    /// It is none of the requests that are known.
+    /// The bridge knows no request of this name.
     UnknownRequest,
-    /// It asks for another version of the protocol.
+    /// The request is for another version of the protocol.
     UnknownVersion,
     /// The bridge has no port of this name.
     UnknownPort,
-    /// There is no offload, limit or word of this name.
+    /// The request has an unknown name of an offload, a setting or a word.
     UnknownName,
-    /// The bridge will not do it; the message says why.
+    /// The bridge refuses the request; the message gives the reason.
     Refused,
-    /// It comes from another user.
+    /// The client's user is neither root nor the user that the bridge runs as.
     Forbidden,
-    /// It is longer than [`MAX_REQUEST`].
+    /// The request is longer than [`MAX_REQUEST`].
     TooLong,
-    /// It did not come in time.
+    /// The client did not send a complete request in time.
     TooSlow,
-    /// All places were taken, and the connection that had been idle longest gave way to a new one.
+    /// The connection had been idle longest, and was closed in favour of a new one; or too many
+    /// requests wait for one that takes long.
     Busy,
-    /// The bridge panicked over it, which is a fault of its own. A part of it may be done.
+    /// The bridge panicked, which is a bug. It may have performed a part of the request.
     Internal,
-    /// A code that this version does not know.
+    /// A code of a later version, unknown to this one.
     #[serde(other)]
     Other,
 }
 
-/// Why a request was not granted.
+/// The error with which a bridge refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct Refusal {
-    /// For programs.
+    /// The reason, for programs.
     pub code: ErrorCode,
-    /// For people.
+    /// The reason, for users.
     pub message: String,
 }
 
 impl Refusal {
-    /// A refusal.
+    /// Creates an error with this code and message.
     pub fn new(code: ErrorCode, message: impl fmt::Display) -> Self {
         Refusal { code, message: message.to_string() }
     }
 
-    /// The bridge has no such port, but these.
+    /// Creates the error for an unknown port; the message lists the `known` ports.
     pub fn unknown_port<'a>(port: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
         Refusal::new(
@@ -385,7 +389,7 @@ impl Refusal {
     }
 }
 
-/// What is sent back.
+/// An answer in JSON: `{"ok":...}` or `{"error":...}`.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Reply<T> {
@@ -393,7 +397,12 @@ pub(super) enum Reply<T> {
     Error(Refusal),
 }
 
-/// Reads a line.
+/// Parses a request line, which may have the field `version` in addition.
+///
+/// # Errors
+/// [`Refusal`] with the code [`Malformed`](ErrorCode::Malformed),
+/// [`UnknownVersion`](ErrorCode::UnknownVersion) or
+/// [`UnknownRequest`](ErrorCode::UnknownRequest).
 pub(super) fn read(line: &[u8]) -> Result<Request, Refusal> {
     let malformed = |problem: &dyn fmt::Display| {
         Refusal::new(ErrorCode::Malformed, format_args!("the request cannot be read: {problem}"))
@@ -427,7 +436,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_request_is_read_as_it_is_written() {
+    fn every_request_reads_back_what_was_written() {
         let port = || "packet:eth0".to_owned();
         let requests = [
             Request::Version {},
@@ -515,29 +524,29 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn an_invalid_request_is_refused_with_the_reason() {
         for (line, code, says) in [
             ("", ErrorCode::Malformed, "EOF"),
             ("[]", ErrorCode::Malformed, "expected an object"),
             (
                 r#"{"request":"ports","port":"a","port":"b"}"#,
                 ErrorCode::Malformed,
-                "the key \"port\" is there twice at line 1 column",
+                "the key \"port\" occurs twice at line 1 column",
             ),
             (
                 r#"{"request":"ports","request":"del-port","port":"a"}"#,
                 ErrorCode::Malformed,
-                "the key \"request\" is there twice",
+                "the key \"request\" occurs twice",
             ),
             (
                 r#"{"request":"ports","version":2,"version":1}"#,
                 ErrorCode::Malformed,
-                "the key \"version\" is there twice",
+                "the key \"version\" occurs twice",
             ),
             (
                 r#"{"request":"set-port","port":"left","options":{"ring":"4m","ring":null}}"#,
                 ErrorCode::Malformed,
-                "the key \"ring\" is there twice",
+                "the key \"ring\" occurs twice",
             ),
             ("{}", ErrorCode::Malformed, "no string \"request\""),
             (r#"{"request":7}"#, ErrorCode::Malformed, "no string \"request\""),
@@ -581,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_of_a_later_version_is_another_one() {
+    fn an_unknown_error_code_is_read_as_other() {
         let refusal: Refusal =
             serde_json::from_str(r#"{"code":"on-fire","message":"hot"}"#).expect("reads");
         assert_eq!(refusal, Refusal::new(ErrorCode::Other, "hot"));

@@ -1,30 +1,30 @@
-//! What a request changes of a port's steering.
+//! The change to a port's steering that a `set-rps` request asks for.
 
 use super::{ErrorCode, Refusal};
 use crate::settings::InPlace;
 
-/// A change of how a receive queue's packets are steered.
+/// A change to the steering of a receive queue's packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RpsChange {
-    /// `rps_cpus`, in the form of sysfs: `ff`, `1,,5`.
+    /// A new `rps_cpus` mask in sysfs format: `ff`, `1,,5`.
     Mask(String),
-    /// `rps_cpus`, as a list: `0-3,8`.
+    /// A new `rps_cpus` mask as a list of CPUs: `0-3,8`.
     List(String),
-    /// `rps_cpus`: the CPUs that share a cache with the one that receives.
+    /// A new `rps_cpus` mask: the CPUs that share a cache with the receiving CPU.
     Auto,
-    /// `rps_flow_cnt`.
+    /// A new `rps_flow_cnt`: the number of flows per receive queue that RFS distinguishes.
     FlowCount(u64),
-    /// When a port's packets are processed where they are received in spite of a mask.
+    /// A new rule for when the receiving thread processes a port's packets in spite of a mask.
     InPlace(InPlace),
 }
 
 impl RpsChange {
-    /// The one change that a request's fields ask for.
+    /// Returns the change in the fields of a `set-rps` request.
     ///
     /// # Errors
-    /// [`ErrorCode::Malformed`] if there is none, or more than one; or if it is for a queue and
-    /// cannot be.
-    pub(super) fn of(
+    /// [`ErrorCode::Malformed`] if there is not exactly one change, or if it cannot be made for a
+    /// single queue.
+    pub(super) fn from_request(
         queue: Option<u16>,
         mask: Option<String>,
         list: Option<String>,
@@ -32,10 +32,10 @@ impl RpsChange {
         flow_count: Option<u64>,
         in_place_below: Option<InPlace>,
     ) -> Result<Self, Refusal> {
-        let malformed = |says: &str| {
+        let malformed = |problem: &str| {
             Err(Refusal::new(
                 ErrorCode::Malformed,
-                format_args!("the request cannot be read: {says}"),
+                format_args!("the request cannot be read: {problem}"),
             ))
         };
         if queue.is_some() && in_place_below.is_some() {

@@ -1,4 +1,4 @@
-//! The server's side of the control socket.
+//! The server of the control socket.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use super::socket::SocketFile;
 use super::{Control, ControlSocket, ErrorCode, MAX_REQUEST, Refusal};
 use crate::serve::{Answer, Bounds, Complaint, Counts, Found, Protocol, Server};
 
-/// What clients get at most: somebody who watches asks every second, and nobody needs more places
-/// than people have terminals.
+/// Limits for clients. Programs that watch a bridge send a request per second, and few run at the
+/// same time, so 16 connections are enough.
 pub(super) const BOUNDS: Bounds = Bounds {
     connections: 16,
     question: MAX_REQUEST,
@@ -22,54 +22,55 @@ pub(super) const BOUNDS: Bounds = Bounds {
     stall: Duration::from_secs(1),
 };
 
-/// What became of the control socket's clients.
+/// Counters of the control socket's connections and requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ControlCounters {
-    /// Connections, all together.
+    /// Number of connections accepted.
     pub accepted: u64,
-    /// Connections of users that are not served.
+    /// Number of connections from users without permission.
     pub refused: u64,
-    /// Connections that gave way to a new one: all places were taken, and they had been idle
-    /// longest.
+    /// Number of connections closed in favour of a new one: all places were taken, and they had
+    /// been idle longest.
     pub crowded: u64,
-    /// Requests that were too long.
+    /// Number of requests longer than [`MAX_REQUEST`].
     pub too_long: u64,
-    /// Connections that were ended because nothing came, or was read, in time.
+    /// Number of connections closed because the client did not send or read in time.
     pub late: u64,
-    /// Lines answered, errors included.
+    /// Number of requests answered, with errors included.
     pub answered: u64,
 }
 
-/// Serves a control socket on a thread of its own; dropped, it stops, and the socket's file is
-/// removed.
+/// A thread that serves a control socket. Dropping it stops the thread and removes the socket's
+/// file.
 #[derive(Debug)]
 pub struct ControlServer {
     server: Server,
-    // After the server, whose drop joins its thread.
+    // Fields are dropped in order: the server's drop joins its thread first.
     _file: SocketFile,
 }
 
 impl ControlServer {
-    /// Serves root and the user that this process runs as now.
+    /// Starts to serve root and the current user of this process.
     ///
     /// # Errors
-    /// What the system says if it gives no thread or descriptor.
+    /// Returns the system's error if a thread or a descriptor cannot be created.
     pub fn start(socket: ControlSocket, control: Arc<dyn Control>) -> std::io::Result<Self> {
         ControlServer::start_within(socket, control, BOUNDS)
     }
 
+    /// Starts a server like [`start`](Self::start), with other limits.
     pub(super) fn start_within(
         socket: ControlSocket,
         control: Arc<dyn Control>,
         bounds: Bounds,
     ) -> std::io::Result<Self> {
         let (listener, file) = socket.into_parts();
-        let protocol = Lines { control, user: rustix::process::geteuid() };
+        let protocol = ControlProtocol { control, user: rustix::process::geteuid() };
         let server = Server::start("control", listener, bounds, Arc::default(), protocol)?;
         Ok(ControlServer { server, _file: file })
     }
 
-    /// What it counted so far.
+    /// Returns the counters since the server started.
     pub fn counters(&self) -> ControlCounters {
         let Counts { accepted, refused, crowded, too_long, late, answered } = self.server.counts();
         ControlCounters {
@@ -83,25 +84,26 @@ impl ControlServer {
     }
 }
 
-/// A JSON object a line.
-struct Lines {
+/// The protocol of the control socket: one JSON object per line.
+struct ControlProtocol {
     control: Arc<dyn Control>,
+    /// The user, besides root, who may send requests.
     user: Uid,
 }
 
-impl Protocol for Lines {
+impl Protocol for ControlProtocol {
     fn refusal(&self, peer: BorrowedFd<'_>) -> Option<Vec<u8>> {
         let uid = match rustix::net::sockopt::socket_peercred(peer) {
             Ok(peer) if peer.uid.is_root() || peer.uid == self.user => return None,
             Ok(peer) => peer.uid.to_string(),
-            // Who cannot be named is not served.
+            // A user who cannot be determined has no permission.
             Err(_) => "unknown".to_owned(),
         };
-        tracing::warn!(uid, "a user who is not served came to the control socket");
+        tracing::warn!(uid, "a user without permission connected to the control socket");
         Some(refuse(Refusal::new(
             ErrorCode::Forbidden,
             format_args!(
-                "user {uid} is not served: only root and user {}, who the bridge runs as",
+                "user {uid} may not control the bridge: only root and user {} (who runs it) may",
                 self.user
             ),
         )))
@@ -117,7 +119,7 @@ impl Protocol for Lines {
                         return Answer::Reply { consumed, text: refuse(refusal), close: false };
                     }
                 };
-                // A port may take long to open or to close: what only reads need not wait for it.
+                // Opening or closing a port may take long; reports do not wait for it.
                 if request.is_report()
                     && let Found::Reply(text) = answer(request.clone(), &*self.control)
                 {
@@ -152,12 +154,12 @@ impl Protocol for Lines {
             ),
             Complaint::NoThread(error) => Refusal::new(
                 ErrorCode::Refused,
-                format_args!("no thread can be started for what changes something: {error}"),
+                format_args!("no thread can be started to change a setting: {error}"),
             ),
             Complaint::Panicked(message) => Refusal::new(
                 ErrorCode::Internal,
                 format_args!(
-                    "the bridge panicked, which is a fault of its own, and may have done a part of it: {message}"
+                    "the bridge panicked, which is a bug, and may have done a part of it: {message}"
                 ),
             ),
             Complaint::TooLong => Refusal::new(
@@ -166,7 +168,7 @@ impl Protocol for Lines {
             ),
             Complaint::Late => Refusal::new(
                 ErrorCode::TooSlow,
-                format_args!("nothing came for {} s", BOUNDS.patience.as_secs()),
+                format_args!("no complete request came within {} s", BOUNDS.patience.as_secs()),
             ),
         })
     }

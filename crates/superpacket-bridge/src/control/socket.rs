@@ -1,5 +1,5 @@
-//! The socket file: who may use it, what happens to one that is there already, and that it goes
-//! away.
+//! The control socket's file: its creation and permissions, the replacement of an abandoned file,
+//! and its removal.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,36 +11,38 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Gid, Uid};
 
-/// The control socket could not be made.
+/// An error while creating the control socket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// Another bridge listens there.
-    #[error("{path}: another bridge is controlled there: give this one its own --control PATH")]
+    /// Another bridge listens on this path.
+    #[error(
+        "{path}: another bridge uses this control socket: give this one a different --control PATH"
+    )]
     Taken {
         /// The socket file.
         path: PathBuf,
     },
-    /// Something else is there, which is left alone.
-    #[error("{path}: is there and is no socket")]
+    /// A file that is not a socket exists at this path; it is not changed.
+    #[error("{path}: the file exists and is not a socket")]
     NoSocket {
         /// The file.
         path: PathBuf,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("{path}: {action}: {source}")]
     System {
         /// The socket file.
         path: PathBuf,
-        /// What was tried, with the system call's name.
+        /// The failed action, with the system call's name.
         action: &'static str,
-        /// Why it failed.
+        /// The error of the system call.
         source: io::Error,
     },
 }
 
-/// A control socket that exists and queues clients; [`ControlServer`](super::ControlServer) serves
-/// them. The file goes away with it.
+/// A listening control socket, whose clients wait until a [`ControlServer`](super::ControlServer)
+/// serves them. Dropping it removes the file.
 #[derive(Debug)]
 pub struct ControlSocket {
     socket: OwnedFd,
@@ -48,12 +50,12 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Makes the socket, with mode 0600 from the moment it is there; a socket file that nobody
-    /// listens to any more is replaced.
+    /// Creates the socket with mode 0600 from the start. A socket file on which no process listens
+    /// is replaced.
     ///
     /// # Errors
-    /// [`SocketError`]: a bridge listens there, something other than a socket is there, or the
-    /// system refuses.
+    /// [`SocketError`] if another bridge listens on this path, a different kind of file is there,
+    /// or a system call fails.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let system = |action| {
             move |errno: Errno| SocketError::System {
@@ -71,10 +73,10 @@ impl ControlSocket {
             None,
         )
         .map_err(system("socket"))?;
-        // Linux gives the file the mode of the unbound socket (unix_bind_bsd), less the umask. A
-        // umask would hold for all threads.
+        // Linux gives the file the mode of the unbound socket, less the umask (unix_bind_bsd).
+        // Setting the umask instead would affect all threads.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(system("fchmod"))?;
-        clear(path)?;
+        remove_abandoned(path)?;
         match rustix::net::bind(&socket, &address) {
             Ok(()) => {}
             Err(Errno::ADDRINUSE) => return Err(SocketError::Taken { path: path.to_owned() }),
@@ -90,10 +92,11 @@ impl ControlSocket {
         Ok(ControlSocket { socket, file })
     }
 
-    /// Makes the file that of the user that the bridge is going to run as.
+    /// Gives the file to the user and group that the bridge is going to run as.
     ///
     /// # Errors
-    /// [`SocketError::System`]: only root may.
+    /// [`SocketError::NoSocket`] if the file has been replaced; [`SocketError::System`] if a system
+    /// call fails, as it does without root's privileges.
     pub fn give_to(&self, user: Uid, group: Gid) -> Result<(), SocketError> {
         let path = &self.file.path;
         let system = |action| {
@@ -103,8 +106,8 @@ impl ControlSocket {
                 source: errno.into(),
             }
         };
-        // By a descriptor of the file that was made, and not through a link: whoever may write to
-        // the directory could have root give away any file.
+        // Use a descriptor of the file that was created, and do not follow links. Otherwise a user
+        // who can write to the directory could make root give away any file.
         let file = rustix::fs::open(
             path,
             OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
@@ -119,11 +122,12 @@ impl ControlSocket {
             .map_err(system("chown"))
     }
 
-    /// Where it is.
+    /// Returns the path of the socket's file.
     pub fn path(&self) -> &Path {
         &self.file.path
     }
 
+    /// Separates the socket from the file, which is removed when its part is dropped.
     pub(super) fn into_parts(self) -> (OwnedFd, SocketFile) {
         (self.socket, self.file)
     }
@@ -135,10 +139,11 @@ impl AsFd for ControlSocket {
     }
 }
 
-/// The file of a socket of ours: removed when this is dropped, if it is still the same.
+/// The file of a control socket. Dropping this removes the file, unless it has been replaced.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
+    /// The file's device and inode.
     identity: (u64, u64),
 }
 
@@ -147,19 +152,23 @@ impl Drop for SocketFile {
         let ours = std::fs::symlink_metadata(&self.path)
             .is_ok_and(|metadata| identity(&metadata) == self.identity);
         if ours && let Err(error) = std::fs::remove_file(&self.path) {
-            // A bridge that has changed its user may not write to the directory. The next one
-            // replaces the file.
-            tracing::info!(path = %self.path.display(), %error, "the control socket's file stays behind");
+            // A bridge that has changed its user may have no permission to remove the file. The
+            // next bridge replaces it.
+            tracing::info!(path = %self.path.display(), %error, "the control socket's file cannot be removed");
         }
     }
 }
 
+/// Returns a file's device and inode.
 fn identity(metadata: &std::fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// Removes a socket file that nobody listens to.
-fn clear(path: &Path) -> Result<(), SocketError> {
+/// Removes a socket file on which no process listens.
+///
+/// # Errors
+/// [`SocketError`], as for [`ControlSocket::bind`].
+fn remove_abandoned(path: &Path) -> Result<(), SocketError> {
     let system = |action| {
         move |source: io::Error| SocketError::System { path: path.to_owned(), action, source }
     };
@@ -172,44 +181,44 @@ fn clear(path: &Path) -> Result<(), SocketError> {
     };
     let address =
         SocketAddrUnix::new(path).map_err(|errno| system("socket address")(errno.into()))?;
-    // Without waiting: the queue of a bridge that is stopped (SIGSTOP) stays full.
+    // Do not wait: the queue of a stopped bridge (SIGSTOP) stays full.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let socket = socket.map_err(|errno| system("socket")(errno.into()))?;
     match rustix::net::connect(&socket, &address) {
         Ok(()) => return Err(taken()),
         Err(Errno::CONNREFUSED) => {}
-        // It went away by itself.
+        // The file was removed in the meantime.
         Err(Errno::NOENT) => return Ok(()),
-        // A full queue is somebody's too.
+        // A socket with a full queue has a listener.
         Err(Errno::AGAIN) => return Err(taken()),
-        Err(errno) => return Err(system("connect to the socket that is there")(errno.into())),
+        Err(errno) => return Err(system("connect to the existing socket")(errno.into())),
     }
-    // Two bridges may have found it dead at once, and the other may have put its own there since:
-    // what is removed must be what was found.
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(format!(".{}", std::process::id()));
-    let aside = PathBuf::from(aside);
-    match std::fs::rename(path, &aside) {
+    // Another starting bridge may have found the same file and replaced it by its own since. Rename
+    // the file first, and check that it is the one that was found.
+    let mut renamed = path.as_os_str().to_owned();
+    renamed.push(format!(".{}", std::process::id()));
+    let renamed = PathBuf::from(renamed);
+    match std::fs::rename(path, &renamed) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => {
             return Err(system("rename, to replace the socket of a bridge that is gone")(error));
         }
     }
-    let moved = std::fs::symlink_metadata(&aside).map_err(system("lstat"))?;
+    let moved = std::fs::symlink_metadata(&renamed).map_err(system("lstat"))?;
     if identity(&moved) != found {
         rustix::fs::renameat_with(
             rustix::fs::CWD,
-            &aside,
+            &renamed,
             rustix::fs::CWD,
             path,
             RenameFlags::NOREPLACE,
         )
-        .map_err(|errno| system("rename, to give another bridge its socket back")(errno.into()))?;
+        .map_err(|errno| system("rename, to restore another bridge's socket")(errno.into()))?;
         return Err(taken());
     }
-    std::fs::remove_file(&aside).map_err(system("unlink"))
+    std::fs::remove_file(&renamed).map_err(system("unlink"))
 }
 
 #[cfg(test)]
@@ -219,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_is_private_from_the_start_and_goes_away() {
+    fn the_file_is_private_from_the_start_and_is_removed_at_the_end() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("s");
         let socket = ControlSocket::bind(&path).expect("binds");
@@ -232,7 +241,7 @@ mod tests {
     fn the_socket_of_a_dead_bridge_is_replaced_and_a_live_one_is_not() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("s");
-        // What a killed bridge leaves: a file, and nobody behind it.
+        // A killed bridge leaves a file without a listener.
         drop(std::os::unix::net::UnixListener::bind(&path).expect("binds"));
         assert!(path.exists());
         let socket = ControlSocket::bind(&path).expect("replaces it");
@@ -260,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_in_its_place_is_not_removed() {
+    fn a_socket_that_replaced_ours_is_not_removed() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("s");
         let first = ControlSocket::bind(&path).expect("binds");
@@ -273,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bridge_that_is_stopped_hangs_neither_the_next_nor_its_clients() {
+    fn a_stopped_bridge_blocks_neither_the_next_bridge_nor_clients() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("s");
         let _stopped = ControlSocket::bind(&path).expect("binds");
@@ -302,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_its_place_is_not_given_away() {
+    fn the_target_of_a_link_is_not_given_away() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("s");
         let socket = ControlSocket::bind(&path).expect("binds");

@@ -1,5 +1,5 @@
-//! The control socket from both ends: what is asked is answered, and who behaves badly harms
-//! nobody.
+//! Tests of the control socket with its server and its client: requests are answered, and a client
+//! that misbehaves does not harm others.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -10,16 +10,17 @@ use std::time::{Duration, Instant};
 
 use super::server::BOUNDS;
 use super::*;
+use crate::fake_bridge::FakeBridge;
 use crate::fdb::{FdbFilter, FdbPage, Station};
 use crate::serve::Bounds;
 use crate::settings::{InPlace, PortChange, SettingValue};
-use crate::sham::Sham;
 use crate::vlan::{VlanProtocol, VlanReport};
 
+/// A served control socket in a temporary directory.
 struct Bench {
     path: PathBuf,
     server: ControlServer,
-    bridge: Arc<Sham>,
+    bridge: Arc<FakeBridge>,
     _directory: tempfile::TempDir,
 }
 
@@ -32,13 +33,14 @@ impl Bench {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("control.sock");
         let socket = ControlSocket::bind(&path).expect("binds");
-        let bridge = Arc::new(Sham::new());
+        let bridge = Arc::new(FakeBridge::new());
         let server =
             ControlServer::start_within(socket, Arc::clone(&bridge) as Arc<dyn Control>, bounds)
                 .expect("starts");
         Bench { path, server, bridge, _directory: directory }
     }
 
+    /// Connects without the client, to send arbitrary bytes.
     fn raw(&self) -> UnixStream {
         let stream = UnixStream::connect(&self.path).expect("connects");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("bounded");
@@ -50,7 +52,7 @@ impl Bench {
     }
 }
 
-/// All that comes until the other end closes; a connection reset after it is its end too.
+/// Reads until the server closes or resets the connection.
 fn rest(mut stream: UnixStream) -> String {
     let mut text = Vec::new();
     let _ = stream.read_to_end(&mut text);
@@ -58,13 +60,13 @@ fn rest(mut stream: UnixStream) -> String {
 }
 
 #[test]
-fn what_is_asked_is_answered() {
+fn reports_and_offloads_are_answered() {
     let bench = Bench::new();
     let mut client = bench.client();
     let served = client.version().expect("answers");
     assert_eq!((served.protocol, served.pid), (PROTOCOL, std::process::id()));
-    assert_eq!(client.ports(None).expect("answers"), Sham::new().ports());
-    assert_eq!(client.stats(Some("tap:b")).expect("answers"), Sham::new().stats()[1..]);
+    assert_eq!(client.ports(None).expect("answers"), FakeBridge::new().ports());
+    assert_eq!(client.stats(Some("tap:b")).expect("answers"), FakeBridge::new().stats()[1..]);
     let features = client.set_feature("packet:a", "gro", false, false).expect("answers");
     let gro = features
         .features
@@ -73,6 +75,13 @@ fn what_is_asked_is_answered() {
         .expect("is there");
     assert!(!gro.requested && !gro.active);
     assert_eq!(client.features(Some("packet:a")).expect("answers"), [features]);
+    assert_eq!(bench.server.counters().answered, 5);
+}
+
+#[test]
+fn port_settings_are_changed() {
+    let bench = Bench::new();
+    let mut client = bench.client();
     assert_eq!(
         client.set_limit("tap:b", "gro_flush_timeout", 50_000).expect("answers").limits["gro_flush_timeout"],
         50_000
@@ -105,6 +114,13 @@ fn what_is_asked_is_answered() {
         "the name stays"
     );
     assert_eq!((changed.forwarding["isolated"], changed.limits["storm_unknown"]), (false, 9));
+    assert_eq!(bench.server.counters().answered, 6);
+}
+
+#[test]
+fn the_address_table_is_listed_and_changed() {
+    let bench = Bench::new();
+    let mut client = bench.client();
     let station = |last: u8, vlan| Station { vlan, address: [2, 0, 0, 0, 0, last] };
     let added = [(1, 0), (2, 0), (1, 10)].map(|(last, vlan)| {
         client.add_static_entry("tap:b", station(last, vlan)).expect("answers")
@@ -123,6 +139,13 @@ fn what_is_asked_is_answered() {
         FdbPage::default()
     );
     assert_eq!(client.flush_fdb(&all).expect("answers"), 3);
+    assert_eq!(bench.server.counters().answered, 8);
+}
+
+#[test]
+fn vlans_are_changed_and_groups_are_listed() {
+    let bench = Bench::new();
+    let mut client = bench.client();
     let added =
         client.add_vlans("tap:b", &"10-20 untagged".parse().expect("reads")).expect("answers");
     let json = serde_json::json!([
@@ -145,7 +168,14 @@ fn what_is_asked_is_answered() {
     );
     let mdb = client.mdb(Some("tap:b")).expect("answers");
     assert_eq!((mdb.multicast_snooping, mdb.mdb.len(), mdb.router.len()), (true, 1, 0));
-    assert_eq!(client.mdb(None).expect("answers"), Sham::new().mdb());
+    assert_eq!(client.mdb(None).expect("answers"), FakeBridge::new().mdb());
+    assert_eq!(bench.server.counters().answered, 5);
+}
+
+#[test]
+fn steering_is_changed() {
+    let bench = Bench::new();
+    let mut client = bench.client();
     let rps = client.set_rps("tap:b", None, &RpsChange::Mask("5".into())).expect("answers");
     assert_eq!(
         (rps.queues[0].rps_cpus.as_str(), rps.queues[0].effective_list.as_str()),
@@ -175,9 +205,10 @@ fn what_is_asked_is_answered() {
     let steering = client.set_steering("netdev_max_backlog", "300").expect("answers");
     assert_eq!(steering.settings["netdev_max_backlog"], "300");
     assert_eq!(client.steering().expect("answers"), steering);
-    assert_eq!(bench.server.counters().answered, 36);
+    assert_eq!(bench.server.counters().answered, 12);
 }
 
+/// Two requests, of which the first waits for the lock `opening` of the bridge.
 const SLOW: &[u8] = b"{\"request\":\"set-port\",\"port\":\"tap:b\",\"options\":{\"queues\":\"2\"}}\n{\"request\":\"version\"}\n";
 
 #[test]
@@ -191,7 +222,7 @@ fn reports_do_not_wait_for_a_change_that_takes_long() {
     drop(gone);
     let mut client = bench.client();
     for _ in 0..20 {
-        assert_eq!(client.stats(None).expect("at once"), Sham::new().stats());
+        assert_eq!(client.stats(None).expect("at once"), FakeBridge::new().stats());
     }
     slow.set_read_timeout(Some(Duration::from_millis(50))).expect("bounded");
     assert!(
@@ -208,10 +239,10 @@ fn reports_do_not_wait_for_a_change_that_takes_long() {
 }
 
 #[test]
-fn changes_that_wait_for_their_turn_have_their_bounds() {
+fn waiting_changes_are_limited_in_number() {
     let bench = Bench::within(Bounds { connections: 2, ..BOUNDS });
     let opening = bench.bridge.opening.lock().expect("no panic");
-    // One is being answered, two wait; whoever asked first gives way to the next.
+    // One request is being answered, and two wait. The first client gives way to the next.
     let mut waiting: Vec<_> = (0..3)
         .map(|number| {
             let mut stream = bench.raw();
@@ -230,7 +261,7 @@ fn changes_that_wait_for_their_turn_have_their_bounds() {
     let mut line = String::new();
     BufReader::new(refused).read_line(&mut line).expect("reads");
     assert!(line.contains("\"busy\"") && line.contains("wait for one that takes long"), "{line}");
-    // It ends with what it is at, and looks for no other answer.
+    // The server ends after the current request, and does not begin another.
     let ends = std::thread::spawn(move || drop(bench.server));
     std::thread::sleep(Duration::from_millis(50));
     assert!(!ends.is_finished());
@@ -238,7 +269,7 @@ fn changes_that_wait_for_their_turn_have_their_bounds() {
     ends.join().expect("no panic");
 }
 
-/// Panics while it holds the lock.
+/// Poisons a lock by a panic.
 fn poison<T: Send>(lock: &std::sync::Mutex<T>) {
     std::thread::scope(|scope| {
         let panics = scope.spawn(|| {
@@ -250,7 +281,7 @@ fn poison<T: Send>(lock: &std::sync::Mutex<T>) {
 }
 
 #[test]
-fn a_change_that_panics_says_so_and_those_behind_it_are_served() {
+fn a_panic_of_a_change_is_reported_and_later_changes_are_served() {
     let bench = Bench::new();
     let opening = bench.bridge.opening.lock().expect("no panic");
     let mut panics = bench.raw();
@@ -264,7 +295,7 @@ fn a_change_that_panics_says_so_and_those_behind_it_are_served() {
     behind.set_read_timeout(Some(Duration::from_millis(50))).expect("bounded");
     assert!(behind.read(&mut [0; 1]).is_err(), "it waits for its turn");
     behind.set_read_timeout(Some(Duration::from_secs(20))).expect("bounded");
-    // What waits for the lock finds it poisoned.
+    // The request that waits for the lock finds it poisoned.
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _opening = opening;
         panic!("on purpose");
@@ -290,7 +321,7 @@ fn a_change_that_panics_says_so_and_those_behind_it_are_served() {
 }
 
 #[test]
-fn a_report_that_panics_ends_its_connection_and_no_other() {
+fn a_panic_of_a_report_ends_only_its_connection() {
     let bench = Bench::new();
     let mut other = bench.client();
     other.version().expect("answers");
@@ -308,7 +339,7 @@ fn a_change_without_a_thread_is_refused_with_the_reason() {
     const NAME: &str = "control::tests::a_change_without_a_thread_is_refused_with_the_reason";
     const CHILD: &str = "SUPERPACKET_TEST_WITHOUT_THREADS";
     if std::env::var_os(CHILD).is_none() {
-        // The limit is of the whole process: others run in this one.
+        // The limit applies to the whole process, in which other tests run: use a child process.
         let mut child = std::process::Command::new(std::env::current_exe().expect("runs"));
         let output =
             child.args(["--exact", NAME, "--nocapture"]).env(CHILD, "1").output().expect("runs");
@@ -329,7 +360,7 @@ fn a_change_without_a_thread_is_refused_with_the_reason() {
     let pages: u64 =
         pages.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number of pages");
     let before = getrlimit(Resource::As);
-    // Less than a thread's stack, and more than an answer takes.
+    // The limit leaves less than a thread's stack, and more than an answer needs.
     let current = Some(pages * rustix::param::page_size() as u64 + (1 << 20));
     setrlimit(Resource::As, Rlimit { current, ..before }).expect("lowered");
     let change = Request::SetLimit { port: "tap:b".into(), name: "lro_max_aggr".into(), value: 43 };
@@ -342,67 +373,91 @@ fn a_change_without_a_thread_is_refused_with_the_reason() {
     client.ask::<serde_json::Value>(&change).expect("there is one now");
 }
 
-#[test]
-fn what_is_refused_says_why() {
-    let bench = Bench::new();
-    let mut client = bench.client();
-    let mut refused = |request: Request| match client.ask::<serde_json::Value>(&request) {
+/// Sends a request that the bridge refuses, and returns the refusal.
+fn refused(client: &mut Client, request: Request) -> Refusal {
+    match client.ask::<serde_json::Value>(&request) {
         Err(ClientError::Refused(refusal)) => refusal,
         other => panic!("{request:?}: {other:?}"),
-    };
-    let port = |port: &str| port.to_owned();
+    }
+}
+
+fn port(name: &str) -> String {
+    name.to_owned()
+}
+
+#[test]
+fn refused_offloads_and_limits_say_why() {
+    let bench = Bench::new();
+    let mut client = bench.client();
     let lro =
         |force| Request::SetFeature { port: port("tap:b"), feature: "lro".into(), on: true, force };
-    let refusal = refused(lro(false));
+    let refusal = refused(&mut client, lro(false));
     assert!(
         refusal.code == ErrorCode::Refused && refusal.message.contains("cannot be restored"),
         "{refusal}"
     );
-    let refusal = refused(Request::Stats { port: Some(port("packet:x")) });
+    let refusal = refused(&mut client, Request::Stats { port: Some(port("packet:x")) });
     assert!(
         refusal.code == ErrorCode::UnknownPort
             && refusal.message.contains("there are packet:a, tap:b"),
         "{refusal}"
     );
-    let refusal = refused(Request::SetFeature {
-        port: port("tap:b"),
-        feature: "turbo".into(),
-        on: true,
-        force: false,
-    });
+    let refusal = refused(
+        &mut client,
+        Request::SetFeature {
+            port: port("tap:b"),
+            feature: "turbo".into(),
+            on: true,
+            force: false,
+        },
+    );
     assert!(
         refusal.code == ErrorCode::UnknownName
             && refusal.message.contains("there are rx-checksumming"),
         "{refusal}"
     );
-    let refusal = refused(Request::SetLimit {
-        port: port("tap:b"),
-        name: "gro_max_size".into(),
-        value: 1 << 40,
-    });
+    let refusal = refused(
+        &mut client,
+        Request::SetLimit { port: port("tap:b"), name: "gro_max_size".into(), value: 1 << 40 },
+    );
     assert!(refusal.message.contains("68 to 524280 bytes"), "{refusal}");
+    client.ask::<serde_json::Value>(&lro(true)).expect("forced");
+}
+
+#[test]
+fn refused_aggregation_and_forwarding_say_why() {
+    let bench = Bench::new();
+    let mut client = bench.client();
     let aggregation = |name: &str, value: &str| Request::SetAggregation {
         port: port("tap:b"),
         name: name.into(),
         value: value.into(),
     };
-    let refusal = refused(aggregation("storage", "heap"));
+    let refusal = refused(&mut client, aggregation("storage", "heap"));
     assert!(
         refusal.code == ErrorCode::Refused && refusal.message.contains("fragments or linear"),
         "{refusal}"
     );
-    let refusal = refused(aggregation("speed", "on"));
+    let refusal = refused(&mut client, aggregation("speed", "on"));
     assert!(
         refusal.code == ErrorCode::UnknownName
             && refusal.message.contains("delivery, gro_past_push, gro_udp_no_checksum"),
         "{refusal}"
     );
-    let refusal =
-        refused(Request::SetForwarding { port: port("tap:b"), name: "hairpin".into(), on: true });
+    let refusal = refused(
+        &mut client,
+        Request::SetForwarding { port: port("tap:b"), name: "hairpin".into(), on: true },
+    );
     assert!(
         refusal.code == ErrorCode::UnknownName && refusal.message.contains("isolated, learning"),
         "{refusal}"
     );
+}
+
+#[test]
+fn refused_port_settings_say_why() {
+    let bench = Bench::new();
+    let mut client = bench.client();
     let set = |settings: &[(&str, SettingValue)]| Request::SetPort {
         port: port("tap:b"),
         options: Default::default(),
@@ -411,27 +466,39 @@ fn what_is_refused_says_why() {
             .map(|(name, value)| ((*name).to_owned(), value.clone()))
             .collect(),
     };
-    let refusal = refused(set(&[
-        ("isolated", SettingValue::Switch(true)),
-        ("hairpin", SettingValue::Switch(true)),
-    ]));
+    let refusal = refused(
+        &mut client,
+        set(&[("isolated", SettingValue::Switch(true)), ("hairpin", SettingValue::Switch(true))]),
+    );
     assert!(
         refusal.code == ErrorCode::UnknownName
             && refusal.message.starts_with("\"hairpin\" is no setting of a port"),
         "{refusal}"
     );
-    let refusal = refused(set(&[("isolated", SettingValue::Number(1))]));
+    let refusal = refused(&mut client, set(&[("isolated", SettingValue::Number(1))]));
     assert!(
         refusal.code == ErrorCode::Refused
             && refusal.message.contains("isolated is on or off, not 1"),
         "{refusal}"
     );
-    let refusal = refused(set(&[]));
+    let refusal = refused(&mut client, set(&[]));
     assert!(
         refusal.code == ErrorCode::Malformed
             && refusal.message.contains("it takes options, settings, or both"),
         "{refusal}"
     );
+    let refusal =
+        refused(&mut client, Request::SetTooBig { port: port("tap:b"), what: "explode".into() });
+    assert!(
+        refusal.code == ErrorCode::UnknownName && refusal.message.contains("drop, icmp, fragment"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn refused_addresses_say_why() {
+    let bench = Bench::new();
+    let mut client = bench.client();
     let added = |mac: &str, vlan| Request::AddFdb {
         port: port("tap:b"),
         mac: mac.into(),
@@ -448,23 +515,17 @@ fn what_is_refused_says_why() {
             "02:00:00:00:00:01 vlan 7: there is no entry",
         ),
     ] {
-        let refusal = refused(request);
+        let refusal = refused(&mut client, request);
         assert!(refusal.code == ErrorCode::Refused && refusal.message.contains(says), "{refusal}");
     }
-    let refusal = refused(Request::SetTooBig { port: port("tap:b"), what: "explode".into() });
-    assert!(
-        refusal.code == ErrorCode::UnknownName && refusal.message.contains("drop, icmp, fragment"),
-        "{refusal}"
-    );
-    client.ask::<serde_json::Value>(&lro(true)).expect("forced");
 }
 
 #[test]
-fn garbage_is_answered_and_the_connection_goes_on() {
+fn invalid_lines_are_answered_and_the_connection_stays_open() {
     let bench = Bench::new();
     let mut stream = bench.raw();
     let mut lines = BufReader::new(stream.try_clone().expect("clones"));
-    // Bytes of a simple generator: none of them a line feed.
+    // Bytes of a simple generator, without line feeds.
     let mut state = 1u32;
     for length in [0, 1, 2, 10, 100, 1000, 4095] {
         let mut line: Vec<u8> = std::iter::repeat_with(|| {
@@ -489,10 +550,10 @@ fn garbage_is_answered_and_the_connection_goes_on() {
 }
 
 #[test]
-fn a_line_without_end_is_cut_off() {
+fn a_line_without_end_closes_the_connection() {
     let bench = Bench::new();
     let mut stream = bench.raw();
-    // More than a socket holds: it would block for ever if nobody closed.
+    // More than a socket holds: writing would block forever if the server did not close.
     let chunk = vec![b'x'; 65_536];
     let mut written = 0;
     while let Ok(length) = stream.write(&chunk) {
@@ -501,7 +562,7 @@ fn a_line_without_end_is_cut_off() {
     }
     assert!(rest(stream).starts_with(r#"{"error":{"code":"too-long""#));
     assert_eq!(bench.server.counters().too_long, 1);
-    // A line feed too late is no better.
+    // A line whose line feed comes too late is refused too.
     let mut stream = bench.raw();
     stream.write_all(&[&[b' '; MAX_REQUEST][..], b"\n"].concat()).expect("fits the socket");
     assert!(rest(stream).contains("too-long"));
@@ -509,7 +570,7 @@ fn a_line_without_end_is_cut_off() {
 }
 
 #[test]
-fn many_questions_at_once_are_answered_in_order() {
+fn many_requests_at_once_are_answered_in_order() {
     let bench = Bench::new();
     let mut stream = bench.raw();
     let asked = ["version", "ports", "features", "stats"]
@@ -533,7 +594,7 @@ fn many_questions_at_once_are_answered_in_order() {
 }
 
 #[test]
-fn half_a_line_at_the_end_is_told() {
+fn an_incomplete_last_line_is_reported() {
     let bench = Bench::new();
     let mut stream = bench.raw();
     stream.write_all(br#"{"request":"version"}"#).expect("is read");
@@ -542,17 +603,17 @@ fn half_a_line_at_the_end_is_told() {
 }
 
 #[test]
-fn silence_and_slowness_cost_a_place_for_a_while_and_nothing_else() {
+fn silent_and_slow_clients_are_closed_after_a_while() {
     let bench =
         Bench::within(Bounds { connections: 3, patience: Duration::from_millis(300), ..BOUNDS });
     let silent = bench.raw();
-    // One who asks and does not read: far more answers than a socket holds.
+    // A client that does not read its answers, which are far more than a socket holds.
     let mut deaf = bench.raw();
     deaf.set_nonblocking(true).expect("non-blocking");
     let questions = b"{\"request\":\"features\"}\n".repeat(100);
     let started = Instant::now();
     while deaf.write(&questions).is_ok() && started.elapsed() < Duration::from_secs(5) {}
-    // A drop at a time, and never the end of a line.
+    // A client that sends single bytes, and never a line feed.
     let mut slow = bench.raw();
     let drips = std::thread::spawn(move || {
         let mut sent = 0;
@@ -571,7 +632,7 @@ fn silence_and_slowness_cost_a_place_for_a_while_and_nothing_else() {
     drop(deaf);
 }
 
-/// Connects, asks and waits for the answer, all within a second.
+/// Checks that a new client gets an answer within a second.
 fn is_served_at_once(bench: &Bench) {
     let started = Instant::now();
     bench.client().version().expect("is served");
@@ -579,7 +640,7 @@ fn is_served_at_once(bench: &Bench) {
 }
 
 #[test]
-fn clients_that_say_nothing_lock_nobody_out() {
+fn silent_clients_do_not_lock_others_out() {
     let bench = Bench::new();
     let silent: Vec<UnixStream> = (0..100).map(|_| bench.raw()).collect();
     is_served_at_once(&bench);
@@ -588,7 +649,7 @@ fn clients_that_say_nothing_lock_nobody_out() {
     let mut silent = silent.into_iter();
     let first = rest(silent.next().expect("the one that was idle longest"));
     assert!(first.contains(r#""code":"busy""#) && first.contains("idle longest"), "{first}");
-    // The last of them has kept its place.
+    // The newest of them has kept its place.
     let mut last = silent.next_back().expect("one of 100");
     last.write_all(b"{\"request\":\"version\"}\n").expect("is read");
     let mut answer = String::new();
@@ -597,12 +658,12 @@ fn clients_that_say_nothing_lock_nobody_out() {
 }
 
 #[test]
-fn clients_that_send_a_byte_now_and_then_lock_nobody_out() {
+fn clients_that_send_single_bytes_do_not_lock_others_out() {
     let bench = Bench::new();
     let mut slow: Vec<UnixStream> = (0..16).map(|_| bench.raw()).collect();
     for byte in *br#"{"request"#.first_chunk::<8>().expect("longer") {
         for stream in &mut slow {
-            // Those that gave way find that out here.
+            // Writing fails for connections that gave way.
             let _ = stream.write_all(&[byte]);
         }
         is_served_at_once(&bench);
@@ -610,7 +671,7 @@ fn clients_that_send_a_byte_now_and_then_lock_nobody_out() {
 }
 
 #[test]
-fn the_connection_that_was_idle_longest_gives_way_and_not_the_oldest() {
+fn the_longest_idle_connection_gives_way_even_if_another_is_older() {
     let bench = Bench::within(Bounds { connections: 2, ..BOUNDS });
     let mut asking = bench.client();
     asking.version().expect("is served");
@@ -624,8 +685,8 @@ fn the_connection_that_was_idle_longest_gives_way_and_not_the_oldest() {
     asking.version().expect("the older connection was used later, and stays");
 }
 
-/// Asks for more answers than a socket holds, so that they wait to be read, and returns when one
-/// does.
+/// Sends requests with more answers than a socket holds, and returns when the server waits for them
+/// to be read.
 fn ask_for_much(bench: &Bench) -> (UnixStream, std::thread::JoinHandle<std::io::Result<()>>) {
     let stream = bench.raw();
     let mut writer = stream.try_clone().expect("clones");
@@ -642,7 +703,7 @@ fn ask_for_much(bench: &Bench) -> (UnixStream, std::thread::JoinHandle<std::io::
 }
 
 #[test]
-fn who_is_being_answered_does_not_give_way_while_another_is_idle() {
+fn a_connection_with_a_pending_answer_gives_way_after_idle_ones() {
     let bench = Bench::within(Bounds { connections: 2, stall: Duration::from_secs(60), ..BOUNDS });
     let (answered, writing) = ask_for_much(&bench);
     let silent = bench.raw();
@@ -656,7 +717,7 @@ fn who_is_being_answered_does_not_give_way_while_another_is_idle() {
 }
 
 #[test]
-fn who_takes_no_answer_gives_way_before_who_has_just_come() {
+fn a_client_that_reads_no_answers_gives_way_before_a_new_one() {
     let bench =
         Bench::within(Bounds { connections: 2, stall: Duration::from_millis(100), ..BOUNDS });
     let deaf = [ask_for_much(&bench), ask_for_much(&bench)];
@@ -687,7 +748,7 @@ fn many_clients_at_once_are_all_served() {
 }
 
 #[test]
-fn the_end_of_the_server_ends_its_connections_and_its_file() {
+fn dropping_the_server_ends_its_connections_and_removes_its_file() {
     let bench = Bench::new();
     let mut client = bench.client();
     client.version().expect("answers");
@@ -702,7 +763,7 @@ fn the_end_of_the_server_ends_its_connections_and_its_file() {
     assert!(matches!(Client::connect(&path), Err(ClientError::Dead { .. })));
 }
 
-/// Runs on a thread that is another user, and on no other.
+/// Runs a job on a thread with another user ID. Returns `None` without root's privileges.
 fn as_another<T: Send>(job: impl FnOnce() -> T + Send) -> Option<T> {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("CI").is_none(), "only root can try to be another user");
@@ -717,21 +778,21 @@ fn as_another<T: Send>(job: impl FnOnce() -> T + Send) -> Option<T> {
 }
 
 #[test]
-fn another_user_is_refused_without_harm() {
+fn another_user_is_refused_and_does_not_harm_others() {
     let bench = Bench::new();
     std::fs::set_permissions(
         bench.path.parent().expect("a directory"),
         std::fs::Permissions::from_mode(0o755),
     )
     .expect("changes");
-    // The file alone keeps others out ...
+    // The file's mode keeps other users out ...
     let Some(error) = as_another(|| Client::connect(&bench.path).map(drop).expect_err("mode 0600"))
     else {
         return;
     };
     assert!(matches!(error, ClientError::Denied { .. }), "{error}");
     assert_eq!(bench.server.counters().accepted, 0);
-    // ... and if somebody opens it, the server does.
+    // ... and if the mode is changed, the server refuses them.
     std::fs::set_permissions(&bench.path, std::fs::Permissions::from_mode(0o666)).expect("changes");
     let error = as_another(|| {
         Client::connect(&bench.path)

@@ -1,11 +1,11 @@
-//! JSON whose objects have no key twice: which of two values counts, nobody could know.
+//! Parsing of JSON objects without duplicate keys, whose meaning would depend on the parser.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// An object of JSON, in which, at any depth, no key is there twice.
+/// A JSON object without duplicate keys at any depth.
 #[derive(Debug)]
 pub(super) struct UniqueObject(pub(super) Map<String, Value>);
 
@@ -27,7 +27,7 @@ impl<'de> Deserialize<'de> for UniqueObject {
     }
 }
 
-/// A value of JSON; its objects are [`UniqueObject`]s.
+/// A JSON value without duplicate keys in its objects.
 struct UniqueValue(Value);
 
 impl<'de> Deserialize<'de> for UniqueValue {
@@ -86,12 +86,12 @@ impl<'de> Deserialize<'de> for UniqueValue {
 /// Collects the entries of an object.
 ///
 /// # Errors
-/// If a key is there twice.
+/// Returns an error if a key occurs twice.
 fn object<'de, A: MapAccess<'de>>(mut entries: A) -> Result<Map<String, Value>, A::Error> {
     let mut all = Map::new();
     while let Some(key) = entries.next_key::<String>()? {
         if all.contains_key(&key) {
-            return Err(A::Error::custom(format_args!("the key {key:?} is there twice")));
+            return Err(A::Error::custom(format_args!("the key {key:?} occurs twice")));
         }
         let UniqueValue(value) = entries.next_value()?;
         all.insert(key, value);
@@ -104,21 +104,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_read_as_they_are() {
+    fn values_are_the_same_as_without_the_check() {
         let text = r#"{"a":[null,true,-1,18446744073709551615,1.5,"t\u00e9"],"b":{"a":{"a":[]}}}"#;
-        let UniqueObject(read) = serde_json::from_str(text).expect("no key twice");
+        let UniqueObject(read) = serde_json::from_str(text).expect("no duplicate key");
         assert_eq!(Value::from(read), serde_json::from_str::<Value>(text).expect("JSON"));
     }
 
     #[test]
-    fn a_key_twice_is_refused_at_any_depth() {
+    fn duplicate_keys_are_refused_at_any_depth() {
         for text in [
             r#"{"k":1,"k":1}"#,
             r#"{"a":{"k":1,"b":2,"k":3}}"#,
             r#"{"a":[[{"k":{},"\u006b":{}}]]}"#,
         ] {
             let error = serde_json::from_str::<UniqueObject>(text).expect_err(text).to_string();
-            assert!(error.starts_with("the key \"k\" is there twice at line 1"), "{error}");
+            assert!(error.starts_with("the key \"k\" occurs twice at line 1"), "{error}");
         }
         assert!(
             serde_json::from_str::<UniqueObject>("[]")

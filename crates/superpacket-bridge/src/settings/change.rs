@@ -1,4 +1,4 @@
-//! What is changed of a port while the bridge runs, by names.
+//! Changes to a port of a running bridge, by the names of its settings.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,26 +7,25 @@ use serde::{Deserialize, Serialize};
 
 use super::{Forwarding, Limits, PortSettings, TooBig};
 
-/// Changes of a port that hold together: all of them, or none.
+/// Changes to a port that are applied together: all of them, or none if one is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortChange {
-    /// Options of its port string, as in `ring`: their values, or `None` for those that are taken
-    /// away. The port is opened again.
+    /// New values of options of the port string, such as `ring`; `None` removes an option. The port
+    /// is closed and opened again.
     pub options: BTreeMap<String, Option<String>>,
-    /// Settings, by names of [`PortSettings::names`].
+    /// New values of settings, by names of [`PortSettings::names`].
     pub settings: BTreeMap<String, SettingValue>,
 }
 
-/// The value of a setting: a number, a switch, or a word. In JSON and in files these are numbers,
-/// `true` and `false`, and strings.
+/// The value of a setting. In JSON and in files it is a number, a boolean or a string.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum SettingValue {
-    /// A number, in the unit of the setting.
+    /// A number in the setting's unit.
     Number(u64),
-    /// On or off.
+    /// A switch that is on or off.
     Switch(bool),
-    /// A word.
+    /// A word that the setting allows.
     Word(String),
 }
 
@@ -41,16 +40,16 @@ impl fmt::Display for SettingValue {
 }
 
 impl PortSettings {
-    /// The names of the settings that [`set`](Self::set) takes: limits, rates, what is said of
-    /// aggregation in words, switches of forwarding, and `too_big`.
+    /// Returns the names of the settings that [`set`](Self::set) takes: limits, rates, aggregation
+    /// settings, forwarding switches, and `too_big`.
     pub fn names() -> impl Iterator<Item = &'static str> {
         Limits::names().chain(PortSettings::AGGREGATION).chain(Forwarding::NAMES).chain(["too_big"])
     }
 
-    /// Sets what has this name, one of [`names`](Self::names).
+    /// Sets the setting with this name, one of [`names`](Self::names).
     ///
     /// # Errors
-    /// A sentence: the name is unknown, or the value is not one that it takes.
+    /// Returns a message for users if the name is unknown or the setting does not allow the value.
     pub fn set(&mut self, name: &str, value: &SettingValue) -> Result<(), String> {
         let is_word = name == "too_big" || PortSettings::AGGREGATION.contains(&name);
         match value {
@@ -60,7 +59,7 @@ impl PortSettings {
             SettingValue::Switch(on) if Forwarding::NAMES.contains(&name) => {
                 self.forwarding.set(name, *on)
             }
-            // Some take on and off for words.
+            // Some settings with words have the words `on` and `off`.
             SettingValue::Word(_) | SettingValue::Switch(_) if is_word => {
                 self.set_word(name, &value.to_string())
             }
@@ -95,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_setting_is_set_by_its_name_and_refuses_what_it_does_not_take() {
+    fn every_setting_is_set_by_its_name_and_refuses_other_values() {
         let fresh = || PortSettings::new("memory:m".parse().expect("a port string"));
         let values = [
             SettingValue::Number(1_000),
@@ -106,12 +105,13 @@ mod tests {
             SettingValue::Word("at-once".into()),
         ];
         for name in PortSettings::names() {
-            let (mut taken, mut changed) = (0, 0);
+            let (mut accepted, mut changed) = (0, 0);
             for value in &values {
                 let mut settings = fresh();
                 match settings.set(name, value) {
                     Ok(()) => {
-                        (taken, changed) = (taken + 1, changed + usize::from(settings != fresh()))
+                        (accepted, changed) =
+                            (accepted + 1, changed + usize::from(settings != fresh()))
                     }
                     Err(error) => {
                         assert!(
@@ -123,7 +123,7 @@ mod tests {
                 }
             }
             assert!(
-                taken < values.len() && changed == 1,
+                accepted < values.len() && changed == 1,
                 "{name}: one of the values is another than the default"
             );
         }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_what_json_has_for_them() {
+    fn values_are_numbers_booleans_and_strings_in_json() {
         let read = |text: &str| serde_json::from_str::<SettingValue>(text);
         assert_eq!(read("7").expect("a number"), SettingValue::Number(7));
         assert_eq!(read("true").expect("a switch"), SettingValue::Switch(true));

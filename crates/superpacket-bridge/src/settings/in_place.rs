@@ -1,4 +1,4 @@
-//! The setting of when a receive queue's packets are processed where they are received.
+//! The setting `in_place_below`: when packets are processed by the thread that receives them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,30 +6,30 @@ use std::str::FromStr;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// When a receive queue that has a mask processes its packets where they are received, instead of
-/// handing them to workers.
+/// When a receive queue with an RPS mask is processed by the thread that receives its packets,
+/// instead of by workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlace {
-    /// As long as the receiving thread has time for all the work. When it is busy nearly all the
-    /// time, steering is tried, and kept if more packets a second are processed by it.
+    /// While the receiving thread has time for all the work. When it is busy nearly all the time,
+    /// steering is tried, and kept if it processes more packets per second.
     Automatic,
-    /// While a receive queue has fewer packets a second than this; from so many on it is steered,
-    /// until there are less than half as many.
+    /// While the receive queue has fewer packets per second than this. At this rate it is steered,
+    /// until the rate falls below half of it.
     Below(u64),
 }
 
 impl InPlace {
-    /// Packets are always steered, as the kernel does it.
+    /// Packets are always steered to the mask's CPUs, as by the kernel.
     pub const NEVER: InPlace = InPlace::Below(0);
 
-    /// The word for [`Automatic`](Self::Automatic) in commands and files.
+    /// The name of [`Automatic`](Self::Automatic) in commands and files.
     const AUTOMATIC: &str = "auto";
 
-    /// What it can be, for messages.
+    /// The allowed values, for error messages.
     const ALLOWED: &str = "\"auto\", or a number of packets a second (0: always steer)";
 }
 
-/// `auto`, or the rate.
+/// Writes `auto`, or the rate in packets per second.
 impl fmt::Display for InPlace {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -39,7 +39,7 @@ impl fmt::Display for InPlace {
     }
 }
 
-/// Reads what [`Display`](fmt::Display) writes.
+/// Parses the format that [`Display`](fmt::Display) writes.
 impl FromStr for InPlace {
     type Err = String;
 
@@ -54,7 +54,7 @@ impl FromStr for InPlace {
     }
 }
 
-/// A number, or `"auto"`.
+/// Writes a number, or `"auto"`.
 impl Serialize for InPlace {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_as_it_is_written() {
+    fn text_and_json_read_back_what_was_written() {
         for (setting, text, json) in [
             (InPlace::Automatic, "auto", "\"auto\""),
             (InPlace::NEVER, "0", "0"),

@@ -1,4 +1,4 @@
-//! What steering is asked to do.
+//! The settings of packet steering (RPS, RFS, flow limit), for the bridge and for each port.
 
 use std::collections::BTreeMap;
 
@@ -10,52 +10,51 @@ use superpacket_steer::{
 use super::InPlace;
 use crate::cpus::possible_cpus;
 
-/// The longest backlog that may be asked for, in packets. Most packets in it hold the memory of
-/// their port, which has no more of it than some thousands. Those for which the port has none left
-/// (frames longer than a slot of a `packet:` port, packets of `memory:` and `pcap:` ports) have
-/// memory of their own, as long as they are: so a long backlog may take 64 KiB a packet, 4 GiB at
-/// most.
+/// Maximum length of a backlog in packets. Most packets refer to their port's memory, which holds
+/// some thousands of them. Others are allocated separately (frames longer than a slot of a
+/// `packet:` port, packets of `memory:` and `pcap:` ports), with up to 64 KiB per packet. A full
+/// backlog thus takes 4 GiB at most.
 const MOST_BACKLOG: u64 = 1 << 16;
 
-/// The most entries of the table that says where each flow is read, 4 bytes each: 16 MB. The kernel
-/// takes 2^29, for machines that have the memory.
+/// Maximum number of entries of the RFS table: 16 MB, at 4 bytes per entry. The kernel allows 2^29.
 const MOST_SOCK_FLOWS: u64 = 1 << 22;
 
-/// The most flows of a receive queue that RFS tells apart, 16 bytes each: 1 MB for a queue.
+/// Maximum number of flows per receive queue that RFS distinguishes: 1 MB per queue, at 16 bytes
+/// per flow.
 const MOST_QUEUE_FLOWS: u64 = 1 << 16;
 
-/// The highest weight.
+/// Maximum of `dev_weight`, in packets.
 const MOST_WEIGHT: u64 = 1 << 16;
 
-/// A name or a value that makes no sense; the text names both.
+/// An unknown name of a steering setting, or an invalid value; the message names both.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SteeringProblem(pub(crate) String);
 
-/// What holds for the steering of all ports.
+/// The steering settings that apply to all ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SteeringSettings {
-    /// Entries of the table that says where each flow is read (`net.core.rps_sock_flow_entries`);
-    /// 0: no RFS.
+    /// Number of entries of the RFS table, which holds the reading CPU of each flow
+    /// (`net.core.rps_sock_flow_entries`); 0: no RFS.
     pub sock_flow_entries: u32,
-    /// The most packets of a receive queue that wait for one worker
-    /// (`net.core.netdev_max_backlog`); beyond, packets are dropped.
+    /// Maximum number of packets of a receive queue that wait for one worker
+    /// (`net.core.netdev_max_backlog`); further packets are dropped.
     pub max_backlog: usize,
-    /// The most packets that a worker takes of one backlog before others have their turn
+    /// Maximum number of packets that a worker takes from one backlog before it turns to the next
     /// (`net.core.dev_weight`).
     pub weight: usize,
-    /// The length of the flow limit's table (`net.core.flow_limit_table_len`); 0: flows are not
-    /// limited.
+    /// Number of entries of the flow limit's table (`net.core.flow_limit_table_len`); 0: no flow
+    /// limit.
     pub flow_limit_table: usize,
-    /// By what flows are told apart.
+    /// The hash that distinguishes flows.
     pub hash: HashSettings,
-    /// When flows move. [`MovePolicy::AtOnce`] reorders packets as the kernel does: for
-    /// comparisons.
+    /// When a flow may move to another CPU. [`MovePolicy::AtOnce`] can reorder packets, as the
+    /// kernel does; it is meant for comparisons.
     pub move_policy: MovePolicy,
 }
 
 impl Default for SteeringSettings {
-    /// The kernel's defaults, with the flow limit on; no RFS.
+    /// Returns the kernel's defaults, without RFS and with the flow limit on.
     fn default() -> Self {
         SteeringSettings {
             sock_flow_entries: 0,
@@ -68,38 +67,38 @@ impl Default for SteeringSettings {
     }
 }
 
-/// By what function a hash is computed where the device reports none.
+/// The function that computes a flow's hash if the device does not report one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum HashFunction {
-    /// Fast, with a secret key of the bridge's own.
+    /// A fast function with a secret key that the bridge chooses.
     #[default]
     Keyed,
-    /// As devices do, with this key.
+    /// The Toeplitz hash of network cards (RSS), with this key.
     Toeplitz(ToeplitzKey),
 }
 
-/// By what flows are told apart.
+/// The settings of the hash that distinguishes flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HashSettings {
-    /// The function.
+    /// The hash function.
     pub function: HashFunction,
-    /// Both directions of a connection are one flow.
+    /// Whether both directions of a connection have the same hash.
     pub symmetric: bool,
-    /// Of tunnelled packets, the inner headers count; else the outer.
+    /// Whether the inner headers of tunnelled packets are hashed; otherwise the outer ones.
     pub inner: bool,
-    /// The device's hash is used where there is one.
+    /// Whether the device's hash is used if it reports one.
     pub device: bool,
 }
 
 impl Default for HashSettings {
-    /// Keyed, the inner headers, and the device's hash where there is one.
+    /// Returns the keyed hash of the inner headers, replaced by the device's hash if there is one.
     fn default() -> Self {
         HashSettings { function: HashFunction::Keyed, symmetric: false, inner: true, device: true }
     }
 }
 
 impl HashSettings {
-    /// What hashes so.
+    /// Creates a hasher with these settings; `key` is the key of [`HashFunction::Keyed`].
     pub(crate) fn hasher(&self, key: FlowHashKey) -> FlowHasher {
         let hasher = match &self.function {
             HashFunction::Keyed => FlowHasher::keyed(key),
@@ -113,7 +112,7 @@ impl HashSettings {
 }
 
 impl SteeringSettings {
-    /// The names that commands and files use.
+    /// The names of the settings in commands and files.
     pub const NAMES: [&'static str; 9] = [
         "rps_sock_flow_entries",
         "netdev_max_backlog",
@@ -126,7 +125,7 @@ impl SteeringSettings {
         "moves",
     ];
 
-    /// The setting of this name, as [`set`](Self::set) takes it.
+    /// Returns the value of the setting with this name, in the format of [`set`](Self::set).
     pub fn value(&self, name: &str) -> Option<String> {
         Some(match name {
             "rps_sock_flow_entries" => self.sock_flow_entries.to_string(),
@@ -153,14 +152,14 @@ impl SteeringSettings {
         })
     }
 
-    /// Sets what has this name. Numbers are decimal, switches `on` or `off`; `hash` is `keyed`,
-    /// `toeplitz` (with the published key) or `toeplitz:KEY` with 40 bytes in hexadecimal;
-    /// `hash_headers` is `inner` or `outer`; `moves` is `epochs` or `at-once`.
+    /// Sets the setting with this name. Numbers are decimal, and switches are `on` or `off`. `hash`
+    /// is `keyed`, `toeplitz` (with the published key) or `toeplitz:KEY` with 40 bytes in
+    /// hexadecimal. `hash_headers` is `inner` or `outer`; `moves` is `epochs` or `at-once`.
     ///
     /// # Errors
-    /// [`SteeringProblem`]; nothing has changed.
+    /// [`SteeringProblem`] if the name is unknown or the value is not allowed; nothing changes.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), SteeringProblem> {
-        let wrong = |says: String| SteeringProblem(format!("{name}: {says}"));
+        let wrong = |problem: String| SteeringProblem(format!("{name}: {problem}"));
         let number = |least: u64, most: u64| match value.trim().parse::<u64>() {
             Ok(number) if (least..=most).contains(&number) => Ok(number),
             Ok(number) => Err(wrong(format!("EINVAL: {number}: it is {least} to {most}"))),
@@ -194,7 +193,7 @@ impl SteeringSettings {
                     }
                     _ => {
                         return Err(wrong(format!(
-                            "{value:?} is none: keyed, toeplitz, toeplitz:KEY"
+                            "{value:?} is no hash function: there are keyed, toeplitz, toeplitz:KEY"
                         )));
                     }
                 }
@@ -225,12 +224,15 @@ impl SteeringSettings {
         Ok(())
     }
 
-    /// The table of RFS that is asked for; `None` without RFS.
+    /// Creates the RFS table; `None` without RFS.
+    ///
+    /// # Errors
+    /// [`SteeringProblem`] if the number of entries is too large or the memory cannot be allocated.
     pub(crate) fn sock_flow_table(&self) -> Result<Option<SockFlowTable>, SteeringProblem> {
         let wrong = |says: &dyn std::fmt::Display| {
             SteeringProblem(format!("rps_sock_flow_entries: {says}"))
         };
-        // The field is public.
+        // The field is public, so `set` may not have checked it.
         let entries = u64::from(self.sock_flow_entries);
         if entries > MOST_SOCK_FLOWS {
             return Err(wrong(&format_args!("EINVAL: {entries}: it is 0 to {MOST_SOCK_FLOWS}")));
@@ -238,7 +240,10 @@ impl SteeringSettings {
         SockFlowTable::new(entries, possible_cpus()).map_err(|error| wrong(&error))
     }
 
-    /// The flow limit of a receive queue that is asked for; `None` if flows are not limited.
+    /// Creates the flow limit of a receive queue; `None` if flows are not limited.
+    ///
+    /// # Errors
+    /// [`SteeringProblem`] if the length is invalid or the memory cannot be allocated.
     pub(crate) fn flow_limit(&self) -> Result<Option<FlowLimit>, SteeringProblem> {
         let wrong = |error| SteeringProblem(format!("flow_limit_table_len: {error}"));
         (self.flow_limit_table != 0)
@@ -248,13 +253,15 @@ impl SteeringSettings {
     }
 }
 
-/// How many flows of a receive queue RFS is to tell apart, as the kernel rounds it; an error says
-/// what is allowed.
-pub(crate) fn queue_flows(asked: u64) -> Result<u32, String> {
-    if asked > MOST_QUEUE_FLOWS {
-        return Err(format!("EINVAL: {asked}: it is 0 to {MOST_QUEUE_FLOWS}"));
+/// Returns `rps_flow_cnt` of a receive queue rounded up to a power of two, as by the kernel.
+///
+/// # Errors
+/// Returns a message with the allowed range if the number is too large.
+pub(crate) fn queue_flows(requested: u64) -> Result<u32, String> {
+    if requested > MOST_QUEUE_FLOWS {
+        return Err(format!("EINVAL: {requested}: it is 0 to {MOST_QUEUE_FLOWS}"));
     }
-    flow_entries(asked).map_err(|error| error.to_string())
+    flow_entries(requested).map_err(|error| error.to_string())
 }
 
 const fn on_off(on: bool) -> &'static str {
@@ -268,15 +275,15 @@ fn toeplitz_key(text: &str) -> Result<ToeplitzKey, String> {
         return Err(format!("a key has {wanted} hexadecimal digits, not {}", digits.len()));
     }
     let mut key = [0; ToeplitzKey::LENGTH];
-    for (place, digits) in key.iter_mut().zip(digits.chunks(2)) {
+    for (byte, digits) in key.iter_mut().zip(digits.chunks(2)) {
         let text: String = digits.iter().collect();
-        *place = u8::from_str_radix(&text, 16)
+        *byte = u8::from_str_radix(&text, 16)
             .map_err(|_| format!("{text:?} is no byte in hexadecimal"))?;
     }
     Ok(ToeplitzKey::new(key))
 }
 
-/// Something of each receive queue: the same for all, but for those that have one of their own.
+/// A setting of a port's receive queues: a value for all queues, and exceptions for some of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PerQueue<T> {
     all: T,
@@ -284,17 +291,17 @@ pub struct PerQueue<T> {
 }
 
 impl<T: PartialEq> PerQueue<T> {
-    /// The same for all.
+    /// Creates a setting with the same value for all queues.
     pub const fn all(value: T) -> Self {
         PerQueue { all: value, own: BTreeMap::new() }
     }
 
-    /// What a queue has.
+    /// Returns the value of a queue.
     pub fn queue(&self, queue: u16) -> &T {
         self.own.get(&queue).unwrap_or(&self.all)
     }
 
-    /// Sets it for one queue, or for all, those with one of their own included.
+    /// Sets the value of one queue. Without a queue, sets it for all and removes the exceptions.
     pub fn set(&mut self, queue: Option<u16>, value: T) {
         match queue {
             Some(queue) => drop(self.own.insert(queue, value)),
@@ -302,34 +309,33 @@ impl<T: PartialEq> PerQueue<T> {
         }
     }
 
-    /// What queues that have none of their own have.
+    /// Returns the value of the queues that are no exceptions.
     pub(crate) const fn of_all(&self) -> &T {
         &self.all
     }
 
-    /// The queues that have one of their own.
+    /// Returns the queues that are exceptions, with their values.
     pub(crate) fn own(&self) -> impl Iterator<Item = (u16, &T)> {
         self.own.iter().map(|(queue, value)| (*queue, value))
     }
 
-    /// What queues that have none of their own have, and the others'.
+    /// Returns the value for all queues, then those of the exceptions.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         std::iter::once(&self.all).chain(self.own.values())
     }
 }
 
-/// How a port's packets are steered.
+/// The steering settings of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSteering {
-    /// The CPUs that process what a receive queue brings (`rps_cpus`); none: the thread that
-    /// receives it does.
+    /// The CPUs that process the packets of a receive queue (`rps_cpus`). If the mask is empty, the
+    /// receiving thread processes them.
     pub rps_cpus: PerQueue<CpuMask>,
-    /// How many flows of a receive queue RFS tells apart (`rps_flow_cnt`); 0: none.
+    /// Number of flows per receive queue that RFS distinguishes (`rps_flow_cnt`); 0: no RFS.
     pub rps_flow_cnt: PerQueue<u32>,
-    /// When packets are processed where they are received in spite of the mask. `None`: what is
-    /// best for who takes them, [`InPlace::Automatic`] in a bridge, and [`InPlace::NEVER`] before a
-    /// [`Consumer`](crate::consumer::Consumer), which may keep what it knows of a flow with its
-    /// worker.
+    /// When the receiving thread processes packets in spite of the mask. `None` is
+    /// [`InPlace::Automatic`] in a bridge, and [`InPlace::NEVER`] with a
+    /// [`Consumer`](crate::consumer::Consumer), which may keep a flow's state in its worker.
     pub in_place: Option<InPlace>,
 }
 
@@ -338,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_shown_as_they_are_set() {
+    fn settings_read_back_what_was_set() {
         let key = "0123456789abcdef".repeat(5);
         for (name, value, shown) in [
             ("rps_sock_flow_entries", "1000", "1024"),
@@ -368,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named_and_changes_nothing() {
+    fn an_invalid_setting_is_refused_by_name_and_changes_nothing() {
         for (name, value, says) in [
             ("rps_sock_flow_entries", "-1", "rps_sock_flow_entries: EINVAL: \"-1\" is no number"),
             ("rps_sock_flow_entries", "4294967295", "EINVAL"),
@@ -376,7 +382,7 @@ mod tests {
             ("netdev_max_backlog", "0", "it is 1 to"),
             ("dev_weight", "0", "it is 1 to"),
             ("flow_limit_table_len", "1000", "a power of two"),
-            ("hash", "crc", "\"crc\" is none: keyed, toeplitz"),
+            ("hash", "crc", "\"crc\" is no hash function: there are keyed, toeplitz"),
             ("hash", "toeplitz:12", "80 hexadecimal digits, not 2"),
             ("hash_symmetric", "yes", "neither on nor off"),
             ("hash_headers", "both", "neither inner nor outer"),
@@ -391,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_of_flows_are_bounded() {
+    fn flow_tables_have_a_maximum_size() {
         assert_eq!(queue_flows(1000), Ok(1024));
         assert!(queue_flows(1 << 29).expect_err("8 GB").contains("it is 0 to 65536"));
         let settings =
@@ -404,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_has_its_own_until_all_are_set() {
+    fn setting_all_queues_removes_the_exceptions() {
         let mut masks = PerQueue::all(1);
         masks.set(Some(2), 7);
         assert_eq!((*masks.queue(0), *masks.queue(2)), (1, 7));

@@ -169,7 +169,7 @@ fn start_errors_give_the_reason() {
         );
     }
     let _bridge = network.bridge(&PORTS);
-    assert!(start(&PORTS).contains("another bridge is controlled there"));
+    assert!(start(&PORTS).contains("another bridge uses this control socket"));
     network.ask(&["ports"]).expect("the first one is unharmed");
 }
 

@@ -1,4 +1,4 @@
-//! A bridge that only remembers what it is told: for tests of what stands between it and people.
+//! A bridge without packets, for tests of the control socket and of the metrics.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -19,27 +19,30 @@ use crate::settings::{
 };
 use crate::vlan::{PortVlanReport, VlanProtocol, VlanRange, VlanReport};
 
-/// Two ports, of which one cannot do TSO.
+/// A bridge that stores its settings and reports fixed counters. It starts with two ports, of
+/// which `packet:a` does not support TSO.
 #[derive(Debug)]
-pub(crate) struct Sham {
-    /// Poisoned, every request panics that is about ports.
+pub(crate) struct FakeBridge {
+    /// The ports' settings. If the lock is poisoned, every request about ports panics.
     pub(crate) ports: Mutex<Vec<PortSettings>>,
     steering: Mutex<SteeringSettings>,
-    /// While somebody holds it, a port opens that takes long; poisoned, its opening panics.
+    /// A lock that `set_port` takes. A test holds it to make `set_port` slow, and poisons it to
+    /// make `set_port` panic.
     pub(crate) opening: Mutex<()>,
 }
 
-impl Sham {
+impl FakeBridge {
     pub(crate) fn new() -> Self {
         let ports =
             ["packet:a", "tap:b"].map(|port| PortSettings::new(port.parse().expect("a port")));
-        Sham {
+        FakeBridge {
             ports: Mutex::new(ports.into()),
             steering: Mutex::default(),
             opening: Mutex::default(),
         }
     }
 
+    /// Changes the settings of a port, and returns its report.
     fn change<T>(
         &self,
         port: &str,
@@ -47,14 +50,15 @@ impl Sham {
         report: fn(&PortSettings) -> T,
     ) -> Result<T, Refusal> {
         let mut ports = self.ports.lock().expect("no panic");
-        let known: Vec<String> = ports.iter().map(|port| port.port.name().to_owned()).collect();
+        let names: Vec<String> = ports.iter().map(|port| port.port.name().to_owned()).collect();
         let found = ports.iter_mut().find(|known| known.port.name() == port);
         let found =
-            found.ok_or_else(|| Refusal::unknown_port(port, known.iter().map(String::as_str)))?;
+            found.ok_or_else(|| Refusal::unknown_port(port, names.iter().map(String::as_str)))?;
         change(found)?;
         Ok(report(found))
     }
 
+    /// Returns a report of each port.
     fn each<T>(&self, report: fn(&PortSettings) -> T) -> Vec<T> {
         self.ports.lock().expect("no panic").iter().map(report).collect()
     }
@@ -124,7 +128,7 @@ fn stats(settings: &PortSettings) -> PortStats {
     }
 }
 
-impl Control for Sham {
+impl Control for FakeBridge {
     fn ports(&self) -> Vec<PortReport> {
         self.each(port)
     }
@@ -393,7 +397,7 @@ impl Control for Sham {
     }
 
     fn monitor(&self, _: &MonitorSettings) -> Result<Monitor, Refusal> {
-        Err(Refusal::new(ErrorCode::Refused, "nothing moves here"))
+        Err(Refusal::new(ErrorCode::Refused, "this bridge has no packets"))
     }
 }
 
