@@ -19,7 +19,7 @@ use super::transmit::{Hardware, MAX_GSO_SIZE, NicTransmit, Unsent};
 use crate::fit::PortLimits;
 use crate::memory::{self, MemoryPort, MemorySettings};
 
-/// MTU in bytes if neither the settings nor the wrapped port have one: that of Ethernet.
+/// MTU in bytes if neither the settings nor the wrapped port have one: the MTU of Ethernet.
 const DEFAULT_MTU: u32 = 1500;
 
 /// Maximum length of a received IP packet with `wire: false`, in bytes: super-packets pass whole.
