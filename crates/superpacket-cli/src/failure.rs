@@ -14,7 +14,7 @@ pub(crate) enum Failure {
     /// A capture ends within a record, and `--strict` was given.
     #[error("{0} (--strict)")]
     CutShort(Truncated),
-    /// Some of several captures could not be read; each was reported when it failed.
+    /// At least one of several captures could not be read; each was reported when it failed.
     #[error("{0} of the captures could not be read")]
     Unreadable(usize),
     /// The arguments are invalid or contradict each other.

@@ -235,7 +235,7 @@ pub fn allowed_cpus() -> Result<Vec<usize>, LabError> {
     system::allowed_cpus().context(|| "sched_getaffinity".into())
 }
 
-/// Restricts the calling thread to the given CPUs; an empty list changes nothing.
+/// Restricts the calling thread to the given CPUs; an empty list has no effect.
 ///
 /// # Errors
 ///

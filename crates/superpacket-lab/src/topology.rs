@@ -91,7 +91,7 @@ impl ThreeHosts {
         let middle = Host::new("M")?;
         let (a, a_side) = Link::veth(&Host::new("A")?, "eth0", &middle, "port-a")?;
         let (b, b_side) = Link::veth(&Host::new("B")?, "eth0", &middle, "port-b")?;
-        // Without an IPv6 address the middle sends no frames of its own.
+        // Without an IPv6 address, the middle host sends only the frames that it forwards.
         for link in [&a_side, &b_side] {
             let _ = middle.set_sysctl(&format!("net/ipv6/conf/{}/disable_ipv6", link.name()), "1");
         }

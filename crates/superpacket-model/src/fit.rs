@@ -1,4 +1,4 @@
-//! Does a frame fit what a port takes?
+//! The check of a frame against the limits of the port that is to send it.
 
 use std::io;
 
@@ -8,14 +8,14 @@ use superpacket::wire::{Layout, MAX_HEADER, ethernet};
 use superpacket_port::features::{Feature, FeatureSet};
 use superpacket_port::{Outgoing, Stop, TxBatch, TxFrame};
 
-/// The most VLAN tags that the MTU does not count.
+/// Maximum number of VLAN tags that do not count towards the MTU.
 pub(crate) const MAX_TAGS: usize = 2;
 
-/// Bytes of a VLAN tag.
+/// Length of a VLAN tag in bytes.
 pub(crate) const TAG: usize = 4;
 
-/// Bytes of the link header of a frame that starts with `head`, tags among them: what the MTU does
-/// not count.
+/// Returns the length of a frame's link header with its VLAN tags, in bytes. The MTU does not count
+/// it. `head` is the start of the frame.
 pub(crate) fn link_header(head: &[u8], layer: Layer) -> usize {
     let ethertype = |tags: usize| {
         let place = ethernet::ETHERTYPE + tags * TAG;
@@ -31,20 +31,21 @@ pub(crate) fn link_header(head: &[u8], layer: Layer) -> usize {
     }
 }
 
-/// What a port in memory takes.
+/// The offloads and sizes that a memory port or a model NIC accepts when it sends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct PortLimits {
     pub(crate) features: FeatureSet,
     pub(crate) max_slices: usize,
-    /// 0: no limit.
+    /// Maximum length of an IP packet in bytes; 0: no limit.
     pub(crate) mtu: u32,
 }
 
-impl Limits {
-    /// Is the frame's form such that it can be taken? For a super-packet, where its headers are.
+impl PortLimits {
+    /// Checks that the port accepts the frame. Returns the header layout of a super-packet, `None`
+    /// for other frames.
     ///
     /// # Errors
-    /// Why not.
+    /// The [`Stop`] that the sender reports for this frame.
     pub(crate) fn check(
         &self,
         outgoing: &Outgoing,
@@ -66,7 +67,7 @@ impl Limits {
         let length = frame.length as usize;
         let mut scratch = [0; MAX_HEADER];
         let Some(gso) = frame.gso else {
-            // Only a frame near the limit needs a look.
+            // The link header is only read if the whole frame is longer than the MTU.
             let fits = length <= mtu
                 || length
                     - link_header(batch.head(outgoing, frame, &mut scratch), frame.layer)
@@ -84,7 +85,7 @@ impl Limits {
         let head = batch.head(outgoing, frame, &mut scratch);
         let layout = gso.kind.parse(head, length, frame.layer, frame.checksum);
         let layout = layout.map_err(|_| offload("the headers of a super-packet cannot be read"))?;
-        // The size of a fragment counts the UDP header.
+        // The size of an IP fragment includes the UDP header.
         let headers =
             if gso.kind == GsoKind::UdpFragments { layout.transport } else { layout.payload };
         let segment = usize::from(headers - layout.outermost()) + gso.size.get();
@@ -95,7 +96,7 @@ impl Limits {
     }
 }
 
-/// What is asked to be done to a frame is not done here.
+/// Returns the [`Stop`] for a frame that requests an unsupported offload, with the reason.
 pub(crate) fn offload(why: &'static str) -> Stop {
     Stop::Offload(io::Error::new(io::ErrorKind::InvalidInput, why))
 }

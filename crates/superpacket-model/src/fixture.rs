@@ -1,46 +1,46 @@
-//! What tests of ports send and receive with.
+//! Packets, and functions to send and receive them, for the tests of this crate.
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket_port::{Buffer, Outgoing, Port, Progress, Receive, Transmit, TxBatch};
 use superpacket_traffic::frame::{Checksum, Frame};
 
-/// A packet to be sent.
+/// A packet that a test sends, with its offload metadata.
 #[derive(Clone, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct TestPacket {
     pub(crate) bytes: Vec<u8>,
     pub(crate) checksum: RxChecksum,
     pub(crate) gso: Option<Gso>,
 }
 
-impl From<&Frame> for Sent {
+impl From<&Frame> for TestPacket {
     fn from(frame: &Frame) -> Self {
-        Sent { bytes: frame.to_bytes(), checksum: RxChecksum::None, gso: None }
+        TestPacket { bytes: frame.to_bytes(), checksum: RxChecksum::None, gso: None }
     }
 }
 
-impl From<&Vec<u8>> for Sent {
+impl From<&Vec<u8>> for TestPacket {
     fn from(bytes: &Vec<u8>) -> Self {
-        Sent { bytes: bytes.clone(), checksum: RxChecksum::None, gso: None }
+        TestPacket { bytes: bytes.clone(), checksum: RxChecksum::None, gso: None }
     }
 }
 
-/// The frame with a partial checksum, and as a super-packet of `size` bytes a segment if that is
-/// not 0.
-pub(crate) fn partial(frame: &Frame, kind: GsoKind, size: usize) -> Sent {
+/// Returns the frame with a partial checksum. If `size` is not 0, it is a super-packet with `size`
+/// bytes per segment.
+pub(crate) fn partial(frame: &Frame, kind: GsoKind, size: usize) -> TestPacket {
     let frame =
         frame.clone().with(|frame| *frame.checksum_mut().expect("has one") = Checksum::Partial);
     let start = frame.offsets().transport as u16;
     let offset = if kind == GsoKind::Udp { 6 } else { 16 };
-    Sent {
+    TestPacket {
         bytes: frame.to_bytes(),
         checksum: RxChecksum::Partial { start, offset },
         gso: SegmentSize::new(size).map(|size| Gso::new(kind, size)),
     }
 }
 
-/// Packets as a batch.
-pub(crate) fn batch(packets: &[Sent]) -> (Outgoing, TxBatch) {
+/// Returns a batch of these packets.
+pub(crate) fn batch(packets: &[TestPacket]) -> (Outgoing, TxBatch) {
     let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
     for packet in packets {
         batch.push_bytes(
@@ -54,42 +54,42 @@ pub(crate) fn batch(packets: &[Sent]) -> (Outgoing, TxBatch) {
     (outgoing, batch)
 }
 
-/// Sends packets.
-pub(crate) fn send(port: &mut dyn Transmit, packets: &[Sent]) -> Progress {
+/// Sends packets, and returns the port's progress.
+pub(crate) fn send(port: &mut dyn Transmit, packets: &[TestPacket]) -> Progress {
     let (outgoing, batch) = batch(packets);
     port.transmit(&outgoing, &batch, 0)
 }
 
-/// Sends packets, all of them.
+/// Sends packets, and asserts that the port takes them all.
 pub(crate) fn send_all<S>(port: &mut dyn Transmit, packets: impl IntoIterator<Item = S>)
 where
-    Sent: From<S>,
+    TestPacket: From<S>,
 {
-    let packets: Vec<_> = packets.into_iter().map(Sent::from).collect();
+    let packets: Vec<_> = packets.into_iter().map(TestPacket::from).collect();
     let progress = send(port, &packets);
     assert!(progress.stopped.is_none() && progress.sent == packets.len(), "{progress:?}");
 }
 
-/// All that is there.
+/// Receives until a poll returns no packet.
 pub(crate) fn receive(port: &mut dyn Receive) -> Vec<RxPacket<Buffer>> {
     let mut packets = Vec::new();
     while port.poll(&mut packets, 100).expect("up") != 0 {}
     packets
 }
 
-/// A packet's bytes in one piece.
+/// Returns a packet's bytes in one vector.
 pub(crate) fn gathered(packet: &RxPacket<Buffer>) -> Vec<u8> {
     packet.buffers().flat_map(|buffer| buffer.bytes().iter().copied()).collect()
 }
 
-/// The receiver of a port with one queue, and a sender.
+/// Returns the receiver of a port with one queue, and a transmitter.
 pub(crate) fn ends(port: &mut dyn Port) -> (Box<dyn Receive>, Box<dyn Transmit>) {
     let mut receivers = port.receivers();
     assert_eq!(receivers.len(), 1);
     (receivers.remove(0), port.transmitter().expect("opens"))
 }
 
-/// Would `poll` or `epoll` say that there is something?
+/// Returns whether `poll(2)` reports the receiver's descriptor as readable.
 pub(crate) fn is_readable(port: &dyn Receive) -> bool {
     let descriptor = port.readiness();
     let mut watched = [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::IN)];

@@ -1,13 +1,13 @@
-//! From a port string to a port.
+//! Opening and checking ports by their port strings.
 
 use superpacket_port::{Port, PortError, PortKind, PortSpec, SpecError};
 
 use crate::{memory, nic};
 
-/// Opens the port that a port string names, of any kind.
+/// Opens the port that a port string names. Ports of all kinds are supported.
 ///
 /// # Errors
-/// [`PortError`] says which port, what was tried, and why it failed.
+/// [`PortError`] names the port, the action that failed, and the reason.
 pub fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
     match spec.kind() {
         PortKind::Memory => memory::open(spec),
@@ -16,10 +16,10 @@ pub fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
     }
 }
 
-/// Reads the options of a port string as [`open`] does, and opens nothing.
+/// Checks the options of a port string as [`open`] does, without opening the port.
 ///
 /// # Errors
-/// [`SpecError`] names the option that is not known or out of range.
+/// [`SpecError`] names the option that is unknown or out of range.
 pub fn check(spec: &PortSpec) -> Result<(), SpecError> {
     match spec.kind() {
         PortKind::Memory => memory::check(spec),

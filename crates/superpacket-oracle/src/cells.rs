@@ -1,4 +1,4 @@
-//! One super-packet of each kind that the engine merges, to be segmented by a kernel. A kind is a
+//! Super-packets of each kind that the engine merges, to be segmented by a kernel. A kind is a
 //! combination of link header, tunnel, protocol, extension headers, size and flags.
 
 use superpacket::segment::{Cwr, GsoPacket, IpId, Segment, SegmentSize};
@@ -87,8 +87,8 @@ pub const TUNNELS: &[(&str, Wrap)] = &[
     ("VXLAN/IPv6 in Geneve/IPv4", |frame| outer(frame.in_vxlan6().in_geneve(), Checksum::Zero)),
 ];
 
-/// Other special properties of packets outside tunnels, by name. The function returns `None` if the
-/// property does not exist for the frame's IP version or protocol.
+/// Special properties of packets outside tunnels that have no table above, by name. The function
+/// returns `None` if the property does not exist for the frame's IP version or protocol.
 pub const SPECIALS: &[(&str, CellChange)] = &[
     ("IPv4 options", |frame| v4(frame, |frame| frame.ipv4_mut().options = vec![0x94, 4, 0, 0])),
     ("may be fragmented", |frame| v4(frame, |frame| frame.ipv4_mut().dont_fragment = false)),

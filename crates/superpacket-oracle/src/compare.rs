@@ -27,7 +27,7 @@ pub enum Difference {
         /// The frame that was appended.
         frame: usize,
     },
-    /// Both sides merged the same frames, but the bytes or the segmentation instructions differ.
+    /// The kernel and the engine merged the same frames, but their bytes or GSO metadata differ.
     Bytes {
         /// The number of the kernel's packet.
         kernel: usize,

@@ -97,7 +97,7 @@ pub struct GsoFields {
 pub struct ResultPacket {
     /// The packet with its VLAN tags, starting with the destination MAC address.
     pub bytes: Vec<u8>,
-    /// How to segment the packet; `None` if no frames merged.
+    /// GSO metadata of the packet; `None` if no frames merged.
     pub cut: Option<GsoFields>,
     /// The position of its partial checksum, as in [`InputFrame::partial`].
     pub partial: Option<(u16, u16)>,

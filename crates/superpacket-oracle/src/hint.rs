@@ -1,4 +1,4 @@
-//! Linux's GRO hint, an option of Geneve, as it is read from a frame.
+//! Reads Linux's GRO hint, a Geneve option, from a frame.
 
 /// The UDP port of Geneve.
 const GENEVE: u16 = 6_081;

@@ -52,7 +52,7 @@ pub struct KernelGro {
     rules: Rules,
 }
 
-/// The differences between kernels in what GRO merges. Each is detected by sending two packets.
+/// The differences in GRO between kernel versions. Each is detected by sending two packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Packets behind VLAN tags merge.
@@ -149,7 +149,7 @@ impl KernelGro {
         Ok(())
     }
 
-    /// Detects what this kernel's GRO merges.
+    /// Detects which kinds of packets this kernel's GRO merges.
     fn detect_rules(&mut self) -> Result<(), LabError> {
         let invalid = |error: &LabError| matches!(error, LabError::System { source, .. } if source.kind() == ErrorKind::InvalidInput);
         match self.merges(Frame::udp4(100), Frame::udp4(100)) {

@@ -540,7 +540,7 @@ fn other_bytes(kernel: &ResultPacket, engine: &ResultPacket) -> Option<Kind> {
 }
 
 /// Returns the kind if a checksum covers other addresses than those of its IP header, and the
-/// packets differ only in checksums, those of tunnels included.
+/// packets differ only in checksums, including tunnel checksums.
 fn other_destination(
     kernel: &ResultPacket,
     engine: &ResultPacket,

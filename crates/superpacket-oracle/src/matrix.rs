@@ -39,7 +39,7 @@ impl Entrance {
 /// The kernel's result for a super-packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answer {
-    /// The same segments as the engine's, byte for byte.
+    /// The kernel's segments are equal to the engine's, byte for byte.
     Segments,
     /// The super-packet unchanged.
     Whole,
@@ -106,7 +106,7 @@ fn difference(theirs: &[Vec<u8>], ours: &[Vec<u8>], cell: &MatrixCell) -> String
 /// The results of this kernel for each kind of super-packet.
 #[derive(Debug, Default)]
 pub struct Matrix {
-    /// One row per kind of super-packet.
+    /// The rows, each for a kind of super-packet.
     pub rows: Vec<Row>,
 }
 

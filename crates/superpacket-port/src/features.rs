@@ -9,7 +9,7 @@
 //! let supported = FeatureSet::all().without("lro".parse()?);
 //! let resolved = resolve(requested, supported);
 //!
-//! // Segments need checksums that somebody fills in.
+//! // TSO requires checksum offload.
 //! let tso = Feature::TcpSegmentationOffload;
 //! assert!(!resolved.active.contains(tso));
 //! assert_eq!(resolved.why_inactive(tso), Some(WhyInactive::Requires(Feature::TxChecksumming)));
@@ -33,10 +33,10 @@ pub enum Feature {
     TcpSegmentationOffload,
     /// The port takes UDP super-packets and segments them itself.
     TxUdpSegmentation,
-    /// The identifications of IPv4 packets that must not be fragmented may change where the port
-    /// segments (RFC 6864).
+    /// Segmentation by the port may change the IPv4 identification of packets with the Don't
+    /// Fragment flag (RFC 6864).
     TxTcpMangleidSegmentation,
-    /// Received packets are aggregated, reversibly.
+    /// Received packets are aggregated so that the original packets can be restored.
     GenericReceiveOffload,
     /// Received UDP datagrams are aggregated too.
     RxUdpGroForwarding,
@@ -97,14 +97,14 @@ impl Feature {
     /// `netdev_fix_features`).
     pub const fn requires(self) -> &'static [Feature] {
         match self {
-            // A segment's checksum is filled in by whoever cuts, and its payload lies apart from
-            // its header.
+            // The device that segments also fills in the checksums. A segment's header and payload
+            // lie in separate buffers.
             Feature::TcpSegmentationOffload | Feature::TxUdpSegmentation => {
                 &[Feature::TxChecksumming, Feature::ScatterGather]
             }
             Feature::TxTcpMangleidSegmentation => &[Feature::TcpSegmentationOffload],
             Feature::RxUdpGroForwarding => &[Feature::GenericReceiveOffload],
-            // What is merged on a wrong checksum would leave as a right one.
+            // A packet merged in spite of a wrong checksum would leave with a right one.
             Feature::LargeReceiveOffload => &[Feature::RxChecksumming],
             Feature::RxChecksumming
             | Feature::TxChecksumming
@@ -121,7 +121,7 @@ impl fmt::Display for Feature {
     }
 }
 
-/// No offload has this name.
+/// The error for a name that no offload has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the name of an offload")]
 pub struct UnknownFeature;
@@ -196,10 +196,10 @@ impl fmt::Debug for FeatureSet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WhyInactive {
-    /// The port does not support it.
+    /// The port does not support the offload.
     #[error("the port cannot do it")]
     Unsupported,
-    /// It requires another offload, which is not active.
+    /// The offload requires another one, which is not active.
     #[error("it needs {0}, which is off")]
     Requires(Feature),
 }
@@ -233,8 +233,8 @@ impl Resolved {
 /// Determines which of the requested offloads are active on a port with these capabilities.
 pub fn resolve(requested: FeatureSet, supported: FeatureSet) -> Resolved {
     let mut active = FeatureSet(requested.0 & supported.0);
-    // An offload that drops out may take others with it: repeat until nothing changes, at most once
-    // for each.
+    // Removing an offload may make others inactive: repeat until the set does not change, at most
+    // once per offload.
     loop {
         let next = active
             .iter()
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_offload_needs_takes_it_along() {
+    fn an_offload_is_inactive_without_its_requirements() {
         let resolved =
             resolve(FeatureSet::all().without(Feature::ScatterGather), FeatureSet::all());
         for lost in [Feature::TcpSegmentationOffload, Feature::TxUdpSegmentation] {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn every_set_resolves_to_one_that_holds_together() {
+    fn every_set_resolves_to_a_consistent_set() {
         for requested in 0..1 << Feature::ALL.len() {
             let active = resolve(FeatureSet(requested), FeatureSet::all()).active;
             assert_eq!(active.0 & !requested, 0);

@@ -217,7 +217,7 @@ fn source_of(row: &Row, place: usize) -> Option<f64> {
 }
 
 /// Returns the digits after the point for a column of the source: as many as any of its figures
-/// there needs. If the figures were computed, the digits are those of our own column.
+/// there needs. If the figures were computed, the digits are the same as in our own column.
 fn source_digits(table: &Table, place: usize) -> usize {
     let written =
         table.rows.iter().filter_map(|row| source_of(row, place)).map(decimals).max().unwrap_or(0);

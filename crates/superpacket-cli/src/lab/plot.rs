@@ -33,7 +33,7 @@ enum Scale {
     /// Separate scales: the largest value found here, including its spread, and the source's
     /// largest value.
     Own,
-    /// One scale for both, as both are ratios: the largest value of both. A spread may be cut off.
+    /// A common scale for two sets of ratios: their largest value. A spread may be cut off.
     Shared,
 }
 

@@ -20,9 +20,9 @@ pub(super) const NOT_MEASURED: &str = "not measured between live hosts";
 /// The outcome of an experiment.
 #[derive(Debug)]
 pub(super) enum ExperimentOutcome {
-    /// It succeeded.
+    /// The experiment succeeded.
     Done(Experiment),
-    /// It failed. The part that needs no hosts may still have results.
+    /// The experiment failed. The part that needs no hosts may still have results.
     Failed(FailedExperiment, Option<Experiment>),
     /// The user cancelled the run.
     Cancelled,

@@ -41,8 +41,8 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// The crates that log; module names begin with them.
 const MODULES: [&str; 3] = ["superpacket", "superpacket_bridge", "superpacket_port"];
 
-/// Parses a log filter. Unknown words are refused, because tracing takes them for module names and
-/// would log nothing else.
+/// Parses a log filter. Unknown words are refused, because tracing would take them for module names
+/// and log only these modules.
 fn targets(filter: &str) -> Result<Targets, Failure> {
     let wrong = |word: &str, what: &str, allowed: &[&str]| {
         Err(Failure::Usage(format!(

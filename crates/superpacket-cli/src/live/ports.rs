@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &PortQuery) -> Result<(), Failure> {
 }
 
 fn text(ports: &[PortReport]) -> String {
-    // If no port has a name of its own, the names are the port strings, and the column is left out.
+    // If no port was given a name, the names are the port strings, and the column is left out.
     // Bridges of earlier versions do not send the string.
     let mut text = match ports.iter().all(|port| port.string.is_empty() || port.string == port.port)
     {

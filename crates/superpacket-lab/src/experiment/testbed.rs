@@ -48,7 +48,7 @@ impl Hosts {
         let (a, a_side) = Link::veth(&Host::new("A")?, &name, &middle, "port-a")?;
         let (b, b_side) = Link::veth(&Host::new("B")?, "eth0", &middle, "port-b")?;
         for side in [&a_side, &b_side] {
-            // Best effort: without IPv6 the middle sends no frames of its own.
+            // Best effort: without IPv6 the middle host sends only the frames that it forwards.
             let _ = middle.set_sysctl(&format!("net/ipv6/conf/{}/disable_ipv6", side.name()), "1");
         }
         for host in [a.host(), b.host()] {

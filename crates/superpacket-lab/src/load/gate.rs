@@ -55,7 +55,7 @@ impl<'gate> AbortOnFailure<'gate> {
         Self { gate, succeeded: false }
     }
 
-    /// Records that all went well, so that dropping the guard does nothing.
+    /// Records success, so that dropping the guard has no effect.
     pub(crate) fn disarm(&mut self) {
         self.succeeded = true;
     }

@@ -5,7 +5,7 @@
 //! the bridge: Toeplitz hashes of addresses and ports, a `Steering` per receive queue with its mask
 //! and flow table, backlog limits, and moves that wait until a backlog is empty.
 //!
-//! The load is that of Tom Herbert's report on RPS (2010), the original report: a number of
+//! The load is taken from Tom Herbert's original report on RPS (2010): a number of
 //! connections, each with one outstanding request of one byte (TCP_RR).
 //! ```text
 //! client          sends the next request some time after the answer

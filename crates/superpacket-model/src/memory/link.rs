@@ -1,4 +1,4 @@
-//! What both ends of a link share.
+//! The state that both ends of a memory link share: receive queues, link state and MTU.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -12,59 +12,61 @@ use superpacket_port::{Buffer, LinkState, PortError};
 use super::settings::MemorySettings;
 use super::store::Store;
 
-/// Locks, also after a panic of another thread: what the locks here guard is whole after every
-/// step.
+/// Locks a mutex, even if another thread has panicked while it held it. The data behind this
+/// crate's mutexes is consistent after every step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A link.
+/// A link in memory with its two ends.
 #[derive(Debug, Default)]
 pub(super) struct MemoryLink {
     ends: [End; 2],
-    /// What is said of it by code: up, down or gone.
+    /// State set by [`LinkControl`]: 0 up, 1 down, 2 gone.
     state: AtomicU8,
 }
 
-/// One end of a link.
+/// An end of a link, open or not.
 #[derive(Debug, Default)]
 struct End {
-    /// What it receives into, while it is open.
+    /// The receive queues; `None` while the end is not open.
     inbox: Mutex<Option<Arc<Inbox>>>,
 }
 
-/// The receiving side of an open end.
+/// The receive queues of an open end, and the state of the senders that fill them.
 #[derive(Debug)]
 pub(super) struct Inbox {
     pub(super) settings: MemorySettings,
-    pub(super) queues: Vec<Queue>,
-    /// What senders need: one at a time.
-    pub(super) sender: Mutex<Sender>,
+    pub(super) queues: Vec<MemoryQueue>,
+    /// State used by the senders of the other end, one at a time.
+    pub(super) sender: Mutex<SendState>,
 }
 
-/// A receive queue.
+/// A receive queue of a memory port.
 #[derive(Debug)]
-pub(super) struct Queue {
-    pub(super) ring: Mutex<Ring>,
-    /// Readable while packets are there.
+pub(super) struct MemoryQueue {
+    pub(super) ring: Mutex<MemoryRing>,
+    /// Eventfd that is readable while the queue holds packets.
     pub(super) event: OwnedFd,
-    /// Packets for which there was no room.
+    /// Number of packets dropped because the queue was full.
     pub(super) dropped: AtomicU64,
 }
 
-/// The packets of a queue.
+/// The packets in a receive queue.
 #[derive(Debug, Default)]
-pub(super) struct Ring {
+pub(super) struct MemoryRing {
     pub(super) packets: VecDeque<RxPacket<Buffer>>,
-    /// The event is readable.
+    /// Whether the queue's eventfd is readable.
     pub(super) signalled: bool,
 }
 
-/// The memory that packets are copied into, and those of this call by queue.
+/// The state of sending to an inbox: packet memory, and the packets of the current call.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct SendState {
     pub(super) store: Store,
+    /// Packets of the current call, per queue.
     pub(super) staged: Vec<Vec<RxPacket<Buffer>>>,
+    /// Free slots left in the current call, per queue.
     pub(super) room: Vec<usize>,
 }
 
@@ -74,10 +76,10 @@ impl Inbox {
             let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
             let event =
                 event.map_err(|error| PortError::system(port, "make an event (eventfd)", error))?;
-            Ok(Queue { ring: Mutex::default(), event, dropped: AtomicU64::new(0) })
+            Ok(MemoryQueue { ring: Mutex::default(), event, dropped: AtomicU64::new(0) })
         };
         let queues = (0..settings.queues).map(queue).collect::<Result<Vec<_>, PortError>>()?;
-        let sender = Sender {
+        let sender = SendState {
             store: Store::new(settings.slots * queues.len()),
             staged: queues.iter().map(|_| Vec::new()).collect(),
             room: vec![0; queues.len()],
@@ -86,14 +88,15 @@ impl Inbox {
     }
 }
 
-impl Queue {
-    /// Makes the event readable, or not. The ring is locked, so it is so when another looks.
-    pub(super) fn signal(&self, ring: &mut Ring, readable: bool) {
+impl MemoryQueue {
+    /// Sets whether the eventfd is readable. The caller holds the ring's lock, so that the eventfd
+    /// always matches the ring's contents.
+    pub(super) fn signal(&self, ring: &mut MemoryRing, readable: bool) {
         if ring.signalled == readable {
             return;
         }
         ring.signalled = readable;
-        // Neither can fail: the counter never holds more than 1, and is read only when it does.
+        // Neither call can fail: the counter is at most 1, and it is read only while it is 1.
         if readable {
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         } else {
@@ -112,30 +115,34 @@ impl MemoryLink {
     }
 }
 
-/// An open end: what the port and its receivers and senders hold together. The last of them closes
-/// it.
+/// An open end of a link, shared by the port, its receivers and its transmitters. The end closes
+/// when the last of them is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct OpenEnd {
     pub(super) link: Arc<MemoryLink>,
-    end: usize,
+    /// Index of this end in the link.
+    index: usize,
     pub(super) name: String,
     pub(super) settings: MemorySettings,
     pub(super) inbox: Arc<Inbox>,
+    /// Maximum length of a sent IP packet, in bytes; 0: no limit.
     pub(super) mtu: Arc<AtomicU32>,
+    /// Number of sends stopped by a full queue.
     pub(super) full: AtomicU64,
+    /// Number of sends refused because a packet requests an offload that is off.
     pub(super) refused: AtomicU64,
 }
 
-impl Seat {
-    /// Takes a free end of a link; `None` if both are open. `port` is what errors call it.
-    pub(super) fn take(
+impl OpenEnd {
+    /// Opens a free end of a link; `None` if both ends are open. Errors call the port `port`.
+    pub(super) fn open(
         link: &Arc<MemoryLink>,
         port: &str,
         settings: &MemorySettings,
     ) -> Result<Option<Self>, PortError> {
-        for (end, place) in link.ends.iter().enumerate() {
-            let mut seat = lock(&place.inbox);
-            if seat.is_some() {
+        for (index, end) in link.ends.iter().enumerate() {
+            let mut slot = lock(&end.inbox);
+            if slot.is_some() {
                 continue;
             }
             let settings = MemorySettings {
@@ -144,11 +151,11 @@ impl Seat {
                 ..*settings
             };
             let inbox = Arc::new(Inbox::new(port, settings)?);
-            *seat = Some(inbox.clone());
-            drop(seat);
-            return Ok(Some(Seat {
+            *slot = Some(inbox.clone());
+            drop(slot);
+            return Ok(Some(OpenEnd {
                 link: link.clone(),
-                end,
+                index,
                 name: port.to_owned(),
                 settings,
                 inbox,
@@ -160,14 +167,14 @@ impl Seat {
         Ok(None)
     }
 
-    /// What pulls its plug.
+    /// Returns a handle that changes the link's state and this end's MTU.
     pub(super) fn control(&self) -> LinkControl {
         LinkControl { link: self.link.clone(), mtu: self.mtu.clone() }
     }
 
-    /// Where what this end sends goes: the other end's side, if it is open.
+    /// Returns the receive queues of the other end; `None` if that is not open.
     pub(super) fn other(&self) -> Option<Arc<Inbox>> {
-        lock(&self.link.ends[1 - self.end].inbox).clone()
+        lock(&self.link.ends[1 - self.index].inbox).clone()
     }
 
     pub(super) fn gone(&self) -> PortError {
@@ -175,13 +182,13 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for OpenEnd {
     fn drop(&mut self) {
-        *lock(&self.link.ends[self.end].inbox) = None;
+        *lock(&self.link.ends[self.index].inbox) = None;
     }
 }
 
-/// What changes a link from outside while it is used: for tests of what ports must survive.
+/// A handle that changes the state and the MTU of a link while it is in use, for tests.
 #[derive(Clone, Debug)]
 pub struct LinkControl {
     link: Arc<MemoryLink>,
@@ -189,8 +196,8 @@ pub struct LinkControl {
 }
 
 impl LinkControl {
-    /// Sets the link up or down, or takes it away. A link that is gone stays so; its name may be
-    /// opened again as a new one.
+    /// Sets the state of the link. [`LinkState::Gone`] is final; a port of the same name then opens
+    /// a new link.
     pub fn set_state(&self, state: LinkState) {
         let number = match state {
             LinkState::Up => 0,
@@ -201,7 +208,7 @@ impl LinkControl {
             .link
             .state
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| (old != 2).then_some(number));
-        // Who waits for packets looks, and sees it.
+        // Wake receivers that wait for packets, so that they see the new state.
         let state = self.link.state();
         for end in &self.link.ends {
             let inbox = lock(&end.inbox).clone();
@@ -213,7 +220,7 @@ impl LinkControl {
         }
     }
 
-    /// Changes the MTU of the end that this was taken from, in bytes; 0: no limit.
+    /// Sets the MTU of the end that this handle was taken from, in bytes; 0: no limit.
     pub fn set_mtu(&self, mtu: u32) {
         self.mtu.store(mtu, Ordering::Relaxed);
     }

@@ -1,20 +1,21 @@
-//! Links in memory: two ports of this process, of which each receives what the other sends.
+//! Links in memory: pairs of ports in one process. Each port receives the packets that the other
+//! sends.
 //!
-//! `memory:NAME` opens one end, the second port of the same name is the other; [`pair`] gives both
-//! in code. Packets pass with all that is known of them: super-packets whole, partial checksums
-//! partial. Nothing depends on a clock or on chance, so tests and the lab use these links as their
-//! wires.
+//! `memory:NAME` opens one end of a link. The second port with the same name is the other end;
+//! [`pair`] returns both ends in code. Packets keep their metadata: super-packets stay whole, and
+//! partial checksums stay partial. The links use no clock and no random numbers, so results are
+//! reproducible.
 //!
-//! | option | of this end | default |
+//! | option | meaning for this end | default |
 //! |---|---|---|
-//! | `slots=N` | packets that each of its receive queues holds | 1024 |
-//! | `queues=N` | receive queues; the sender spreads flows over them by their Toeplitz hash | 1 |
-//! | `full=stop`, `full=drop` | where a receive queue is full: its sender is stopped and may try again, or the packet is dropped and counted (`rx_dropped`) | `stop` |
-//! | `mtu=N` | the longest IP packet that it sends, in bytes; 0: no limit | 0 |
-//! | `tx=on`, `sg=on`, `tso=on`, `uso=on` (or `off`) | it sends partial checksums, packets in several pieces, TCP and UDP super-packets | `on` |
+//! | `slots=N` | capacity of each receive queue, in packets | 1024 |
+//! | `queues=N` | number of receive queues; the sender distributes flows over them by Toeplitz hash | 1 |
+//! | `full=stop`, `full=drop` | when a receive queue is full: `stop` stops the sender, which may try again; `drop` drops the packet and counts it in `rx_dropped` | `stop` |
+//! | `mtu=N` | maximum length of a sent IP packet, in bytes; 0: no limit | 0 |
+//! | `tx=on`, `sg=on`, `tso=on`, `uso=on` (or `off`) | whether it can send partial checksums, packets in several buffers, TCP super-packets and UDP super-packets | `on` |
 //!
-//! An end whose other end is not open is [down](superpacket_port::LinkState::Down), and so is
-//! its link when a test says so ([`LinkControl`]).
+//! An end is [down](superpacket_port::LinkState::Down) while the other end is not open. Tests set
+//! the state of a link with [`LinkControl`].
 
 mod link;
 mod port;
@@ -29,13 +30,13 @@ pub use settings::{MemorySettings, WhenFull};
 
 use superpacket_port::{Port, PortError, PortSpec, SpecError};
 
-/// Opens one end of a link.
+/// Opens one end of the link that a port string names.
 pub(super) fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
     let settings = MemorySettings::from_options(spec.options())?;
     Ok(Box::new(port::join(spec.device(), spec.name(), &settings)?))
 }
 
-/// Reads the options of a port string.
+/// Checks the options of a port string.
 pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
     MemorySettings::from_options(spec.options()).map(drop)
 }

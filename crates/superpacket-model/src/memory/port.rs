@@ -1,4 +1,4 @@
-//! The port that one end of a link is, and how it is opened.
+//! The port at one end of a memory link, and the functions that open it.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -11,15 +11,15 @@ use superpacket_port::{
     Transmit,
 };
 
-use super::link::{LinkControl, MemoryLink, Seat, lock};
+use super::link::{LinkControl, MemoryLink, OpenEnd, lock};
 use super::receive::MemoryReceive;
 use super::settings::MemorySettings;
 use super::transmit::MemoryTransmit;
 
-/// The links that have been opened by name.
+/// The open links that have a name.
 static LINKS: LazyLock<Mutex<HashMap<String, Weak<MemoryLink>>>> = LazyLock::new(Mutex::default);
 
-/// Opens an end of the link of this name; `port` is what errors call it.
+/// Opens a free end of the link with this name. Errors call the port `port`.
 pub(crate) fn join(
     name: &str,
     port: &str,
@@ -40,10 +40,10 @@ pub(crate) fn join(
     })
 }
 
-/// Both ends of a link without a name.
+/// Opens a new link without a name, and returns both its ends.
 ///
 /// # Errors
-/// [`PortError::System`] if the system gives no more file descriptors.
+/// [`PortError::System`] if the system has no more file descriptors.
 ///
 /// ```
 /// use superpacket::packet::{Layer, RxChecksum};
@@ -65,48 +65,48 @@ pub fn pair(
     right: &MemorySettings,
 ) -> Result<(MemoryPort, MemoryPort), PortError> {
     let link = Arc::default();
-    let taken = || PortError::Unsupported {
+    let in_use = || PortError::Unsupported {
         port: "memory".into(),
         reason: "an end of a new link is open".into(),
     };
-    let left = MemoryPort::open(&link, "memory:left", left)?.ok_or_else(taken)?;
-    let right = MemoryPort::open(&link, "memory:right", right)?.ok_or_else(taken)?;
+    let left = MemoryPort::open(&link, "memory:left", left)?.ok_or_else(in_use)?;
+    let right = MemoryPort::open(&link, "memory:right", right)?.ok_or_else(in_use)?;
     Ok((left, right))
 }
 
-/// One end of a link in memory.
+/// The port at one end of a link in memory.
 ///
 /// The end stays open until the port and all its receivers and senders are dropped.
 #[derive(Debug)]
 pub struct MemoryPort {
-    seat: Arc<Seat>,
+    end: Arc<OpenEnd>,
     receivers_taken: bool,
 }
 
 impl MemoryPort {
-    /// Takes a free end of a link; `None` if both are open.
+    /// Opens a free end of a link; `None` if both ends are open.
     fn open(
         link: &Arc<MemoryLink>,
         name: &str,
         settings: &MemorySettings,
     ) -> Result<Option<Self>, PortError> {
-        let seat = Seat::take(link, name, settings)?;
-        Ok(seat.map(|seat| MemoryPort { seat: Arc::new(seat), receivers_taken: false }))
+        let end = OpenEnd::open(link, name, settings)?;
+        Ok(end.map(|end| MemoryPort { end: Arc::new(end), receivers_taken: false }))
     }
 
-    /// What pulls the plug, for tests.
+    /// Returns a handle that changes the link's state and this end's MTU.
     pub fn control(&self) -> LinkControl {
-        self.seat.control()
+        self.end.control()
     }
 }
 
 impl Port for MemoryPort {
     fn name(&self) -> &str {
-        &self.seat.name
+        &self.end.name
     }
 
     fn capabilities(&self) -> Capabilities {
-        let settings = &self.seat.settings;
+        let settings = &self.end.settings;
         let mut gso = GsoSupport::ALL;
         (gso.max_ipv4_length, gso.max_ipv6_length) = (MAX_BIG_LENGTH, MAX_BIG_LENGTH);
         Capabilities {
@@ -120,33 +120,33 @@ impl Port for MemoryPort {
         if std::mem::replace(&mut self.receivers_taken, true) {
             return Vec::new();
         }
-        (0..self.seat.inbox.queues.len())
-            .map(|queue| Box::new(MemoryReceive::new(self.seat.clone(), queue)) as Box<dyn Receive>)
+        (0..self.end.inbox.queues.len())
+            .map(|queue| Box::new(MemoryReceive::new(self.end.clone(), queue)) as Box<dyn Receive>)
             .collect()
     }
 
     fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError> {
-        Ok(Box::new(MemoryTransmit::new(self.seat.clone())))
+        Ok(Box::new(MemoryTransmit::new(self.end.clone())))
     }
 
     fn state(&mut self) -> PortState {
-        let link = match self.seat.link.state() {
-            LinkState::Up if self.seat.other().is_none() => LinkState::Down,
+        let link = match self.end.link.state() {
+            LinkState::Up if self.end.other().is_none() => LinkState::Down,
             state => state,
         };
-        PortState { link, mtu: self.seat.mtu.load(Ordering::Relaxed) }
+        PortState { link, mtu: self.end.mtu.load(Ordering::Relaxed) }
     }
 
     fn counters(&mut self) -> PortCounters {
         PortCounters {
             rx_dropped: self.queue_drops().iter().sum(),
             rx_errors: 0,
-            tx_full: self.seat.full.load(Ordering::Relaxed),
-            tx_refused: self.seat.refused.load(Ordering::Relaxed),
+            tx_full: self.end.full.load(Ordering::Relaxed),
+            tx_refused: self.end.refused.load(Ordering::Relaxed),
         }
     }
 
     fn queue_drops(&mut self) -> Vec<u64> {
-        self.seat.inbox.queues.iter().map(|queue| queue.dropped.load(Ordering::Relaxed)).collect()
+        self.end.inbox.queues.iter().map(|queue| queue.dropped.load(Ordering::Relaxed)).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! The receiving end of a link.
+//! The receiver of a memory port.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -6,18 +6,18 @@ use std::sync::Arc;
 use superpacket::packet::RxPacket;
 use superpacket_port::{Buffer, LinkState, PortError, Receive};
 
-use super::link::{Seat, lock};
+use super::link::{OpenEnd, lock};
 
-/// One receive queue of an end.
+/// The receiver for one queue of a memory port.
 #[derive(Debug)]
 pub(super) struct MemoryReceive {
-    seat: Arc<Seat>,
+    end: Arc<OpenEnd>,
     queue: usize,
 }
 
 impl MemoryReceive {
-    pub(super) fn new(seat: Arc<Seat>, queue: usize) -> Self {
-        MemoryReceive { seat, queue }
+    pub(super) fn new(end: Arc<OpenEnd>, queue: usize) -> Self {
+        MemoryReceive { end, queue }
     }
 }
 
@@ -27,22 +27,22 @@ impl Receive for MemoryReceive {
         packets: &mut Vec<RxPacket<Buffer>>,
         limit: usize,
     ) -> Result<usize, PortError> {
-        let queue = &self.seat.inbox.queues[self.queue];
+        let queue = &self.end.inbox.queues[self.queue];
         let mut ring = lock(&queue.ring);
         let count = ring.packets.len().min(limit);
         packets.extend(ring.packets.drain(..count));
         let left = !ring.packets.is_empty();
         queue.signal(&mut ring, left);
         drop(ring);
-        match self.seat.link.state() {
-            // What had arrived is still handed out.
-            LinkState::Down if count == 0 => Err(PortError::Down { port: self.seat.name.clone() }),
-            LinkState::Gone if count == 0 => Err(self.seat.gone()),
+        match self.end.link.state() {
+            // Packets that arrived before the state changed are still delivered.
+            LinkState::Down if count == 0 => Err(PortError::Down { port: self.end.name.clone() }),
+            LinkState::Gone if count == 0 => Err(self.end.gone()),
             _ => Ok(count),
         }
     }
 
     fn readiness(&self) -> BorrowedFd<'_> {
-        self.seat.inbox.queues[self.queue].event.as_fd()
+        self.end.inbox.queues[self.queue].event.as_fd()
     }
 }

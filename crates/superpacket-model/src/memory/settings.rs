@@ -1,17 +1,17 @@
-//! What an end of a link can do.
+//! The settings of one end of a memory link.
 
 use std::str::FromStr;
 
 use superpacket_port::features::{Feature, FeatureSet, resolve};
 use superpacket_port::{SpecError, SpecOptions};
 
-/// What becomes of a packet for which a queue has no room.
+/// The treatment of a packet that is sent to a full receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WhenFull {
-    /// Its sender is stopped and may try again.
+    /// The sender is stopped before the packet, and may try again.
     #[default]
     Stop,
-    /// It is dropped, and counted where it did not arrive.
+    /// The packet is dropped. The receiving end counts it.
     Drop,
 }
 
@@ -27,24 +27,24 @@ impl FromStr for WhenFull {
     }
 }
 
-/// One end of a link in memory.
+/// The settings of one end of a link in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemorySettings {
-    /// Packets that each receive queue holds: at least 1.
+    /// Capacity of each receive queue, in packets; at least 1.
     pub slots: usize,
-    /// Receive queues: at least 1.
+    /// Number of receive queues; at least 1.
     pub queues: u16,
-    /// Where a receive queue is full.
+    /// Treatment of packets that are sent to a full receive queue of this end.
     pub full: WhenFull,
-    /// The longest IP packet that it sends, in bytes; 0: no limit.
+    /// Maximum length of a sent IP packet, in bytes; 0: no limit.
     pub mtu: u32,
-    /// It sends partial checksums.
+    /// Whether this end can send packets with a partial checksum.
     pub checksums: bool,
-    /// It sends packets in several pieces.
+    /// Whether this end can send packets in several buffers.
     pub scatter_gather: bool,
-    /// It sends TCP super-packets.
+    /// Whether this end can send TCP super-packets.
     pub tso: bool,
-    /// It sends UDP super-packets.
+    /// Whether this end can send UDP super-packets.
     pub uso: bool,
 }
 
@@ -64,16 +64,16 @@ impl Default for MemorySettings {
 }
 
 impl MemorySettings {
-    /// The most slots of all queues together.
+    /// Maximum number of slots of all queues of an end together.
     pub const MAX_SLOTS: usize = 1 << 20;
 
-    /// The most queues.
+    /// Maximum number of receive queues.
     pub const MAX_QUEUES: u16 = 1024;
 
-    /// Read from a port string.
+    /// Reads the settings from the options of a port string.
     ///
     /// # Errors
-    /// [`SpecError`] names the option that is not known or out of range.
+    /// [`SpecError`] names the option that is unknown or out of range.
     pub fn from_options(options: &SpecOptions) -> Result<Self, SpecError> {
         options.only(&["slots", "queues", "full", "mtu", "tx", "sg", "tso", "uso"])?;
         let default = MemorySettings::default();
@@ -99,7 +99,7 @@ impl MemorySettings {
         Ok(settings)
     }
 
-    /// The offloads it has: what needs another that is off is off too.
+    /// Returns the active offloads. An offload is off if it requires another that is off.
     pub(super) fn features(&self) -> FeatureSet {
         let asked = FeatureSet::all()
             .set(Feature::TxChecksumming, self.checksums)

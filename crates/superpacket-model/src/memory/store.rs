@@ -1,37 +1,38 @@
-//! The memory that packets lie in on their way through a link.
+//! The memory that holds packets between the two ends of a link.
 
 use superpacket_port::{Buffer, Region};
 
-/// Bytes of a slot: a frame of an ordinary MTU takes one.
+/// Size of a slot in bytes. A frame of an Ethernet MTU of 1500 takes one slot.
 const SLOT: usize = 2048;
 
-/// Copies packets into slots of a region, in turn, and lends them.
+/// A region of slots that packets are copied into in turn and lent from.
 #[derive(Debug)]
 pub(super) struct Store {
     region: Region,
+    /// Slot at which the search for free slots starts.
     next: usize,
 }
 
 impl Store {
-    /// Memory for about `packets` packets.
+    /// Allocates memory for about `packets` packets.
     pub(super) fn new(packets: usize) -> Self {
-        // Twice as many slots, since the receiver still holds what it took; super-packets take
-        // more, and then what finds no place goes to the heap.
+        // Twice as many slots, because the receiver still holds packets that it has polled.
+        // Super-packets take several slots; without a free slot, a packet goes to the heap.
         let slots = (packets * 2).clamp(2 * Region::MAX_RUN, 1 << 15);
         let region = Region::try_heap(slots, SLOT)
             .unwrap_or_else(|| Region::heap(2 * Region::MAX_RUN, SLOT));
         Store { region, next: 0 }
     }
 
-    /// Starts over from the first slot if that is free, so that what is used again is what the
-    /// cache holds.
+    /// Restarts at the first slot if that is free, so that slots that are still in the CPU cache
+    /// are reused.
     pub(super) fn rewind(&mut self) {
         if self.region.is_free(0, 1) {
             self.next = 0;
         }
     }
 
-    /// A buffer of `length` bytes that `write` has filled, all of them.
+    /// Returns a buffer of `length` bytes. `write` must fill all of them.
     pub(super) fn place(&mut self, length: usize, mut write: impl FnMut(&mut [u8])) -> Buffer {
         let slots = length.div_ceil(SLOT).max(1);
         if let Some(first) = self.free(slots)
@@ -44,13 +45,13 @@ impl Store {
                 return buffer;
             }
         }
-        // The receiver holds on to much, or the packet is longer than any: a buffer of its own.
+        // No slots are free, or the packet is longer than a run of slots: allocate on the heap.
         let mut bytes = vec![0; length];
         write(&mut bytes);
         Buffer::from(bytes)
     }
 
-    /// The first of so many free slots, from the next one on.
+    /// Returns the first of `slots` consecutive free slots, searching from `self.next`.
     fn free(&self, slots: usize) -> Option<usize> {
         if slots > Region::MAX_RUN {
             return None;

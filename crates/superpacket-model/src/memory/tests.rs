@@ -4,7 +4,9 @@ use superpacket_port::{LinkState, Stop};
 use superpacket_traffic::frame::Frame;
 
 use super::*;
-use crate::fixture::{Sent, batch, ends, gathered, is_readable, partial, receive, send, send_all};
+use crate::fixture::{
+    TestPacket, batch, ends, gathered, is_readable, partial, receive, send, send_all,
+};
 use crate::open;
 
 fn frames(count: u32) -> Vec<Frame> {
@@ -33,16 +35,18 @@ fn frames_cross_in_order_both_ways() {
 }
 
 #[test]
-fn super_packets_pass_whole_with_all_that_is_known() {
+fn super_packets_pass_whole_with_their_metadata() {
     let (mut left, mut right) = linked(&MemorySettings::default(), &MemorySettings::default());
     let ((_, mut out), (mut input, _)) = (ends(&mut left), ends(&mut right));
     let mut large = partial(&Frame::tcp4(1, 60_000), GsoKind::Tcp4, 1448);
     let fixed =
         large.gso.expect("one").with_id(IpId::Fixed).with_cwr(superpacket::segment::Cwr::All);
     large.gso = Some(fixed);
-    let complete = Sent { checksum: RxChecksum::Complete(7), ..Sent::from(&Frame::tcp4(1, 9)) };
-    let verified = Sent { checksum: RxChecksum::Unnecessary { level: 1 }, ..complete.clone() };
-    let huge = Sent { bytes: vec![3; 200_000], ..complete.clone() };
+    let complete =
+        TestPacket { checksum: RxChecksum::Complete(7), ..TestPacket::from(&Frame::tcp4(1, 9)) };
+    let verified =
+        TestPacket { checksum: RxChecksum::Unnecessary { level: 1 }, ..complete.clone() };
+    let huge = TestPacket { bytes: vec![3; 200_000], ..complete.clone() };
     assert_eq!(send(&mut *out, &[large.clone(), complete, verified, huge]).sent, 4);
     let received = receive(&mut *input);
     assert_eq!(gathered(&received[0]), large.bytes);
@@ -67,7 +71,7 @@ fn a_full_queue_stops_its_sender() {
         &MemorySettings { slots: 3, ..MemorySettings::default() },
     );
     let ((_, mut out), (mut input, _)) = (ends(&mut left), ends(&mut right));
-    let sent: Vec<_> = frames(5).iter().map(Sent::from).collect();
+    let sent: Vec<_> = frames(5).iter().map(TestPacket::from).collect();
     let (outgoing, batch) = batch(&sent);
     let progress = out.transmit(&outgoing, &batch, 0);
     assert!(progress.sent == 3 && matches!(progress.stopped, Some(Stop::Full)), "{progress:?}");
@@ -86,7 +90,7 @@ fn a_full_queue_stops_its_sender() {
 }
 
 #[test]
-fn or_drops_and_counts() {
+fn a_full_queue_drops_and_counts() {
     let settings = MemorySettings { slots: 3, full: WhenFull::Drop, ..MemorySettings::default() };
     let (mut left, mut right) = linked(&MemorySettings::default(), &settings);
     let ((_, mut out), (mut input, _)) = (ends(&mut left), ends(&mut right));
@@ -112,7 +116,7 @@ fn readiness_follows_the_queue() {
 }
 
 #[test]
-fn an_end_lacks_what_it_is_told_to_lack() {
+fn offloads_that_are_off_are_refused() {
     let tcp = partial(&Frame::tcp4(1, 5000), GsoKind::Tcp4, 1000);
     let udp = partial(&Frame::udp4(5000), GsoKind::Udp, 1000);
     let unfilled = partial(&Frame::tcp4(1, 50), GsoKind::Tcp4, 0);
@@ -149,27 +153,28 @@ fn the_mtu_counts_from_the_ip_header_on() {
     let fits = Frame::tcp4(1, 1460);
     send_all(&mut *out, [&fits, &fits.clone().tagged(1), &fits.clone().tagged(1).tagged(2)]);
     assert_eq!(send(&mut *out, &[partial(&Frame::tcp4(1, 9000), GsoKind::Tcp4, 1460)]).sent, 1);
-    for long in
-        [Sent::from(&Frame::tcp4(1, 1461)), partial(&Frame::tcp4(1, 9000), GsoKind::Tcp4, 1461)]
-    {
+    for long in [
+        TestPacket::from(&Frame::tcp4(1, 1461)),
+        partial(&Frame::tcp4(1, 9000), GsoKind::Tcp4, 1461),
+    ] {
         assert!(matches!(send(&mut *out, &[long]).stopped, Some(Stop::TooLong)));
     }
     assert_eq!(left.state().mtu, 1500);
     left.control().set_mtu(9000);
     assert_eq!(
-        (left.state().mtu, send(&mut *out, &[Sent::from(&Frame::tcp4(1, 1461))]).sent),
+        (left.state().mtu, send(&mut *out, &[TestPacket::from(&Frame::tcp4(1, 1461))]).sent),
         (9000, 1)
     );
 }
 
 #[test]
-fn the_second_of_a_name_is_the_other_end() {
+fn the_second_port_of_a_name_is_the_other_end() {
     let spec = |text: &str| text.parse::<PortSpec>().expect("well formed");
     let mut first = open(&spec("memory:registry?slots=9")).expect("opens");
     assert_eq!(first.state().link, LinkState::Down, "nobody is at the other end");
     let (mut first_in, mut first_out) = ends(&mut *first);
     assert!(matches!(
-        send(&mut *first_out, &[Sent::from(&Frame::tcp4(1, 1))]).stopped,
+        send(&mut *first_out, &[TestPacket::from(&Frame::tcp4(1, 1))]).stopped,
         Some(Stop::Down)
     ));
     let mut second = open(&spec("memory:registry")).expect("opens");
@@ -178,7 +183,7 @@ fn the_second_of_a_name_is_the_other_end() {
     assert!(third.contains("registry") && third.contains("both ends"), "{third}");
     send_all(&mut *second.transmitter().expect("opens"), &frames(9));
     assert_eq!(receive(&mut *first_in).len(), 9);
-    // An end is open until all of it is dropped.
+    // An end stays open until the port and all its receivers and transmitters are dropped.
     let out = second.transmitter().expect("opens");
     drop(second);
     assert_eq!(first.state().link, LinkState::Up);
@@ -200,7 +205,10 @@ fn a_link_goes_down_and_up_and_away() {
     let mut packets = Vec::new();
     assert_eq!(input.poll(&mut packets, 9).expect("it had arrived"), 1);
     assert!(matches!(input.poll(&mut packets, 9), Err(PortError::Down { .. })));
-    assert!(matches!(send(&mut *out, &[Sent::from(&Frame::tcp4(1, 1))]).stopped, Some(Stop::Down)));
+    assert!(matches!(
+        send(&mut *out, &[TestPacket::from(&Frame::tcp4(1, 1))]).stopped,
+        Some(Stop::Down)
+    ));
     control.set_state(LinkState::Up);
     send_all(&mut *out, &frames(2));
     assert_eq!(receive(&mut *input).len(), 2);
@@ -214,7 +222,7 @@ fn a_link_goes_down_and_up_and_away() {
     assert!(is_readable(&*input), "who waits shall see it");
     assert!(matches!(input.poll(&mut packets, 9), Err(PortError::Gone { .. })));
     assert!(matches!(
-        send(&mut *out, &[Sent::from(&Frame::tcp4(1, 1))]).stopped,
+        send(&mut *out, &[TestPacket::from(&Frame::tcp4(1, 1))]).stopped,
         Some(Stop::Gone(_))
     ));
     let (mut left, _right) = (join(), join());
@@ -255,7 +263,10 @@ fn a_thread_at_each_end() {
     const COUNT: u32 = 30_000;
     let sender = std::thread::spawn(move || {
         let sent: Vec<_> = (0..COUNT)
-            .map(|index| Sent { bytes: index.to_be_bytes().repeat(20), ..Sent::from(&Vec::new()) })
+            .map(|index| TestPacket {
+                bytes: index.to_be_bytes().repeat(20),
+                ..TestPacket::from(&Vec::new())
+            })
             .collect();
         let (outgoing, batch) = batch(&sent);
         let mut from = 0;
@@ -280,7 +291,7 @@ fn a_thread_at_each_end() {
             assert_eq!(gathered(packet), next.to_be_bytes().repeat(20));
             next += 1;
         }
-        // Some are held longer than others.
+        // Hold some packets longer than others.
         if held.len() > 200 {
             held.drain(100..);
         }
@@ -323,9 +334,9 @@ fn options_are_read_and_wrong_ones_named() {
 }
 
 #[test]
-fn datagrams_of_a_tunnel_are_measured_at_the_header_that_they_are_cut_at() {
-    // As their sender hands them to the kernel, by `UDP_SEGMENT`: each a VXLAN header and a TCP
-    // frame of its own.
+fn tunnel_datagrams_are_measured_at_the_udp_header_that_is_segmented() {
+    // As a sender passes them to the kernel with `UDP_SEGMENT`: each datagram holds a VXLAN header
+    // and a TCP frame.
     let mut datagram = vec![0x08, 0, 0, 0, 0, 0, 1, 0];
     datagram.extend(Frame::tcp4(1, 1_400).to_bytes());
     let frame = Frame::udp4(0).with(|frame| {

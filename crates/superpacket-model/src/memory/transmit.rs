@@ -1,4 +1,4 @@
-//! The sending end of a link.
+//! The transmitter of a memory port.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,32 +10,32 @@ use superpacket_port::{
 };
 use superpacket_steer::Toeplitz;
 
-use super::link::{Inbox, Seat, lock};
+use super::link::{Inbox, OpenEnd, lock};
 use super::settings::WhenFull;
-use crate::fit::Limits;
+use crate::fit::PortLimits;
 
-/// Sends through an end.
+/// A transmitter that copies frames into the receive queues of the other end.
 #[derive(Debug)]
 pub(super) struct MemoryTransmit {
-    seat: Arc<Seat>,
-    /// But for the MTU, which may change.
-    limits: Limits,
-    /// Chooses the queue.
+    end: Arc<OpenEnd>,
+    /// PortLimits of this end. The MTU here is the initial one; `end.mtu` is current.
+    limits: PortLimits,
+    /// Hash that chooses the receive queue of a flow.
     toeplitz: Toeplitz,
 }
 
 impl MemoryTransmit {
-    pub(super) fn new(seat: Arc<Seat>) -> Self {
-        let settings = &seat.settings;
-        let limits = Limits {
+    pub(super) fn new(end: Arc<OpenEnd>) -> Self {
+        let settings = &end.settings;
+        let limits = PortLimits {
             features: settings.features(),
             max_slices: if settings.scatter_gather { MAX_SLICES } else { 1 },
             mtu: settings.mtu,
         };
-        MemoryTransmit { seat, limits, toeplitz: Toeplitz::default() }
+        MemoryTransmit { end, limits, toeplitz: Toeplitz::default() }
     }
 
-    /// The queue that a frame goes to: that of its flow.
+    /// Returns the index of the frame's receive queue. Frames of a flow share a queue.
     fn queue(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame, queues: usize) -> usize {
         if queues == 1 {
             return 0;
@@ -47,14 +47,14 @@ impl MemoryTransmit {
             .map_or(0, |hash| hash.0 as usize % queues)
     }
 
-    /// Copies frames to the other end until one is stopped.
+    /// Copies frames into the other end's queues, until one is refused or its queue is full.
     fn send(&self, inbox: &Inbox, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
-        let limits = Limits { mtu: self.seat.mtu.load(Ordering::Relaxed), ..self.limits };
+        let limits = PortLimits { mtu: self.end.mtu.load(Ordering::Relaxed), ..self.limits };
         let mut sender = lock(&inbox.sender);
         let sender = &mut *sender;
         sender.store.rewind();
         for (room, queue) in sender.room.iter_mut().zip(&inbox.queues) {
-            // Only receivers change it meanwhile, and they make it larger.
+            // Only receivers can change the room while this lock is held, and they only add to it.
             *room = inbox.settings.slots.saturating_sub(lock(&queue.ring).packets.len());
         }
         let mut progress = Progress { sent: 0, stopped: None };
@@ -97,14 +97,14 @@ impl MemoryTransmit {
     }
 }
 
-/// The frame as the other end receives it: with all that is known of it.
+/// Returns the frame as the other end receives it, with its metadata.
 fn received(frame: &TxFrame, buffer: Buffer, queue: usize) -> RxPacket<Buffer> {
     let mut packet = match frame.layer {
         Layer::Ethernet => RxPacket::new(buffer),
         Layer::Ip => RxPacket::ip(buffer),
     };
     packet.checksum = match frame.checksum {
-        // The sum of what came in: a tag may have been put back since.
+        // The sum may be out of date: a VLAN tag may have been inserted since it was computed.
         RxChecksum::Complete(_) => RxChecksum::None,
         known => known,
     };
@@ -117,16 +117,16 @@ fn received(frame: &TxFrame, buffer: Buffer, queue: usize) -> RxPacket<Buffer> {
 
 impl Transmit for MemoryTransmit {
     fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
-        let progress = match (self.seat.link.state(), self.seat.other()) {
+        let progress = match (self.end.link.state(), self.end.other()) {
             (LinkState::Gone, _) => {
-                Progress { sent: 0, stopped: Some(Stop::Gone(self.seat.gone())) }
+                Progress { sent: 0, stopped: Some(Stop::Gone(self.end.gone())) }
             }
             (LinkState::Down, _) | (_, None) => Progress { sent: 0, stopped: Some(Stop::Down) },
             (LinkState::Up, Some(inbox)) => self.send(&inbox, outgoing, batch, from),
         };
         match progress.stopped {
-            Some(Stop::Full) => drop(self.seat.full.fetch_add(1, Ordering::Relaxed)),
-            Some(Stop::Offload(_)) => drop(self.seat.refused.fetch_add(1, Ordering::Relaxed)),
+            Some(Stop::Full) => drop(self.end.full.fetch_add(1, Ordering::Relaxed)),
+            Some(Stop::Offload(_)) => drop(self.end.refused.fetch_add(1, Ordering::Relaxed)),
             _ => {}
         }
         progress

@@ -1,4 +1,4 @@
-//! A frame as it comes from the wire: its tag, its padding, its first bytes in one piece.
+//! A frame as it arrives from the wire, with the card's VLAN tag and padding settings applied.
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
 use superpacket::wire::{MAX_HEADER, ethernet};
@@ -7,42 +7,45 @@ use superpacket_port::Buffer;
 use super::settings::{NicSettings, Padding};
 use crate::fit::{TAG, link_header};
 
-/// The shortest frame on a wire, in bytes without the frame check sequence (IEEE 802.3).
+/// Minimum length of a frame on a wire, in bytes without the frame check sequence (IEEE 802.3).
 const SHORTEST: usize = 60;
 
-/// What padding holds where it is not zero.
+/// Bytes that non-zero padding repeats.
 const GARBAGE: [u8; 4] = [0xde, 0xad, 0xbe, 0xef];
 
-/// Bytes of the two hardware addresses, behind which a tag goes.
+/// Length of the two MAC addresses, in bytes. A VLAN tag follows them.
 const ADDRESSES: usize = 12;
 
-/// A frame that has arrived: its first bytes, up to [`MAX_HEADER`], and the rest where it lies.
-pub(super) struct Arrival<'a, I> {
+/// An arrived frame: a copy of its first [`MAX_HEADER`] bytes, and the rest in its original slices.
+pub(super) struct ArrivedFrame<'a, I> {
     head: [u8; MAX_HEADER],
+    /// Number of bytes in `head` that are set.
     filled: usize,
-    /// What is left of the slice that the head ends in.
+    /// The rest of the slice that the head ends in.
     current: &'a [u8],
+    /// The slices after `current`.
     rest: I,
-    /// Length in bytes, without a stripped tag.
+    /// Length in bytes with padding, and without a stripped tag.
     pub(super) length: usize,
-    /// Length on the wire.
+    /// Length on the wire in bytes, with padding and tag.
     pub(super) wire_length: usize,
-    /// The tag that was taken out.
+    /// The VLAN tag that is not in the frame's bytes.
     pub(super) vlan: Option<VlanTag>,
+    /// Whether padding was added.
     pub(super) padded: bool,
-    /// The tag was taken out here, and not before.
+    /// Whether this card stripped the tag; the wrapped port may have done so before.
     pub(super) stripped: bool,
 }
 
-impl<'a, I: Iterator<Item = &'a [u8]>> Arrival<'a, I> {
-    /// A frame of `length` bytes in slices, with a tag that has been taken out of it before.
+impl<'a, I: Iterator<Item = &'a [u8]>> ArrivedFrame<'a, I> {
+    /// Creates a frame of `length` bytes from its slices. `vlan` is a tag that was stripped before.
     pub(super) fn new(
         slices: I,
         length: usize,
         vlan: Option<VlanTag>,
         settings: &NicSettings,
     ) -> Self {
-        let mut arrival = Arrival {
+        let mut arrival = ArrivedFrame {
             head: [0; MAX_HEADER],
             filled: 0,
             current: &[],
@@ -53,7 +56,7 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Arrival<'a, I> {
             padded: false,
             stripped: false,
         };
-        // Room is left for a tag.
+        // Leave room for a tag.
         arrival.gather(MAX_HEADER - TAG);
         if let Some(tag) = vlan {
             arrival.wire_length += TAG;
@@ -68,23 +71,24 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Arrival<'a, I> {
         arrival
     }
 
-    /// The first bytes: [`MAX_HEADER`] but for a tag's length, or all.
+    /// Returns the start of the frame: about [`MAX_HEADER`] bytes, or the whole frame.
     pub(super) fn head(&self) -> &[u8] {
         &self.head[..self.filled]
     }
 
-    /// Bytes from the IP header on.
+    /// Returns the length from the IP header on, in bytes.
     pub(super) fn above_link(&self) -> usize {
         self.length.saturating_sub(link_header(self.head(), Layer::Ethernet))
     }
 
-    /// All bytes: the head, and what is behind it, once.
+    /// Returns all bytes of the frame in slices. It can be called once.
     pub(super) fn slices(&mut self) -> impl Iterator<Item = &[u8]> {
         [&self.head[..self.filled], self.current]
             .into_iter()
             .chain(self.rest.by_ref().map(|slice| -> &[u8] { slice }))
     }
 
+    /// Copies bytes from the slices into the head until it holds `wanted` bytes.
     fn gather(&mut self, wanted: usize) {
         while self.filled < wanted {
             if self.current.is_empty() {
@@ -100,6 +104,7 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Arrival<'a, I> {
         }
     }
 
+    /// Inserts a VLAN tag behind the MAC addresses.
     fn put_tag(&mut self, tag: VlanTag) {
         if self.filled < ADDRESSES {
             return;
@@ -112,7 +117,7 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Arrival<'a, I> {
         self.vlan = None;
     }
 
-    /// Pads what is short on the wire; that lies in the head whole.
+    /// Pads a frame that is too short for a wire. Such a frame lies in the head entirely.
     fn pad(&mut self, padding: Padding) {
         if padding == Padding::Off || self.wire_length >= SHORTEST {
             return;
@@ -129,6 +134,7 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Arrival<'a, I> {
         self.padded = true;
     }
 
+    /// Strips the outermost VLAN tag, if there is one.
     fn take_tag(&mut self) {
         let word = |place: usize| u16::from_be_bytes([self.head[place], self.head[place + 1]]);
         let (protocol, control) = (word(ethernet::ETHERTYPE), word(ethernet::ETHERTYPE + 2));
@@ -143,7 +149,7 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Arrival<'a, I> {
     }
 }
 
-/// Must the packet be made wire frames first?
+/// Returns whether the packet is a wire frame already: no super-packet, and no partial checksum.
 pub(super) fn is_plain(packet: &RxPacket<Buffer>) -> bool {
     packet.gso.is_none() && !matches!(packet.checksum, RxChecksum::Partial { .. })
 }
@@ -152,14 +158,14 @@ pub(super) fn is_plain(packet: &RxPacket<Buffer>) -> bool {
 mod tests {
     use super::*;
 
-    /// The frame as it is delivered, and the tag.
+    /// Returns the frame's bytes, its stripped tag, and its length on the wire.
     fn arrive(
         frame: &[u8],
         vlan: Option<VlanTag>,
         settings: &NicSettings,
     ) -> (Vec<u8>, Option<VlanTag>, usize) {
-        // In odd pieces.
-        let mut arrival = Arrival::new(frame.chunks(7), frame.len(), vlan, settings);
+        // Slices of odd length.
+        let mut arrival = ArrivedFrame::new(frame.chunks(7), frame.len(), vlan, settings);
         let (length, tag, wire) = (arrival.length, arrival.vlan, arrival.wire_length);
         let bytes = arrival.slices().collect::<Vec<_>>().concat();
         assert_eq!(bytes.len(), length);
@@ -167,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_stands_where_the_settings_say() {
+    fn a_tag_is_stripped_or_kept_as_set() {
         let tag = VlanTag { protocol: 0x8100, control: 0x2064 };
         let plain: Vec<u8> = (0..12).chain([8, 0]).chain(20..250).chain(0..250).collect();
         let tagged = [&plain[..12], &[0x81, 0, 0x20, 0x64], &plain[12..]].concat();
@@ -178,7 +184,7 @@ mod tests {
         assert_eq!(arrive(&tagged, None, &keep), (tagged.clone(), None, tagged.len()));
         assert_eq!(arrive(&plain, Some(tag), &keep), (tagged.clone(), None, tagged.len()));
         assert_eq!(arrive(&plain, None, &keep), (plain.clone(), None, plain.len()));
-        // Of two tags the outer one goes.
+        // Only the outer one of two tags is stripped.
         assert_eq!(
             arrive(&tagged, Some(tag), &strip),
             (tagged.clone(), Some(tag), tagged.len() + 4)
@@ -196,7 +202,7 @@ mod tests {
                 assert_eq!((wire, &bytes[..length]), (length.max(60), &frame[..]));
                 assert!(bytes.get(length).is_none_or(|&first| first == byte));
             }
-            // A tag counts on the wire, and is gone then.
+            // A stripped tag counts towards the minimum length.
             assert_eq!(arrive(&[7; 50], Some(tag), &settings).0.len(), 56);
             let keep = NicSettings { strip_vlan: false, ..settings };
             assert_eq!(arrive(&[7; 50], Some(tag), &keep).0.len(), 60);

@@ -1,50 +1,52 @@
-//! What the card finds out of checksums.
+//! Verification of received checksums by the card.
 
 use superpacket::checksum::{Sum, at_offset, pseudo_header, words};
 use superpacket::packet::RxChecksum;
 use superpacket::wire::{IpVersion, Layout, Protocol, Tunnel, ethernet, gre, udp};
 
-/// What came of looking at a frame's checksums.
+/// The result of verifying a frame's checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// What is told of them.
+    /// Checksum state that the card reports.
     pub(super) checksum: RxChecksum,
-    /// How many were right.
+    /// Number of checksums that are right, counted from the outermost to the first wrong one.
     pub(super) right: u32,
-    /// One was wrong.
+    /// Whether a checksum is wrong.
     pub(super) wrong: bool,
 }
 
-/// A frame's bytes behind the Ethernet header, as far as sums go.
+/// The sum of a frame's bytes, and its first bytes, from which the sums of inner parts are
+/// computed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sums<'a> {
+pub(super) struct FrameSums<'a> {
     /// The first bytes of the frame.
     pub(super) head: &'a [u8],
     /// The sum of everything behind the Ethernet header, up to the end of the outermost IP packet.
     pub(super) packet: u16,
 }
 
-impl Sums<'_> {
-    /// The sum from a place, within the head, to the packet's end.
+impl FrameSums<'_> {
+    /// Returns the sum from offset `place`, which lies within the head, to the end of the packet.
     fn from(&self, place: usize) -> u16 {
         let before = words(self.head.get(ethernet::HEADER_LENGTH..place).unwrap_or(&[])).fold();
         at_offset(Sum::new(self.packet).subtract(before).fold(), place - ethernet::HEADER_LENGTH)
     }
 }
 
+/// Returns the big-endian 16-bit field at offset `place`, or 0 behind the end of the head.
 fn field(head: &[u8], place: usize) -> u16 {
     head.get(place..place + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
-/// Is the checksum of an IPv4 header right? An IPv6 header has none.
+/// Returns whether the checksum of an IPv4 header is right. IPv6 headers have none and are right.
 fn is_header_right(head: &[u8], network: u16, version: IpVersion) -> bool {
     let header = head.get(usize::from(network)..).unwrap_or(&[]);
     let length = header.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
     version == IpVersion::V6 || header.get(..length).is_some_and(|header| words(header).is_valid())
 }
 
-/// The one's-complement negative of a packet's pseudo-header: what its transport header and payload
-/// sum to if its checksum is right.
+/// Returns the one's complement of the pseudo-header's sum. The transport header and the payload
+/// have this sum if the checksum is right.
 pub(super) fn transport_sum(head: &[u8], layout: &Layout) -> u16 {
     let network = head.get(usize::from(layout.network)..).unwrap_or(&[]);
     pseudo_header(
@@ -56,7 +58,8 @@ pub(super) fn transport_sum(head: &[u8], layout: &Layout) -> u16 {
     .checksum()
 }
 
-/// Is the transport checksum one that covers all of the packet, and there?
+/// Returns whether the packet has a transport checksum that covers the whole transport packet. A
+/// UDP checksum of 0 means none, and DCCP checksums may cover a part.
 pub(super) fn covers_all(head: &[u8], layout: &Layout) -> bool {
     match layout.protocol {
         Protocol::Tcp => true,
@@ -65,9 +68,9 @@ pub(super) fn covers_all(head: &[u8], layout: &Layout) -> bool {
     }
 }
 
-/// Verifies the checksums of a frame from the outside in, as many as there are. Of DCCP, and of
-/// headers in which something is unusual, the card knows nothing.
-pub(super) fn verify(sums: &Sums<'_>, layout: &Layout) -> Verdict {
+/// Verifies the checksums of a frame from the outermost to the innermost, and stops at a wrong one.
+/// The card verifies neither DCCP, nor packets that the parser marks as not mergeable.
+pub(super) fn verify(sums: &FrameSums<'_>, layout: &Layout) -> Verdict {
     let head = sums.head;
     let (mut right, mut wrong) = (0, false);
     let unknown = layout.refusal.is_some()
@@ -124,7 +127,7 @@ mod tests {
         let layout = parse(&bytes[..bytes.len().min(256)], bytes.len(), Layer::Ethernet)
             .expect("well formed");
         verify(
-            &Sums {
+            &FrameSums {
                 head: &bytes[..bytes.len().min(256)],
                 packet: checksum::sum(&bytes[14..layout.end as usize]),
             },
@@ -143,7 +146,7 @@ mod tests {
     const UNKNOWN: Verdict = Verdict { checksum: RxChecksum::None, right: 0, wrong: false };
 
     #[test]
-    fn each_checksum_that_is_right_is_a_level() {
+    fn each_right_checksum_adds_a_level() {
         let tcp = Frame::tcp4(1, 101);
         for frame in [
             tcp.clone(),
@@ -165,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_checksum_is_not_vouched_for() {
+    fn a_wrong_checksum_is_not_reported_as_right() {
         let wrong = |frame: Frame| {
             frame.with(|frame| *frame.checksum_mut().expect("has one") = Checksum::Wrong)
         };

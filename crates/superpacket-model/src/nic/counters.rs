@@ -1,71 +1,70 @@
-//! What the card counts.
+//! The counters of a model NIC.
 
 use std::sync::{Arc, Mutex};
 
 use crate::memory::lock;
 
-/// What a model NIC has done since it was opened.
+/// The counters of a model NIC since it was opened.
 ///
-/// Of frames that arrived, `rx_frames = rx_delivered + rx_ring_drops + rx_no_buffer + rx_too_long`.
+/// For received frames, `rx_frames = rx_delivered + rx_ring_drops + rx_no_buffer + rx_too_long`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NicCounters {
-    /// Frames that arrived, as on the wire.
+    /// Frames that arrived from the wire, before any are dropped.
     pub rx_frames: u64,
-    /// Their bytes, padding included.
+    /// Bytes of the frames that arrived, including padding and VLAN tags.
     pub rx_bytes: u64,
     /// Frames put into a ring.
     pub rx_delivered: u64,
-    /// Buffers that these took.
+    /// Buffers of the frames put into a ring.
     pub rx_buffers: u64,
     /// Bytes copied into buffers.
     pub rx_copied: u64,
-    /// Pages begun; of linear buffers, each.
+    /// Pages taken into use; with linear buffers, the number of buffers.
     pub rx_pages: u64,
     /// Frames dropped because a ring was full.
     pub rx_ring_drops: u64,
-    /// Frames dropped because all buffers were lent.
+    /// Frames dropped because no buffer was free.
     pub rx_no_buffer: u64,
     /// Frames dropped because they were longer than the MTU allows.
     pub rx_too_long: u64,
-    /// Packets of the wrapped port that were no frames of a wire and could not be made such:
-    /// super-packets that contradict themselves.
+    /// Packets of the wrapped port that could not be turned into wire frames: super-packets with
+    /// inconsistent metadata.
     pub rx_malformed: u64,
-    /// Super-packets of the wrapped port that were cut.
+    /// Super-packets of the wrapped port that were segmented on arrival.
     pub rx_cut: u64,
-    /// Frames whose partial checksum was filled in, or that were cut from a super-packet.
+    /// Received frames whose checksum was filled in, including segments of super-packets.
     pub rx_filled: u64,
-    /// Frames that were padded.
+    /// Received frames that were padded.
     pub rx_padded: u64,
-    /// Frames whose tag was taken out.
+    /// Received frames whose VLAN tag the card stripped.
     pub rx_stripped: u64,
-    /// Frames whose headers were parsed.
+    /// Received frames whose headers were parsed.
     pub rx_parsed: u64,
-    /// Checksums found right.
+    /// Received checksums that were right.
     pub sums_verified: u64,
-    /// Frames with a checksum found wrong.
+    /// Received frames with a wrong checksum.
     pub sums_wrong: u64,
-    /// Frames given with the sum of all.
+    /// Received frames delivered with the sum of all bytes behind the Ethernet header.
     pub sums_complete: u64,
-    /// Frames handed to the wire.
+    /// Frames sent to the wire.
     pub tx_frames: u64,
-    /// Their bytes.
+    /// Bytes of the frames sent to the wire.
     pub tx_bytes: u64,
-    /// Super-packets cut (TSO and USO).
+    /// Super-packets segmented on transmission (TSO and USO).
     pub tx_cut: u64,
-    /// Frames that these gave.
+    /// Segments of the super-packets in `tx_cut`.
     pub tx_segments: u64,
-    /// Frames whose partial checksum was filled in, other than those cut.
+    /// Sent frames whose partial checksum was filled in, without segments of super-packets.
     pub tx_filled: u64,
-    /// Packets refused for what was asked to be done to them: no offload for it, or more than its
+    /// Sends refused because a packet requests an offload that the card lacks, or exceeds its
     /// limit.
     pub tx_refused: u64,
-    /// Frames that the card had taken, and that the wrapped port then refused or was too gone to
-    /// take.
+    /// Frames lost after the card had accepted them: the wrapped port refused them, or went down.
     pub tx_lost: u64,
 }
 
 impl NicCounters {
-    /// Adds what the receiving side has counted since it did so last.
+    /// Adds the receiving side's counts since its last report. `pages` is its total of `rx_pages`.
     pub(super) fn add_received(&mut self, more: &NicCounters, pages: u64) {
         self.rx_frames += more.rx_frames;
         self.rx_bytes += more.rx_bytes;
@@ -88,17 +87,17 @@ impl NicCounters {
     }
 }
 
-/// Reads a model NIC's counters while it is used.
+/// A handle that reads a model NIC's counters while the NIC is in use.
 #[derive(Clone, Debug, Default)]
 pub struct NicMonitor(Arc<Mutex<NicCounters>>);
 
 impl NicMonitor {
-    /// What it has done until now.
+    /// Returns the current counters.
     pub fn counters(&self) -> NicCounters {
         *lock(&self.0)
     }
 
-    /// Counts.
+    /// Updates the counters under their lock, and returns the closure's result.
     pub(super) fn count<T>(&self, count: impl FnOnce(&mut NicCounters) -> T) -> T {
         count(&mut lock(&self.0))
     }

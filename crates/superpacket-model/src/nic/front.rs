@@ -1,73 +1,78 @@
-//! The receiving side of the card: from the wire into buffers, and into the ring of a queue.
+//! The receiving side of the card: copies frames from the wire into buffers, and puts them into the
+//! ring of a queue.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use superpacket::Simd;
 use superpacket::checksum::{Sum, at_offset, sum_ranges, transport_field, words};
-use superpacket::packet::{Layer, RxChecksum, RxPacket};
+use superpacket::packet::{FlowHash, Layer, RxChecksum, RxPacket};
 use superpacket::segment::{ChecksumOutput, Gso, SegmentOptions, Segmentable, Segmenter};
-use superpacket::wire::{MAX_HEADER, ethernet, parse};
+use superpacket::wire::{Layout, MAX_HEADER, ethernet, parse};
 use superpacket_port::{Buffer, PortError, Receive};
 use superpacket_steer::{FlowTuple, Toeplitz};
 
-use super::arrival::{Arrival, is_plain};
-use super::checksum::{Sums, covers_all, transport_sum, verify};
+use super::arrival::{ArrivedFrame, is_plain};
+use super::checksum::{FrameSums, covers_all, transport_sum, verify};
 use super::counters::{NicCounters, NicMonitor};
 use super::pages::Pages;
 use super::settings::{NicSettings, Padding, RingFull, RxSums};
 
-/// How many packets of the wrapped port are taken at a time: as many may be super-packets of some
-/// 45 frames.
-const TAKEN: usize = 64;
+/// Maximum packets per poll of the wrapped port. Each of them may be a super-packet of about 45
+/// frames.
+const POLL_BATCH: usize = 64;
 
-/// The most packets of the wrapped port that are let in before their frames are handed out.
-const MOST: usize = 1 << 16;
+/// Maximum packets that one pump takes from the wrapped port, so that it ends under any load.
+const MAX_PER_PUMP: usize = 1 << 16;
 
-/// The receiving side: one for all queues.
+/// The receiving side of a card, shared by the receivers of all queues.
 #[derive(Debug)]
 pub(super) struct Front {
     inner: Vec<Box<dyn Receive>>,
-    /// The receiver to be asked next.
-    turn: usize,
-    /// Taken from the wrapped port, and not yet looked at.
+    /// Index of the wrapped port's receiver that is polled next.
+    next_receiver: usize,
+    /// Packets received from the wrapped port and not yet processed.
     waiting: VecDeque<RxPacket<Buffer>>,
-    taken: Vec<RxPacket<Buffer>>,
+    /// Scratch space for a poll; empty between polls.
+    polled: Vec<RxPacket<Buffer>>,
     segmenter: Segmenter,
-    device: Device,
+    device: NicDevice,
     monitor: NicMonitor,
 }
 
-/// What happens to one frame.
+/// The state of the card that processes one frame at a time.
 #[derive(Debug)]
-struct Device {
+struct NicDevice {
     settings: NicSettings,
-    /// The longest IP packet in bytes.
+    /// Maximum length of an IP packet in bytes.
     longest: usize,
     simd: Simd,
     toeplitz: Toeplitz,
     indirection: [u16; NicSettings::INDIRECTION],
     pages: Pages,
-    queues: Vec<Ring>,
+    queues: Vec<NicRing>,
     counters: NicCounters,
 }
 
-/// The frames of a queue that have not been polled.
+/// The received frames of a queue that have not been polled.
 #[derive(Debug)]
-struct Ring {
+struct NicRing {
     frames: VecDeque<RxPacket<Buffer>>,
-    /// Readable while frames are there that the wrapped port does not tell of.
+    /// Eventfd that is readable while any packet is left inside the card: the wrapped port's own
+    /// readiness does not cover these.
     event: OwnedFd,
+    /// Whether `event` is readable.
     signalled: bool,
 }
 
-impl Ring {
+impl NicRing {
+    /// Sets whether the eventfd is readable.
     fn signal(&mut self, readable: bool) {
         if self.signalled == readable {
             return;
         }
         self.signalled = readable;
-        // Neither can fail: the counter never holds more than 1, and is read only when it does.
+        // Neither call can fail: the counter is at most 1, and it is read only while it is 1.
         if readable {
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         } else {
@@ -76,22 +81,23 @@ impl Ring {
     }
 }
 
-/// What is known of a frame besides its bytes.
-struct Known {
+/// The metadata of a frame on its way into the card.
+struct FrameMeta {
     time: u64,
-    /// How it is to be cut, and that its checksum is partial: of packets that pass whole.
+    /// The segmentation metadata of a super-packet that passes whole.
     gso: Option<Gso>,
+    /// `Partial` for a packet that passes whole, else `None`.
     checksum: RxChecksum,
-    /// Its checksums were computed here, so they are right.
+    /// Whether the card computed the checksums itself, so that they are right.
     computed: bool,
-    /// Its checksum is computed as it is copied: what stands in its place is the sum of its
-    /// pseudo-header.
+    /// Whether the checksum is filled in while the frame is copied. Its field holds the sum of the
+    /// pseudo-header until then.
     fill: bool,
 }
 
 impl Front {
-    /// `events`: one for each queue. `longest`: the longest IP packet in bytes. `None`: there is no
-    /// memory for its buffers.
+    /// Creates the receiving side; `None` if its buffers take too much memory. `longest` is the
+    /// maximum length of an IP packet in bytes; `events` has an eventfd per queue.
     pub(super) fn new(
         settings: &NicSettings,
         longest: usize,
@@ -104,7 +110,7 @@ impl Front {
         let queues = settings.queues;
         let indirection =
             settings.indirection.unwrap_or_else(|| std::array::from_fn(|entry| entry as u16));
-        let device = Device {
+        let device = NicDevice {
             settings: *settings,
             longest,
             simd,
@@ -113,22 +119,25 @@ impl Front {
             pages: Pages::new(settings, longest)?,
             queues: events
                 .into_iter()
-                .map(|event| Ring { frames: VecDeque::new(), event, signalled: false })
+                .map(|event| NicRing { frames: VecDeque::new(), event, signalled: false })
                 .collect(),
             counters: NicCounters::default(),
         };
         Some(Front {
             inner,
-            turn: 0,
+            next_receiver: 0,
             waiting: VecDeque::new(),
-            taken: Vec::new(),
+            polled: Vec::new(),
             segmenter: Segmenter::new().with_simd(simd),
             device,
             monitor,
         })
     }
 
-    /// Hands out up to `limit` frames of a queue.
+    /// Appends up to `limit` frames of a queue to `packets`, and returns their number.
+    ///
+    /// # Errors
+    /// An error of the wrapped port, if no frame was there.
     pub(super) fn poll(
         &mut self,
         queue: usize,
@@ -147,11 +156,11 @@ impl Front {
                 break;
             }
             let pumped = self.pump();
-            // What it took is copied: the wrapped port can have its memory back.
+            // The frames have been copied, so the wrapped port's buffers are free again.
             self.give_back();
             match pumped {
                 Ok(0) => break,
-                // All for other queues: they will be told.
+                // All frames went to other queues; their eventfds are set below.
                 Ok(_) if self.device.queues[queue].frames.is_empty() => break,
                 Ok(_) => {}
                 Err(error) => result = Err(error),
@@ -170,23 +179,23 @@ impl Front {
         }
     }
 
-    /// Lets what has arrived into the rings; how many packets of the wrapped port that were. A card
-    /// whose ring overflows takes all there is.
+    /// Moves packets from the wrapped port into the rings, and returns their number. With
+    /// [`RingFull::Drop`] it takes all packets that are there, with [`RingFull::Wait`] one batch.
     fn pump(&mut self) -> Result<usize, PortError> {
         let mut count = 0;
-        let mut silent = 0;
-        while silent < self.inner.len() && count < MOST {
+        let mut idle_receivers = 0;
+        while idle_receivers < self.inner.len() && count < MAX_PER_PUMP {
             if self.waiting.is_empty() {
                 let receivers = self.inner.len();
-                let polled = self.inner[self.turn].poll(&mut self.taken, TAKEN);
-                self.turn = (self.turn + 1) % receivers;
-                self.waiting.extend(self.taken.drain(..));
-                match polled {
+                let result = self.inner[self.next_receiver].poll(&mut self.polled, POLL_BATCH);
+                self.next_receiver = (self.next_receiver + 1) % receivers;
+                self.waiting.extend(self.polled.drain(..));
+                match result {
                     Ok(0) => {
-                        silent += 1;
+                        idle_receivers += 1;
                         continue;
                     }
-                    Ok(_) => silent = 0,
+                    Ok(_) => idle_receivers = 0,
                     Err(error) if count == 0 => return Err(error),
                     Err(_) => return Ok(count),
                 }
@@ -198,21 +207,21 @@ impl Front {
                 let plain = is_plain(packet) || !self.device.settings.wire;
                 let Some(packet) = self.waiting.pop_front() else { break };
                 if plain {
-                    self.device.pass(&packet)
-                } else if !self.device.fill(&packet) {
-                    self.device.cut(&packet, &mut self.segmenter)
+                    self.device.deliver_unchanged(&packet)
+                } else if !self.device.deliver_filled(&packet) {
+                    self.device.deliver_segments(&packet, &mut self.segmenter)
                 }
                 count += 1;
             }
             if count != 0 && self.device.settings.full == RingFull::Wait {
-                // A poll's worth at a time: what is not asked for stays in the wrapped port.
+                // One batch at a time: packets that are not polled stay in the wrapped port.
                 break;
             }
         }
         Ok(count)
     }
 
-    /// Buffers of the wrapped port have been dropped.
+    /// Tells the wrapped port that its buffers have been dropped.
     pub(super) fn give_back(&mut self) {
         self.inner.iter_mut().for_each(|receive| receive.give_back());
     }
@@ -222,50 +231,56 @@ impl Front {
     }
 }
 
-impl Device {
-    /// Is one of the rings full? Which queue the next packet goes to is not known before it is
+impl NicDevice {
+    /// Returns whether any ring is full. The queue of the next packet is unknown until it is
     /// parsed.
     fn is_full(&self) -> bool {
         self.queues.iter().any(|ring| ring.frames.len() >= self.settings.ring)
     }
 
-    /// A packet that is a frame already.
-    fn pass(&mut self, packet: &RxPacket<Buffer>) {
+    /// Delivers a packet as one frame, without segmentation and without filling in its checksum.
+    fn deliver_unchanged(&mut self, packet: &RxPacket<Buffer>) {
         let checksum = match packet.checksum {
             partial @ RxChecksum::Partial { .. } => partial,
-            // The card looks for itself.
+            // The card verifies checksums itself.
             _ => RxChecksum::None,
         };
-        let known =
-            Known { time: packet.time, gso: packet.gso(), checksum, computed: false, fill: false };
+        let meta = FrameMeta {
+            time: packet.time,
+            gso: packet.gso(),
+            checksum,
+            computed: false,
+            fill: false,
+        };
         self.deliver(
-            Arrival::new(
+            ArrivedFrame::new(
                 packet.buffers().map(Buffer::bytes),
                 packet.length(),
                 packet.vlan,
                 &self.settings,
             ),
-            &known,
+            &meta,
         );
     }
 
-    /// A frame whose checksum is not filled in, which is done as it is copied; `false` if it is
-    /// none, or an unusual one.
-    fn fill(&mut self, packet: &RxPacket<Buffer>) -> bool {
+    /// Delivers a frame with a partial checksum, which is filled in during the copy. Returns
+    /// `false`, and delivers no frame, if the packet is of another kind or needs the general path.
+    fn deliver_filled(&mut self, packet: &RxPacket<Buffer>) -> bool {
         let RxChecksum::Partial { start, offset } = packet.checksum else { return false };
         let (length, first) =
             (packet.length(), packet.buffers().next().map_or(&[][..], Buffer::bytes));
         let head = &first[..first.len().min(MAX_HEADER)];
-        // The checksum covers all behind its start, and is asked of a frame that is as long as its
-        // headers say.
-        let usual =
+        // This path is for plain frames that are exactly as long as their headers say: the checksum
+        // covers everything after `start`.
+        let simple =
             packet.gso.is_none() && packet.vlan.is_none() && self.settings.padding == Padding::Off;
-        if !usual || self.settings.sums != RxSums::Verified {
+        if !simple || self.settings.sums != RxSums::Verified {
             return false;
         }
         let Ok(layout) = parse(head, length, Layer::Ethernet) else { return false };
-        let asked = start == layout.transport && offset == layout.protocol.checksum_offset();
-        if !asked
+        let matches_headers =
+            start == layout.transport && offset == layout.protocol.checksum_offset();
+        if !matches_headers
             || layout.end as usize != length
             || layout.outer.is_some()
             || layout.refusal.is_some()
@@ -273,14 +288,14 @@ impl Device {
         {
             return false;
         }
-        let place = usize::from(layout.checksum());
-        // Of a wrong pseudo-header's sum comes a wrong checksum, which is found when it is
-        // verified.
-        if head.get(place..place + 2) != Some(&(!transport_sum(head, &layout)).to_be_bytes()) {
+        let field = usize::from(layout.checksum());
+        // With a wrong pseudo-header sum, the filled checksum would be wrong, and the card has to
+        // report that. The general path does so.
+        if head.get(field..field + 2) != Some(&(!transport_sum(head, &layout)).to_be_bytes()) {
             return false;
         }
         self.counters.rx_filled += 1;
-        let known = Known {
+        let meta = FrameMeta {
             time: packet.time,
             gso: None,
             checksum: RxChecksum::None,
@@ -288,17 +303,18 @@ impl Device {
             fill: true,
         };
         self.deliver(
-            Arrival::new(packet.buffers().map(Buffer::bytes), length, None, &self.settings),
-            &known,
+            ArrivedFrame::new(packet.buffers().map(Buffer::bytes), length, None, &self.settings),
+            &meta,
         );
         true
     }
 
-    /// A packet that stands for frames: a super-packet, or one whose checksum is not filled in.
-    fn cut(&mut self, packet: &RxPacket<Buffer>, segmenter: &mut Segmenter) {
+    /// Segments a super-packet, or fills in a partial checksum, and delivers the resulting frames.
+    fn deliver_segments(&mut self, packet: &RxPacket<Buffer>, segmenter: &mut Segmenter) {
         let options = SegmentOptions::default().with_checksum(ChecksumOutput::Full);
-        // The pseudo-header's sum of a packet that is not cut is its sender's word.
-        let known = Known {
+        // A packet that is not segmented carries its sender's pseudo-header sum, which may be
+        // wrong.
+        let meta = FrameMeta {
             time: packet.time,
             gso: None,
             checksum: RxChecksum::None,
@@ -309,8 +325,8 @@ impl Device {
             self.counters.rx_filled += 1;
             let slices = std::iter::once(segment.header()).chain(segment.payload());
             self.deliver(
-                Arrival::new(slices, segment.length(), packet.vlan, &self.settings),
-                &known,
+                ArrivedFrame::new(slices, segment.length(), packet.vlan, &self.settings),
+                &meta,
             );
         });
         match cut {
@@ -319,11 +335,12 @@ impl Device {
         }
     }
 
-    /// A frame comes in.
+    /// Copies an arrived frame into buffers and puts it into the ring of its queue, or drops and
+    /// counts it.
     fn deliver<'a, I: Iterator<Item = &'a [u8]>>(
         &mut self,
-        mut arrival: Arrival<'a, I>,
-        known: &Known,
+        mut arrival: ArrivedFrame<'a, I>,
+        meta: &FrameMeta,
     ) {
         let counters = &mut self.counters;
         counters.rx_frames += 1;
@@ -335,19 +352,15 @@ impl Device {
             counters.rx_too_long += 1;
             return;
         }
-        let passes = known.gso.is_some() || known.checksum != RxChecksum::None;
+        let passes = meta.gso.is_some() || meta.checksum != RxChecksum::None;
         let sums = if passes { RxSums::None } else { self.settings.sums };
         let steers = self.settings.hash || self.settings.queues > 1;
         let (mut layout, mut hash) = (None, None);
-        if steers || sums == RxSums::Verified || (sums == RxSums::Complete && known.computed) {
+        if steers || sums == RxSums::Verified || (sums == RxSums::Complete && meta.computed) {
             counters.rx_parsed += 1;
             layout = parse(arrival.head(), length, Layer::Ethernet).ok();
             if steers {
-                let tuple = match &layout {
-                    Some(layout) => Some(FlowTuple::from_layout(arrival.head(), layout)),
-                    None => FlowTuple::innermost(arrival.head(), length, Layer::Ethernet),
-                };
-                hash = tuple.map(|tuple| self.toeplitz.hash_flow(&tuple));
+                hash = flow_hash(&self.toeplitz, arrival.head(), length, layout.as_ref());
             }
         }
         let queue =
@@ -361,40 +374,33 @@ impl Device {
             counters.rx_no_buffer += 1;
             return;
         };
-        // Where the sum of all that follows the transport header is known, the payload is only
-        // copied.
-        let known_layout = layout.filter(|layout| {
-            known.computed && layout.refusal.is_none() && covers_all(arrival.head(), layout)
+        // A checksum that the card computed itself gives the payload's sum without reading it.
+        let computed_layout = layout.filter(|layout| {
+            meta.computed && layout.refusal.is_none() && covers_all(arrival.head(), layout)
         });
-        let summing = known.fill
-            || known_layout.is_none()
+        let summing = meta.fill
+            || computed_layout.is_none()
                 && (sums == RxSums::Complete || (sums == RxSums::Verified && layout.is_some()));
         let total = copy(&mut self.pages, &mut arrival, summing.then_some(self.simd));
-        if known.fill
-            && let Some(layout) = &known_layout
+        if meta.fill
+            && let Some(layout) = &computed_layout
         {
-            let transport = usize::from(layout.transport);
-            let before = words(arrival.head().get(..transport).unwrap_or(&[])).fold();
-            let sum = Sum::new(at_offset(total.subtract(before).fold(), transport));
-            self.pages.overwrite(
-                usize::from(layout.checksum()),
-                transport_field(layout.protocol, sum.checksum()).to_be_bytes(),
-            );
+            fill_checksum(&mut self.pages, arrival.head(), layout, total);
         }
 
         let mut lent = self.pages.lend();
         let Some(first) = lent.next() else { return };
         let mut packet = RxPacket::new(first);
-        // As many as `find` promised, and no packet has more.
+        // `find` never returns more buffers than a packet may have.
         lent.for_each(|buffer| drop(packet.push(buffer)));
         counters.rx_delivered += 1;
         counters.rx_buffers += buffers as u64;
         counters.rx_copied += length as u64;
-        packet.time = known.time;
+        packet.time = meta.time;
         packet.hash = hash.filter(|_| self.settings.hash);
         packet.vlan = arrival.vlan;
         packet.queue = queue;
-        packet.checksum = known.checksum;
+        packet.checksum = meta.checksum;
 
         let head = arrival.head();
         let end = layout.map_or(length, |layout| layout.end as usize);
@@ -403,15 +409,8 @@ impl Device {
         } else {
             0
         };
-        let sum = match &known_layout {
-            Some(layout) => {
-                let transport = usize::from(layout.transport);
-                let before = words(head.get(ethernet::HEADER_LENGTH..transport).unwrap_or(&[]));
-                before.add(at_offset(
-                    transport_sum(head, layout),
-                    transport - ethernet::HEADER_LENGTH,
-                ))
-            }
+        let sum = match &computed_layout {
+            Some(layout) => computed_sum(head, layout),
             None => total
                 .subtract(words(&head[..head.len().min(ethernet::HEADER_LENGTH)]).fold())
                 .subtract(tail),
@@ -422,14 +421,14 @@ impl Device {
                 packet.checksum = RxChecksum::Complete(sum.add(tail).fold());
             }
             (RxSums::Verified, Some(layout)) => {
-                let verdict = verify(&Sums { head, packet: sum.fold() }, layout);
+                let verdict = verify(&FrameSums { head, packet: sum.fold() }, layout);
                 counters.sums_verified += u64::from(verdict.right);
                 counters.sums_wrong += u64::from(verdict.wrong);
                 packet.checksum = verdict.checksum;
             }
             (RxSums::None | RxSums::Verified, _) => {}
         }
-        let packet = match known.gso {
+        let packet = match meta.gso {
             Some(gso) => packet.with_gso(gso),
             None => packet,
         };
@@ -437,10 +436,49 @@ impl Device {
     }
 }
 
-/// Copies a frame to the places that were found for it; its sum, if it is summed on the way.
+/// Returns the hash of the frame's flow; `None` if the frame has no IP header. `layout` is the
+/// parsed header, if it could be parsed.
+#[inline(always)]
+fn flow_hash(
+    toeplitz: &Toeplitz,
+    head: &[u8],
+    length: usize,
+    layout: Option<&Layout>,
+) -> Option<FlowHash> {
+    let tuple = match layout {
+        Some(layout) => Some(FlowTuple::from_layout(head, layout)),
+        None => FlowTuple::innermost(head, length, Layer::Ethernet),
+    };
+    tuple.map(|tuple| toeplitz.hash_flow(&tuple))
+}
+
+/// Writes the transport checksum of the frame that was copied last. `total` is the sum of the
+/// frame's bytes, with the sum of the pseudo-header in the checksum field.
+#[inline(always)]
+fn fill_checksum(pages: &mut Pages, head: &[u8], layout: &Layout, total: Sum) {
+    let transport = usize::from(layout.transport);
+    let before = words(head.get(..transport).unwrap_or(&[])).fold();
+    let sum = Sum::new(at_offset(total.subtract(before).fold(), transport));
+    pages.overwrite(
+        usize::from(layout.checksum()),
+        transport_field(layout.protocol, sum.checksum()).to_be_bytes(),
+    );
+}
+
+/// Returns the sum of the bytes behind the Ethernet header, for a frame whose transport checksum is
+/// right. The payload is not read.
+#[inline(always)]
+fn computed_sum(head: &[u8], layout: &Layout) -> Sum {
+    let transport = usize::from(layout.transport);
+    let before = words(head.get(ethernet::HEADER_LENGTH..transport).unwrap_or(&[]));
+    before.add(at_offset(transport_sum(head, layout), transport - ethernet::HEADER_LENGTH))
+}
+
+/// Copies a frame into the buffers that were found for it. Returns the sum of its bytes if `simd`
+/// is given, else zero.
 fn copy<'a, I: Iterator<Item = &'a [u8]>>(
     pages: &mut Pages,
-    arrival: &mut Arrival<'a, I>,
+    arrival: &mut ArrivedFrame<'a, I>,
     simd: Option<Simd>,
 ) -> Sum {
     let mut source = arrival.slices();
@@ -467,7 +505,7 @@ fn copy<'a, I: Iterator<Item = &'a [u8]>>(
     total
 }
 
-/// The sum of a packet's bytes from a place on, as if it were even.
+/// Returns the sum of a packet's bytes from `from` to its end, as if `from` were an even offset.
 fn tail_sum(packet: &RxPacket<Buffer>, from: usize, simd: Simd) -> u16 {
     let mut skip = from;
     sum_ranges(

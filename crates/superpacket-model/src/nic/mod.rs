@@ -1,34 +1,34 @@
-//! A model of a network card: what drivers and devices of 2005 to 2010 did to packets, by settings.
+//! A model of a network card that treats packets as drivers and devices of 2005 to 2010 did.
 //!
-//! `nic:SETTING=VALUE,...@PORT` wraps a port: what that receives is presented as the card would
-//! have presented it, what is sent is done what the card would have done.
+//! `nic:SETTING=VALUE,...@PORT` wraps a port: received packets look as this card would have
+//! delivered them, and sent packets are treated as this card would have treated them.
 //! `nic:SETTING=VALUE,...,link=NAME` is one end of the [memory link](crate::memory) of that name
-//! (`nic` if none is given), and [`pair`] gives a card and the other end of its wire in code. No
-//! clock and no chance is in it: the same packets in the same polls give the same results.
+//! (default `nic`). [`pair`] returns a card and the other end of its wire in code. The model uses
+//! no clock and no random numbers: the same packets in the same polls give the same results.
 //!
 //! | setting | values | default |
 //! |---|---|---|
-//! | `page` | what it receives into: `4k`, `8k`, `16k`, `32k` pages that frames share and span, or `linear`: a buffer a frame | `4k` |
-//! | `headroom` | bytes left free before a frame in its buffer: 0 to 256 | 0 |
-//! | `copy` | the first bytes of a frame that go into a small buffer of their own: 0 to 256 | 0 |
-//! | `csum` | what it says of checksums: `none`, `verified` (TCP, UDP and GRE, tunnels included), `complete` (the sum of all behind the Ethernet header) | `verified` |
-//! | `vlan` | the outermost tag: `strip` (it is told apart) or `keep` | `strip` |
-//! | `pad` | frames shorter than 60 bytes arrive padded: `off`, `on` (with zeros), `garbage` | `off` |
-//! | `queues` | receive queues, 1 to 128: chosen by the Toeplitz hash of addresses and ports, through a table of 128 entries | 1 |
-//! | `hash` | the hash is reported: `on`, `off` | `on` |
-//! | `ring` | frames that a queue holds until they are polled | 256 |
-//! | `full` | what becomes of frames beyond that: `drop` (counted), or `wait` in the port that is wrapped | `wait` around a port, `drop` in memory |
-//! | `mtu` | the longest IP packet in bytes, both ways: 68 to 65000 | the wrapped port's, or 1500 |
-//! | `sg`, `tx` | it sends frames in several pieces; it fills in checksums: `on`, `off` | `on` |
-//! | `tso` | TCP super-packets that it cuts: `off`, `64k`, or the most bytes of TCP payload: `15928` | `64k` |
-//! | `uso` | it cuts UDP super-packets: `on`, `off` | `on` |
-//! | `tunnels` | it cuts super-packets in UDP tunnels: `on`, `off` | `off` |
-//! | `wire` | `on`: between the card and the port it wraps frames are as on a wire; `off`: super-packets and partial checksums pass whole | `on` |
+//! | `page` | receive memory: pages of `4k`, `8k`, `16k` or `32k` that frames share and span, or `linear`: one buffer per frame | `4k` |
+//! | `headroom` | free bytes before a frame in its buffer: 0 to 256 | 0 |
+//! | `copy` | number of first bytes of a frame that are copied into a separate small buffer: 0 to 256 | 0 |
+//! | `csum` | report on received checksums: `none`, `verified` (TCP, UDP and GRE, tunnels included), `complete` (the sum of all bytes behind the Ethernet header) | `verified` |
+//! | `vlan` | the outermost VLAN tag: `strip` (moved from the frame to its metadata) or `keep` | `strip` |
+//! | `pad` | padding of received frames shorter than 60 bytes: `off`, `on` (zeros), `garbage` | `off` |
+//! | `queues` | number of receive queues, 1 to 128; the Toeplitz hash of addresses and ports selects one through a table of 128 entries | 1 |
+//! | `hash` | whether the hash is reported: `on`, `off` | `on` |
+//! | `ring` | capacity of a queue in frames | 256 |
+//! | `full` | frames for a full queue: `drop` (counted), or `wait` in the wrapped port | `wait` around a port, `drop` in memory |
+//! | `mtu` | maximum length of an IP packet in bytes, in both directions: 68 to 65000 | the wrapped port's, or 1500 |
+//! | `sg`, `tx` | whether it sends frames in several buffers, and whether it fills in checksums: `on`, `off` | `on` |
+//! | `tso` | segmentation of TCP super-packets: `off`, `64k`, or the maximum TCP payload in bytes, such as `15928` | `64k` |
+//! | `uso` | segmentation of UDP super-packets: `on`, `off` | `on` |
+//! | `tunnels` | segmentation of super-packets in UDP tunnels: `on`, `off` | `off` |
+//! | `wire` | `on`: only wire frames pass between the card and the wrapped port; `off`: super-packets and partial checksums pass unchanged | `on` |
 //!
-//! What the wire means: super-packets that the wrapped port receives are cut to the frames that
-//! they stand for, partial checksums are filled in, stripped tags put back; then the settings have
-//! their say. What it sends it cuts itself, as its hardware, and hands frames with whole checksums
-//! on.
+//! With `wire=on`, packets from the wrapped port are first turned into wire frames: super-packets
+//! are segmented, partial checksums are filled in, and stripped tags are put back. Then the other
+//! settings apply. Sent super-packets are segmented by the card, like by its hardware, and the
+//! wrapped port gets frames with complete checksums.
 
 mod arrival;
 mod checksum;
@@ -47,10 +47,10 @@ pub use settings::{NicSettings, Padding, PageSize, RingFull, RxSums, TsoLimit};
 use crate::memory::{self, MemorySettings};
 use superpacket_port::{Port, PortError, PortSpec, SpecError};
 
-/// The link of a card for which none is named.
+/// Name of the memory link if the port string gives none.
 const DEFAULT_LINK: &str = "nic";
 
-/// Opens a model NIC around the port that it wraps, which `open` opens.
+/// Opens a model NIC. `open` opens the port that it wraps.
 pub(super) fn open(
     spec: &PortSpec,
     open: impl FnOnce(&PortSpec) -> Result<Box<dyn Port>, PortError>,
@@ -68,14 +68,14 @@ pub(super) fn open(
     Ok(Box::new(NicPort::new(spec.name(), &settings, inner)?))
 }
 
-/// Reads the options of a model NIC.
+/// Checks the options of a model NIC.
 pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
     NicSettings::from_options(spec.options(), spec.inner().is_some()).map(drop)
 }
 
-/// The card's end of a link in memory: its own limits are what counts.
+/// Returns the settings of the card's end of a memory link. The card applies its own limits.
 fn wire(settings: &NicSettings) -> MemorySettings {
-    // What arrives between two polls waits here, until the card looks and its ring overflows.
+    // Frames that arrive between two polls wait in the link until the card moves them to its ring.
     MemorySettings {
         slots: (settings.ring * usize::from(settings.queues) * 4)
             .clamp(4096, MemorySettings::MAX_SLOTS),

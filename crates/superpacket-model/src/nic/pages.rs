@@ -1,4 +1,4 @@
-//! The memory that a card receives into, and where in it a frame goes.
+//! The memory that a card receives into, and the placement of frames in it.
 
 use std::ops::Range;
 
@@ -8,68 +8,70 @@ use superpacket_port::{Buffer, Pool, Region};
 use super::settings::NicSettings;
 use crate::fit::{MAX_TAGS, TAG};
 
-/// The most memory of a card's buffers, in bytes.
-pub(super) const MOST: u64 = 4 << 30;
+/// Maximum size of a card's buffers in bytes: 4 GiB.
+const MAX_MEMORY: u64 = 4 << 30;
 
-/// Bytes of the parts of a page that are lent and come back by themselves.
+/// Size in bytes of the parts that a page is lent in.
 const PART: usize = 2048;
 
-/// Bytes of a buffer for headers.
+/// Size of a header buffer in bytes; the largest value of the `copy` setting.
 const HEADER: usize = 256;
 
-/// Bytes of an untagged Ethernet header.
+/// Length of an untagged Ethernet header in bytes.
 const ETHERNET: usize = 14;
 
-/// A run of bytes that a frame is given: the last `range` of some slots.
+/// A byte range for a part of a frame, within consecutive slots of one page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Run {
+struct SlotRun {
+    /// Index of the first slot.
     first: usize,
+    /// Number of slots.
     slots: usize,
+    /// Bytes in use, from the start of the first slot.
     range: Range<usize>,
 }
 
-/// Pages, taken in turn, and header buffers.
+/// The receive pages of a card, used in turn, and its header buffers.
 ///
-/// A frame goes into the rest of the page that is open if it fits there; otherwise it begins a
-/// page, and takes as many as it needs. A page is begun again when all that was in it has come
-/// back: the rest of a page counts to the frame before.
+/// A frame goes into the rest of the open page if it fits there. Otherwise it starts a new page,
+/// and takes as many pages as it needs. A page is reused when all buffers in it have been returned.
 #[derive(Debug)]
 pub(super) struct Pages {
     region: Region,
-    /// Slots of a page.
+    /// Slots per page.
     per_page: usize,
     pages: usize,
-    /// The open page, and its first slot that is not used.
+    /// Index of the open page.
     page: usize,
+    /// First unused slot of the open page.
     next: usize,
     headroom: usize,
     copy: usize,
     headers: Option<Pool>,
-    /// Where the frame that is being placed goes.
-    runs: Vec<Run>,
-    /// The header buffer of that frame.
+    /// The places that [`Pages::find`] found for the current frame.
+    runs: Vec<SlotRun>,
+    /// The slot of the current frame's header buffer, and the bytes copied into it.
     header: Option<(usize, usize)>,
-    /// Pages begun.
+    /// Number of pages taken into use since the start.
     pub(super) begun: u64,
 }
 
 impl Pages {
-    /// Memory for frames of at most `longest` bytes from the IP header on; `None` if that is more
-    /// than [`MOST`], or than there is.
+    /// Allocates memory for frames of at most `longest` bytes from the IP header on; `None` if that
+    /// is more than [`MAX_MEMORY`], or than there is.
     pub(super) fn new(settings: &NicSettings, longest: usize) -> Option<Self> {
         let frame = settings.headroom + longest + ETHERNET + MAX_TAGS * TAG;
-        // The rings, as much again for what their user holds, and a poll's worth.
+        // Enough for full rings, the same number of frames held by the user, and one poll.
         let frames = 2 * settings.ring * usize::from(settings.queues) + 512;
         let (slot, per_page, pages) = match settings.page.bytes() {
             Some(page) => {
-                // How a page is used by frames of full length; at least half of memory is then
-                // used.
-                let frames_a_page = (page / frame.next_multiple_of(PART)).max(1);
-                (PART, page / PART, frames.div_ceil(frames_a_page) * frame.div_ceil(page))
+                // Sized for frames of maximum length, which use at least half of each page.
+                let frames_per_page = (page / frame.next_multiple_of(PART)).max(1);
+                (PART, page / PART, frames.div_ceil(frames_per_page) * frame.div_ceil(page))
             }
             None => (frame.next_multiple_of(64), 1, frames),
         };
-        if pages as u64 * (per_page * slot) as u64 > MOST {
+        if pages as u64 * (per_page * slot) as u64 > MAX_MEMORY {
             return None;
         }
         Some(Pages {
@@ -87,20 +89,21 @@ impl Pages {
         })
     }
 
-    /// Starts over from the first page if that is free, so that what is used again is what the
-    /// cache holds.
+    /// Restarts at the first page if that is free, so that pages that are still in the CPU cache
+    /// are reused.
     pub(super) fn rewind(&mut self) {
         if self.region.is_free(0, self.per_page) {
             (self.page, self.next) = (self.pages - 1, self.per_page);
         }
     }
 
-    /// Is more than half of the pages lent?
+    /// Returns whether more than half of the page memory is lent.
     pub(super) fn is_crowded(&self) -> bool {
         self.region.lent() * 2 > self.region.slots()
     }
 
-    /// Finds places for a frame of `length` bytes; how many buffers, or `None` if there is no room.
+    /// Finds free memory for a frame of `length` bytes. Returns the number of buffers; `None` if
+    /// there is no room, or the frame would take more than [`MAX_BUFFERS`].
     pub(super) fn find(&mut self, length: usize) -> Option<usize> {
         self.runs.clear();
         self.header = None;
@@ -118,7 +121,7 @@ impl Pages {
         while rest != 0 {
             let slots = (from + rest).div_ceil(slot);
             if next + slots > self.per_page {
-                // Not in what is left of this page: a new one.
+                // The rest does not fit into this page: take the next free one.
                 loop {
                     pages_left = pages_left.checked_sub(1)?;
                     page = if page + 1 == self.pages { 0 } else { page + 1 };
@@ -131,7 +134,7 @@ impl Pages {
             }
             let slots = slots.min(self.per_page);
             let end = (from + rest).min(slots * slot);
-            self.runs.push(Run { first: page * self.per_page + next, slots, range: from..end });
+            self.runs.push(SlotRun { first: page * self.per_page + next, slots, range: from..end });
             next += slots;
             rest -= end - from;
             from = 0;
@@ -145,7 +148,7 @@ impl Pages {
         Some(buffers)
     }
 
-    /// Fills the places found last, in order.
+    /// Calls `write` for each place found last, in the frame's byte order.
     pub(super) fn fill(&mut self, mut write: impl FnMut(&mut [u8])) {
         if let (Some((slot, length)), Some(headers)) = (self.header, &mut self.headers)
             && let Some(bytes) = headers.slot_mut(slot).and_then(|bytes| bytes.get_mut(..length))
@@ -163,8 +166,7 @@ impl Pages {
         }
     }
 
-    /// Writes two bytes of the frame again that fills the places found last, `offset` bytes from
-    /// its start.
+    /// Overwrites two bytes at `offset` of the frame in the places found last.
     pub(super) fn overwrite(&mut self, offset: usize, bytes: [u8; 2]) {
         let mut start = 0;
         self.fill(|target| {
@@ -179,7 +181,7 @@ impl Pages {
         });
     }
 
-    /// Lends the places found last, in order.
+    /// Lends the places found last, in the frame's byte order.
     pub(super) fn lend(&mut self) -> impl Iterator<Item = Buffer> + '_ {
         let header = match (self.header.take(), &mut self.headers) {
             (Some((slot, length)), Some(headers)) => headers.lend(slot, 0..length),
@@ -206,7 +208,7 @@ mod tests {
         lent
     }
 
-    /// Where a buffer lies, in bytes from the start of the pages.
+    /// Returns the offset of a buffer from the start of the pages, in bytes.
     fn offset(pages: &Pages, buffer: &Buffer) -> usize {
         buffer.bytes().as_ptr() as usize - pages.region.start().as_ptr() as usize
     }
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_begun_again_when_all_of_it_is_back() {
+    fn a_page_is_reused_when_all_its_buffers_are_returned() {
         let settings = NicSettings { ring: 1, page: PageSize::Page4K, ..NicSettings::default() };
         let mut pages = Pages::new(&settings, 1500).expect("memory");
         let mut held = Vec::new();
@@ -253,7 +255,7 @@ mod tests {
         }
         assert_eq!(held.len(), pages.pages * 2);
         assert!(pages.is_crowded());
-        // Half of two pages: neither is whole.
+        // Half of each of two pages returns, so neither page is free.
         drop((held.remove(4), held.remove(2)));
         assert_eq!(pages.find(60), None);
         drop(held.remove(2));
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copied_header_takes_no_page_where_it_is_the_frame() {
+    fn a_frame_that_fits_the_header_buffer_takes_no_page() {
         let settings = NicSettings { copy: 80, headroom: 2, ..NicSettings::default() };
         let mut pages = Pages::new(&settings, 1500).expect("memory");
         let lengths = |buffers: Vec<Buffer>| {

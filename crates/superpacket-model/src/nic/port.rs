@@ -1,4 +1,4 @@
-//! The card as a port.
+//! The model NIC as a port.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -16,16 +16,16 @@ use super::front::Front;
 use super::receive::NicReceive;
 use super::settings::{NicSettings, TsoLimit};
 use super::transmit::{Hardware, MAX_GSO_SIZE, NicTransmit, Unsent};
-use crate::fit::Limits;
+use crate::fit::PortLimits;
 use crate::memory::{self, MemoryPort, MemorySettings};
 
-/// The MTU of a card whose wrapped port has none, in bytes.
+/// MTU in bytes if neither the settings nor the wrapped port have one: the MTU of Ethernet.
 const DEFAULT_MTU: u32 = 1500;
 
-/// The longest IP packet that passes where no wire cuts it, in bytes.
+/// Maximum length of a received IP packet with `wire: false`, in bytes: super-packets pass whole.
 const LONGEST_WHOLE: usize = 65_535;
 
-/// A model NIC: see the [module](super).
+/// A port that behaves like a network card around another port; see the [module](super).
 #[derive(Debug)]
 pub struct NicPort {
     name: String,
@@ -37,10 +37,10 @@ pub struct NicPort {
     unsent: Unsent,
 }
 
-/// A card, and the other end of its wire.
+/// Opens a model NIC on a new memory link, and returns it with the other end of the link.
 ///
 /// # Errors
-/// As [`NicPort::new`].
+/// The same as for [`NicPort::new`].
 ///
 /// ```
 /// use superpacket::packet::{Layer, RxChecksum};
@@ -69,13 +69,13 @@ pub fn pair(
 }
 
 impl NicPort {
-    /// A card around a port; `name` is what errors call it.
+    /// Wraps a port in a model NIC. Errors call the NIC `name`.
     ///
     /// # Errors
-    /// [`PortError::Spec`] if a setting is out of range, [`PortError::Unsupported`] if the wrapped
-    /// port carries no Ethernet frames or has handed out its receivers, or if the card's buffers
-    /// would take more than 4 GiB, [`PortError::System`] if
-    /// the system gives no more file descriptors.
+    /// - [`PortError::Spec`] if a setting is out of range.
+    /// - [`PortError::Unsupported`] if the wrapped port does not carry Ethernet frames or has
+    ///   handed out its receivers, or if the card's buffers would take more than 4 GiB.
+    /// - [`PortError::System`] if the system has no more file descriptors.
     pub fn new(
         name: &str,
         settings: &NicSettings,
@@ -148,16 +148,17 @@ impl NicPort {
         })
     }
 
-    /// What it is like.
+    /// Returns the settings of the NIC.
     pub const fn settings(&self) -> &NicSettings {
         &self.settings
     }
 
-    /// What reads its counters.
+    /// Returns a handle that reads the NIC's counters.
     pub fn monitor(&self) -> NicMonitor {
         self.monitor.clone()
     }
 
+    /// Returns the maximum number of buffers of a sent packet.
     fn max_slices(&self) -> usize {
         match (self.settings.scatter_gather, self.settings.wire) {
             (false, _) => 1,
@@ -166,7 +167,7 @@ impl NicPort {
         }
     }
 
-    /// What it does with packets that are sent: by itself, or, without a wire, the wrapped port.
+    /// Returns the active offloads. Without `wire`, the wrapped port must support them too.
     fn features(&self) -> superpacket_port::features::FeatureSet {
         let own = self.settings.features();
         if self.settings.wire {
@@ -208,7 +209,7 @@ impl Port for NicPort {
 
     fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError> {
         let hardware = Hardware {
-            limits: Limits {
+            limits: PortLimits {
                 features: self.features(),
                 max_slices: self.max_slices(),
                 mtu: self.mtu,

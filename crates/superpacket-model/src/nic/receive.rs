@@ -1,4 +1,4 @@
-//! The receiving end of one queue of the card.
+//! The receiver of a model NIC.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -10,14 +10,15 @@ use super::front::Front;
 use super::transmit::Unsent;
 use crate::memory::lock;
 
-/// One receive queue.
+/// The receiver for one queue of a model NIC.
 #[derive(Debug)]
 pub(super) struct NicReceive {
     pub(super) front: Arc<Mutex<Front>>,
     pub(super) queue: usize,
-    /// Readable when the ring holds frames or the wrapped port has packets (an `epoll` descriptor).
+    /// `epoll` descriptor that is readable if the ring holds frames or the wrapped port has
+    /// packets.
     pub(super) readiness: OwnedFd,
-    /// What the senders could not hand on at once.
+    /// Frames that the transmitters could not pass on to the wrapped port at once.
     pub(super) unsent: Unsent,
 }
 
@@ -27,7 +28,7 @@ impl Receive for NicReceive {
         packets: &mut Vec<RxPacket<Buffer>>,
         limit: usize,
     ) -> Result<usize, PortError> {
-        // As a driver's poll does: what has been sent is looked after first.
+        // Like the poll function of a driver, handle transmission first.
         self.unsent.flush();
         lock(&self.front).poll(self.queue, packets, limit)
     }

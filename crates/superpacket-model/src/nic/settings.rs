@@ -1,4 +1,4 @@
-//! What the card is like.
+//! The settings of a model NIC.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use superpacket_port::features::{Feature, FeatureSet, resolve};
 use superpacket_port::{NIC_SETTINGS, SpecError, SpecOptions};
 use superpacket_steer::ToeplitzKey;
 
-/// What frames are received into.
+/// The kind of memory that frames are received into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PageSize {
     /// Pages of 4,096 bytes.
@@ -17,12 +17,12 @@ pub enum PageSize {
     Page16K,
     /// Pages of 32,768 bytes.
     Page32K,
-    /// A buffer for each frame, long enough for the longest.
+    /// A separate buffer per frame, large enough for the longest frame.
     Linear,
 }
 
 impl PageSize {
-    /// Bytes of a page; `None` for linear buffers.
+    /// Returns the size of a page in bytes; `None` for linear buffers.
     pub const fn bytes(self) -> Option<usize> {
         match self {
             PageSize::Page4K => Some(4 << 10),
@@ -49,15 +49,15 @@ impl FromStr for PageSize {
     }
 }
 
-/// What the card says of received checksums.
+/// The card's report on received checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RxSums {
-    /// Nothing.
+    /// The card does not verify checksums.
     None,
-    /// How many are right
+    /// The card reports the number of right checksums
     /// ([`RxChecksum::Unnecessary`](superpacket::packet::RxChecksum::Unnecessary)).
     Verified,
-    /// The sum of everything behind the Ethernet header
+    /// The card reports the sum of all bytes behind the Ethernet header
     /// ([`RxChecksum::Complete`](superpacket::packet::RxChecksum::Complete)).
     Complete,
 }
@@ -75,14 +75,14 @@ impl FromStr for RxSums {
     }
 }
 
-/// What follows a frame shorter than 60 bytes.
+/// The padding of received frames that are shorter than 60 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Padding {
-    /// Nothing.
+    /// Frames are not padded.
     Off,
-    /// Zeros up to 60 bytes.
+    /// Frames are padded to 60 bytes with zeros.
     Zero,
-    /// Other bytes up to 60, always the same.
+    /// Frames are padded to 60 bytes with a fixed non-zero pattern.
     Garbage,
 }
 
@@ -99,13 +99,13 @@ impl FromStr for Padding {
     }
 }
 
-/// What becomes of frames for which a ring has no room.
+/// The treatment of frames that arrive for a full ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RingFull {
-    /// They are dropped and counted.
+    /// Frames for a full ring are dropped and counted.
     Drop,
-    /// They wait in the port that is wrapped, which may drop them itself. Frames of one
-    /// super-packet are not parted.
+    /// Packets wait in the wrapped port while any ring is full; that port may drop them. The frames
+    /// of a super-packet enter the ring together, even beyond its capacity.
     Wait,
 }
 
@@ -121,14 +121,14 @@ impl FromStr for RingFull {
     }
 }
 
-/// Which TCP super-packets the card cuts.
+/// The limit of TCP super-packets that the card segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TsoLimit {
-    /// None.
+    /// The card segments no TCP super-packets.
     Off,
-    /// Those of at most this much TCP payload, in bytes.
+    /// The card segments super-packets with at most this TCP payload, in bytes.
     Payload(u32),
-    /// All of at most 65,536 bytes from the IP header on.
+    /// The card segments super-packets of at most 65,536 bytes from the IP header on.
     Full,
 }
 
@@ -149,7 +149,7 @@ impl FromStr for TsoLimit {
     }
 }
 
-/// A model NIC's settings: see the [module](super) for what they mean.
+/// The settings of a model NIC. The [module](super) lists them as options of a port string.
 ///
 /// ```
 /// use superpacket_model::nic::{NicSettings, PageSize, RxSums};
@@ -159,51 +159,53 @@ impl FromStr for TsoLimit {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicSettings {
-    /// What frames are received into.
+    /// Memory that frames are received into.
     pub page: PageSize,
-    /// Bytes left free before a frame: 0 to 256.
+    /// Free bytes before a frame in its buffer: 0 to 256.
     pub headroom: usize,
-    /// The first bytes of a frame that go into a buffer of their own: 0 to 256.
+    /// Number of first bytes of a frame that are copied into a separate buffer: 0 to 256.
     pub copy: usize,
-    /// What is said of received checksums.
+    /// Report on received checksums.
     pub sums: RxSums,
-    /// The outermost VLAN tag is taken out of the frame and told apart.
+    /// Whether the outermost VLAN tag is moved from a received frame to its metadata.
     pub strip_vlan: bool,
-    /// What follows short frames.
+    /// Padding of received frames shorter than 60 bytes.
     pub padding: Padding,
-    /// Receive queues: 1 to 128.
+    /// Number of receive queues: 1 to 128.
     pub queues: u16,
-    /// The flow hash is reported.
+    /// Whether the flow hash is reported.
     pub hash: bool,
-    /// The key of the hash.
+    /// Key of the Toeplitz hash.
     pub key: ToeplitzKey,
-    /// Both directions of a connection have the same hash.
+    /// Whether both directions of a connection have the same hash.
     pub symmetric: bool,
-    /// Which queue the last 7 bits of a hash stand for, modulo the number of queues; `None`: one
-    /// after the other.
+    /// Queue for each value of the lowest 7 bits of the hash, modulo the number of queues. `None`:
+    /// the queues in turn.
     pub indirection: Option<[u16; NicSettings::INDIRECTION]>,
-    /// Frames that a queue holds: at least 1.
+    /// Capacity of a queue in frames: 1 to 65,536.
     pub ring: usize,
-    /// Where a ring is full.
+    /// Treatment of frames that arrive for a full ring.
     pub full: RingFull,
-    /// The longest IP packet in bytes; 0: the wrapped port's, or 1500.
+    /// Maximum length of an IP packet in bytes; 0: the MTU of the wrapped port, or 1500 if it has
+    /// none.
     pub mtu: u32,
-    /// It sends frames in several pieces.
+    /// Whether the card sends frames in several buffers.
     pub scatter_gather: bool,
-    /// It fills in checksums.
+    /// Whether the card fills in checksums of sent packets.
     pub checksums: bool,
-    /// TCP super-packets that it cuts.
+    /// Limit of TCP super-packets that the card segments.
     pub tso: TsoLimit,
-    /// It cuts UDP super-packets.
+    /// Whether the card segments UDP super-packets.
     pub uso: bool,
-    /// It cuts super-packets in UDP tunnels.
+    /// Whether the card segments super-packets in UDP tunnels.
     pub tunnels: bool,
-    /// Frames pass between it and the wrapped port as on a wire.
+    /// Whether only wire frames pass between the card and the wrapped port; otherwise super-packets
+    /// and partial checksums pass unchanged.
     pub wire: bool,
 }
 
 impl Default for NicSettings {
-    /// As of a card in memory.
+    /// Returns the defaults of a card on a memory link.
     fn default() -> Self {
         NicSettings {
             page: PageSize::Page4K,
@@ -231,26 +233,26 @@ impl Default for NicSettings {
 }
 
 impl NicSettings {
-    /// Entries of the table by which a hash chooses a queue.
+    /// Number of entries in the table that maps a hash to a queue.
     pub const INDIRECTION: usize = 128;
 
-    /// The most queues.
+    /// Maximum number of receive queues.
     pub const MAX_QUEUES: u16 = 128;
 
-    /// The most bytes of headroom and of a header's copy.
+    /// Maximum of `headroom` and of `copy`, in bytes.
     pub const MAX_HEADROOM: usize = 256;
 
-    /// The longest MTU in bytes: a frame of it fits the buffers that a packet may have.
+    /// Maximum MTU in bytes; a longer frame may need more buffers than a packet can have.
     pub const MAX_MTU: u32 = 65_000;
 
-    /// The most frames of a ring.
+    /// Maximum capacity of a ring in frames.
     pub const MAX_RING: usize = 1 << 16;
 
-    /// Read from a port string. `wrapping`: the card wraps a port, rather than to be an end of a
-    /// link.
+    /// Reads the settings from the options of a port string. `wrapping` is true if the card wraps a
+    /// port, and false if it is an end of a memory link.
     ///
     /// # Errors
-    /// [`SpecError`] names the setting that is not known or out of range.
+    /// [`SpecError`] names the setting that is unknown or out of range.
     pub fn from_options(options: &SpecOptions, wrapping: bool) -> Result<Self, SpecError> {
         let link: &[&str] = if wrapping { &[] } else { &["link"] };
         options.only(&[&NIC_SETTINGS[..], link].concat())?;
@@ -294,10 +296,10 @@ impl NicSettings {
         Ok(settings)
     }
 
-    /// Are the settings in range?
+    /// Checks that the settings are in range.
     ///
     /// # Errors
-    /// The name of one that is not, and what it takes.
+    /// The name of a setting that is out of range, and a text with its allowed values.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
         let rules = [
             (self.headroom <= Self::MAX_HEADROOM, "headroom", "takes 0 to 256 bytes"),
@@ -316,7 +318,7 @@ impl NicSettings {
             .map_or(Ok(()), |(_, name, expected)| Err((name, expected)))
     }
 
-    /// The offloads it has: what needs another that is off is off too.
+    /// Returns the active offloads. An offload is off if it requires another that is off.
     pub(super) fn features(&self) -> FeatureSet {
         let asked = FeatureSet::all()
             .set(Feature::TxChecksumming, self.checksums)

@@ -1,4 +1,4 @@
-//! The sending end of the card.
+//! The transmitter of a model NIC: segmentation, checksums, and sending to the wrapped port.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -9,61 +9,64 @@ use superpacket_port::{Outgoing, Progress, Slice, Stop, Transmit, TxBatch, TxFra
 
 use super::counters::NicMonitor;
 use super::settings::TsoLimit;
-use crate::fit::{Limits, offload};
+use crate::fit::{PortLimits, offload};
 use crate::memory::lock;
 
-/// Bytes on the wire after which frames are handed on: what the cache holds.
-const HANDED_ON: usize = 128 << 10;
+/// Bytes of prepared frames after which they are passed to the wrapped port; more would fall out of
+/// the CPU cache.
+const FLUSH_BYTES: usize = 128 << 10;
 
-/// What the card can do of what may be asked of it.
+/// The limits and offloads of the card's transmission.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hardware {
-    pub(super) limits: Limits,
+    pub(super) limits: PortLimits,
     pub(super) tso: TsoLimit,
     pub(super) tunnels: bool,
     pub(super) wire: bool,
 }
 
-/// What goes from the card to the wrapped port.
+/// The frames on their way from one transmitter of the card to the wrapped port.
 #[derive(Debug)]
-struct Wire {
+struct OutgoingWire {
     inner: Box<dyn Transmit>,
     outgoing: Outgoing,
     batch: TxBatch,
-    /// Frames of `batch` that the wrapped port has taken.
+    /// Number of frames of `batch` that the wrapped port has taken.
     done: usize,
-    /// What `batch` was made of.
-    made: Vec<Made>,
+    /// Packets that the frames of `batch` were made of.
+    made: Vec<PreparedPacket>,
     segmenter: Segmenter,
-    /// A frame in one piece.
+    /// Scratch space for a frame in one buffer.
     whole: Vec<u8>,
     monitor: NicMonitor,
-    /// Counted in `unsent`.
-    marked: bool,
+    /// Whether this transmitter is counted in `unsent`.
+    counted: bool,
+    /// Number of transmitters of the card with unsent frames.
     unsent: Arc<AtomicUsize>,
 }
 
-/// What frames were made of a packet.
+/// A packet, and the frames of the batch that were made of it.
 #[derive(Clone, Copy, Debug)]
-struct Made {
-    /// How many frames of the batch there are with them.
+struct PreparedPacket {
+    /// Number of frames in the batch up to and including those of this packet.
     end: usize,
-    /// How many it was cut into; 0 if it was not.
+    /// Number of segments; 0 if the packet is no super-packet.
     segments: usize,
-    /// Its checksum was filled in.
+    /// Whether the card filled in the checksum of a packet that is no super-packet.
     filled: bool,
 }
 
-/// Frames that senders have taken and the wrapped port has not: the rest of super-packets.
+/// The transmitters of a card, of which some may hold frames that the wrapped port has not taken:
+/// the remaining segments of super-packets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unsent {
-    /// How many senders have some.
+    /// Number of transmitters that hold such frames.
     count: Arc<AtomicUsize>,
-    senders: Arc<Mutex<Vec<Weak<Mutex<Wire>>>>>,
+    senders: Arc<Mutex<Vec<Weak<Mutex<OutgoingWire>>>>>,
 }
 
 impl Unsent {
-    /// Tries to hand them on.
+    /// Tries to pass the remaining frames of all transmitters to the wrapped port.
     pub(super) fn flush(&self) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
@@ -72,17 +75,17 @@ impl Unsent {
         senders.retain(|sender| sender.strong_count() != 0);
         for sender in senders.iter().filter_map(Weak::upgrade) {
             let mut wire = lock(&sender);
-            // Why it stops again, the next to send will hear.
-            drop(wire.hand_on_rest());
+            // If it stops again, the next transmission reports the reason.
+            drop(wire.flush_rest());
         }
     }
 }
 
-/// Sends through the card.
+/// A transmitter of a model NIC.
 #[derive(Debug)]
 pub(super) struct NicTransmit {
     hardware: Hardware,
-    wire: Arc<Mutex<Wire>>,
+    wire: Arc<Mutex<OutgoingWire>>,
     monitor: NicMonitor,
 }
 
@@ -93,7 +96,7 @@ impl NicTransmit {
         monitor: NicMonitor,
         unsent: &Unsent,
     ) -> Self {
-        let wire = Wire {
+        let wire = OutgoingWire {
             inner,
             outgoing: Outgoing::new(),
             batch: TxBatch::new(),
@@ -102,7 +105,7 @@ impl NicTransmit {
             segmenter: Segmenter::new(),
             whole: Vec::new(),
             monitor: monitor.clone(),
-            marked: false,
+            counted: false,
             unsent: unsent.count.clone(),
         };
         let wire = Arc::new(Mutex::new(wire));
@@ -112,7 +115,10 @@ impl NicTransmit {
 }
 
 impl Hardware {
-    /// May the card be asked for this?
+    /// Checks that the card can send the packet.
+    ///
+    /// # Errors
+    /// The [`Stop`] to report for it.
     fn check(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> Result<(), Stop> {
         let Some(layout) = self.limits.check(outgoing, batch, frame)? else { return Ok(()) };
         let Some(gso) = frame.gso else { return Ok(()) };
@@ -139,28 +145,29 @@ impl Hardware {
     }
 }
 
-/// The longest super-packet that the card takes, in bytes from the IP header on.
+/// Maximum length of a super-packet in bytes from the IP header on, as in Linux
+/// (`GSO_LEGACY_MAX_SIZE`).
 pub(super) const MAX_GSO_SIZE: u32 = 65_536;
 
 impl Transmit for NicTransmit {
     fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
         let mut wire = lock(&self.wire);
-        if let Some(stop) = wire.hand_on_rest() {
+        if let Some(stop) = wire.flush_rest() {
             return Progress { sent: 0, stopped: Some(stop) };
         }
         let frames = batch.frames().get(from..).unwrap_or(&[]);
         let refused = frames.iter().enumerate().find_map(|(index, frame)| {
             Some((index, self.hardware.check(outgoing, batch, frame).err()?))
         });
-        let fitting = refused.as_ref().map_or(frames.len(), |(index, _)| *index);
-        let as_they_are = |frame: &TxFrame| frame.is_plain() || !self.hardware.wire;
-        let mut progress = if fitting == frames.len() && frames.iter().all(as_they_are) {
-            // Nothing to be done: from where they lie.
+        let accepted = refused.as_ref().map_or(frames.len(), |(index, _)| *index);
+        let passes_unchanged = |frame: &TxFrame| frame.is_plain() || !self.hardware.wire;
+        let mut progress = if accepted == frames.len() && frames.iter().all(passes_unchanged) {
+            // No frame needs work: the wrapped port reads the caller's buffers.
             let progress = wire.inner.transmit(outgoing, batch, from);
-            count_whole(&self.monitor, &frames[..progress.sent.min(frames.len())]);
+            count_frames(&self.monitor, &frames[..progress.sent.min(frames.len())]);
             progress
         } else {
-            wire.send(outgoing, batch, &frames[..fitting], self.hardware.wire)
+            wire.send(outgoing, batch, &frames[..accepted], self.hardware.wire)
         };
         if progress.stopped.is_none() {
             progress.stopped = refused.map(|(_, stop)| stop);
@@ -172,33 +179,35 @@ impl Transmit for NicTransmit {
     }
 }
 
-/// Counts frames handed on as they were.
-fn count_whole(monitor: &NicMonitor, frames: &[TxFrame]) {
+/// Counts frames that the wrapped port has taken.
+fn count_frames(monitor: &NicMonitor, frames: &[TxFrame]) {
     monitor.count(|counters| {
         counters.tx_frames += frames.len() as u64;
         counters.tx_bytes += frames.iter().map(|frame| u64::from(frame.length)).sum::<u64>();
     });
 }
 
-impl Wire {
-    /// Hands on what is left of packets taken before; why that stopped.
-    fn hand_on_rest(&mut self) -> Option<Stop> {
+impl OutgoingWire {
+    /// Passes the remaining frames of earlier calls to the wrapped port. Returns the reason if it
+    /// stops before the last one.
+    fn flush_rest(&mut self) -> Option<Stop> {
         if self.done == self.batch.frames().len() {
             return None;
         }
-        let stop = self.hand_on();
+        let stop = self.flush();
         if let Some(Stop::Down | Stop::Gone(_)) = stop {
-            // As a card that is reset loses what is in its ring.
+            // A real card loses the frames in its ring when it is reset.
             let lost = (self.batch.frames().len() - self.done) as u64;
             self.monitor.count(|counters| counters.tx_lost += lost);
             self.clear();
         }
-        self.mark();
+        self.update_unsent();
         stop
     }
 
-    /// Makes frames of packets and hands them on, until one is stopped. Of the packet at which it
-    /// was, what is left is kept.
+    /// Prepares packets and passes their frames to the wrapped port, until one is stopped. If that
+    /// is in the middle of a super-packet, the remaining segments are kept for later. `cuts`:
+    /// whether the card segments and fills in checksums.
     fn send(
         &mut self,
         outgoing: &Outgoing,
@@ -211,21 +220,20 @@ impl Wire {
         while next < frames.len() && progress.stopped.is_none() {
             self.clear();
             let mut bytes = 0;
-            while next < frames.len() && bytes < HANDED_ON && progress.stopped.is_none() {
+            while next < frames.len() && bytes < FLUSH_BYTES && progress.stopped.is_none() {
                 bytes += frames[next].length as usize;
                 next += 1;
-                progress.stopped = self.make(outgoing, batch, &frames[next - 1], cuts).err();
+                progress.stopped = self.prepare(outgoing, batch, &frames[next - 1], cuts).err();
             }
             let mut taken = self.made.len();
-            if let Some(stop) = self.hand_on() {
+            if let Some(stop) = self.flush() {
                 let whole = self.made.partition_point(|made| made.end <= self.done);
                 let begun = whole < self.made.len() && self.done > self.end_of(whole);
                 taken = if let Stop::Full = stop { whole + usize::from(begun) } else { whole };
-                // The rest of a packet that the wrapped port has begun is kept; if the port is
-                // down, it is gone.
+                // Keep the remaining segments if the port is full; drop them if it is down.
                 self.batch.truncate(self.end_of(taken).max(self.done));
                 progress.stopped = (progress.sent + taken < frames.len()).then_some(stop);
-                // What was made and goes back will be made again.
+                // The caller sends the other prepared packets again, so stop here.
                 next = frames.len();
             }
             progress.sent += taken;
@@ -236,18 +244,21 @@ impl Wire {
                 counters.tx_filled += made.iter().filter(|made| made.filled).count() as u64;
             });
         }
-        self.mark();
+        self.update_unsent();
         progress
     }
 
-    /// How many frames of the batch the first `packets` packets gave.
+    /// Returns the number of frames that were made of the first `packets` packets.
     fn end_of(&self, packets: usize) -> usize {
         packets.checked_sub(1).map_or(0, |last| self.made[last].end)
     }
 
-    /// Makes frames of a packet, as the card's hardware does; `cuts`: of any, else it passes as it
-    /// is.
-    fn make(
+    /// Appends the frames of a packet to the batch. If `cuts`, super-packets are segmented and
+    /// partial checksums are filled in; otherwise the packet is copied.
+    ///
+    /// # Errors
+    /// [`Stop::Refused`] if the packet cannot be segmented.
+    fn prepare(
         &mut self,
         outgoing: &Outgoing,
         batch: &TxBatch,
@@ -256,7 +267,7 @@ impl Wire {
     ) -> Result<(), Stop> {
         let before = self.batch.frames().len();
         if cuts {
-            let packet = Taken { outgoing, slices: batch.slices(frame), frame };
+            let packet = OutgoingPacket { outgoing, slices: batch.slices(frame), frame };
             let options = SegmentOptions::default().with_checksum(ChecksumOutput::Full);
             let mut writer = self.batch.writer(&mut self.outgoing, frame.layer);
             let made = self.segmenter.segment_linear(&packet, &options, &mut writer);
@@ -276,7 +287,7 @@ impl Wire {
         }
         let end = self.batch.frames().len();
         let cut = cuts && frame.gso.is_some();
-        self.made.push(Made {
+        self.made.push(PreparedPacket {
             end,
             segments: if cut { end - before } else { 0 },
             filled: cuts && !cut && !frame.is_plain(),
@@ -284,9 +295,9 @@ impl Wire {
         Ok(())
     }
 
-    /// Hands frames on until all are taken, or the wrapped port stops. A frame that it refuses for
-    /// itself is lost.
-    fn hand_on(&mut self) -> Option<Stop> {
+    /// Passes frames to the wrapped port until it has taken all, or stops. Frames that it refuses
+    /// are dropped and counted. Returns the reason if it stops.
+    fn flush(&mut self) -> Option<Stop> {
         loop {
             let frames = self.batch.frames();
             if self.done == frames.len() {
@@ -294,7 +305,7 @@ impl Wire {
             }
             let progress = self.inner.transmit(&self.outgoing, &self.batch, self.done);
             let taken = progress.sent.min(frames.len() - self.done);
-            count_whole(&self.monitor, &frames[self.done..self.done + taken]);
+            count_frames(&self.monitor, &frames[self.done..self.done + taken]);
             self.done += taken;
             match progress.stopped {
                 None if taken == 0 => return Some(Stop::Full),
@@ -308,6 +319,7 @@ impl Wire {
         }
     }
 
+    /// Empties the batch.
     fn clear(&mut self) {
         self.outgoing.clear();
         self.batch.clear();
@@ -315,33 +327,33 @@ impl Wire {
         self.done = 0;
     }
 
-    /// Tells whether something is left, so that receivers try to hand it on.
-    fn mark(&mut self) {
+    /// Updates the number of transmitters with unsent frames, which receivers read to flush them.
+    fn update_unsent(&mut self) {
         let pending = self.done != self.batch.frames().len();
-        if pending && !self.marked {
+        if pending && !self.counted {
             self.unsent.fetch_add(1, Ordering::AcqRel);
-        } else if !pending && self.marked {
+        } else if !pending && self.counted {
             self.unsent.fetch_sub(1, Ordering::AcqRel);
         }
-        self.marked = pending;
+        self.counted = pending;
     }
 }
 
-impl Drop for Wire {
+impl Drop for OutgoingWire {
     fn drop(&mut self) {
         self.clear();
-        self.mark();
+        self.update_unsent();
     }
 }
 
-/// A packet as its sender laid it out.
-struct Taken<'a> {
+/// A packet in its sender's buffers, as input of the segmenter.
+struct OutgoingPacket<'a> {
     outgoing: &'a Outgoing,
     slices: &'a [Slice],
     frame: &'a TxFrame,
 }
 
-impl Segmentable for Taken<'_> {
+impl Segmentable for OutgoingPacket<'_> {
     fn layer(&self) -> Layer {
         self.frame.layer
     }

@@ -16,9 +16,9 @@ pub struct Framed<'u> {
     frames: Vec<FramedInput>,
 }
 
-/// One of these frames.
+/// An input frame.
 struct FramedInput {
-    /// Its position in the order of arrival.
+    /// Position of the frame in the order of arrival.
     place: usize,
     bytes: Vec<u8>,
     checksum: RxChecksum,

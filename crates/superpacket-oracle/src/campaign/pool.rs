@@ -265,7 +265,7 @@ impl WordPosition {
     }
 }
 
-/// One use of a poll: its frames in the order of arrival.
+/// A poll with an order of arrival for its frames.
 #[derive(Debug)]
 pub struct PollUse<'p> {
     /// The frames of the poll.

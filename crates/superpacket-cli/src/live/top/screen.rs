@@ -64,8 +64,8 @@ impl Screen {
         *self.state.offset_mut() = self.state.offset().saturating_add_signed(by).min(last);
     }
 
-    /// Returns the width of the name column: that of the longest name, if a screen of `columns`
-    /// columns has room for it.
+    /// Returns the width of the name column: the length of the longest name, if a screen of
+    /// `columns` columns has room for it.
     fn name_width(&self, columns: u16) -> u16 {
         let others: u16 = COLUMNS.iter().map(|(_, width)| width + 1).sum();
         let longest = self

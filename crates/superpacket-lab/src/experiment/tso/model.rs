@@ -155,7 +155,7 @@ fn bridged(counts: &ForwardingCounts) -> [u64; 10] {
     let (sent, card) = (&exit.sent, &exit.card);
     let largest = u64::from(largest_payload(&sent.lengths));
     let card_sums = card.tx_segments + card.tx_filled;
-    // The cards fill in checksums; the engine only those of packets that it did not segment.
+    // The cards fill in checksums; the engine does so only for packets that it did not segment.
     [
         *handled,
         *wakes,

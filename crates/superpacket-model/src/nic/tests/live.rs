@@ -1,4 +1,4 @@
-//! Around a packet socket, on a veth pair of this test's own.
+//! A card around a packet socket, on a veth pair in a private network namespace.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use superpacket_traffic::frame::Frame;
 use crate::fixture::{gathered, partial, send};
 use crate::open;
 
-/// The frames of our connection that arrive, until their payload is `bytes` long; what the kernel
-/// sends of itself is left out.
+/// Receives frames of the test's connection until their payload adds up to `bytes`. Frames that the
+/// kernel sends itself are ignored.
 fn arrive(port: &mut dyn Receive, bytes: usize) -> Vec<(Vec<u8>, RxChecksum)> {
     let until = Instant::now() + Duration::from_secs(10);
     let (mut packets, mut found, mut payload) = (Vec::new(), Vec::new(), 0);

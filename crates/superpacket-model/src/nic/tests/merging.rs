@@ -1,5 +1,5 @@
-//! The card before an aggregator: what it received into and what it knows of checksums changes
-//! nothing of what merges.
+//! An aggregator behind the card merges the same packets for all kinds of receive memory and
+//! checksum reports.
 
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::segment::{Gso, GsoKind};
@@ -11,7 +11,7 @@ use super::super::{Padding, PageSize, RxSums};
 use super::{Bench, NicSettings};
 use crate::fixture::{partial, receive, send, send_all};
 
-/// What a super-packet is.
+/// A super-packet that the aggregator delivered.
 #[derive(Debug, PartialEq, Eq)]
 struct Merged {
     bytes: Vec<u8>,
@@ -19,8 +19,8 @@ struct Merged {
     packets: u32,
 }
 
-/// Merges what a card with these settings receives; how many payloads were read for their
-/// checksums.
+/// Aggregates the frames that `feed` sends to a card with these settings. Returns the
+/// super-packets, and the number of checksums verified in software.
 fn merge(settings: &NicSettings, policy: Policy, feed: &dyn Fn(&mut Bench)) -> (Vec<Merged>, u64) {
     let mut bench = Bench::new(&NicSettings { ring: 64, ..*settings });
     let mut aggregator = Aggregator::new(policy, HashKey::new(1));
@@ -38,7 +38,8 @@ fn merge(settings: &NicSettings, policy: Policy, feed: &dyn Fn(&mut Bench)) -> (
     (merged, aggregator.counters().verified_in_software)
 }
 
-/// Two connections, with and without tags, ending in an odd length; one frame is damaged.
+/// Returns frames of two connections, of which one has VLAN tags. One frame has a wrong checksum,
+/// and the last one has an odd length.
 fn frames(size: usize) -> Vec<Frame> {
     let first = Frame::tcp4(1, size).run(11);
     let second = Frame::tcp6(9, size - 1).with_timestamps(1, 2).tagged(7).run(11);
@@ -95,8 +96,7 @@ fn kept_tags_and_padding_merge_too() {
                 NicSettings { sums, padding, strip_vlan: false, ..NicSettings::default() };
             let (merged, _) =
                 merge(&settings, Policy::lro(), &|bench| send_all(&mut *bench.wire_out, &frames));
-            // Padding that is not zero is no padding that LRO may cut off without a trace, where
-            // the device summed it.
+            // LRO may remove padding only if it is zero, if the device's sum includes it.
             if padding != Padding::Garbage {
                 assert_eq!(merged.len(), 1, "{padding:?} {sums:?}");
                 assert_eq!(merged[0].bytes.len(), 58 + 24);
@@ -117,7 +117,7 @@ fn kept_tags_and_padding_merge_too() {
 }
 
 #[test]
-fn what_the_wire_cut_merges_again() {
+fn segments_of_a_super_packet_merge_again() {
     let large = Frame::tcp4(1, 14_480).with_id(100);
     for sums in [RxSums::None, RxSums::Verified, RxSums::Complete] {
         let settings = NicSettings { sums, ..NicSettings::default() };

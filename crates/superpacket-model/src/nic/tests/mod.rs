@@ -1,4 +1,4 @@
-//! Each setting by itself, then the card before an aggregator.
+//! Tests of each setting of a model NIC, and of a NIC with an aggregator behind it.
 
 mod live;
 mod merging;
@@ -12,12 +12,12 @@ use crate::memory::{MemoryPort, MemorySettings};
 use superpacket_port::{Receive, Transmit};
 use superpacket_traffic::frame::Frame;
 
-/// A card with one queue, and the other end of its wire.
+/// A card with one queue, connected to the other end of its wire.
 struct Bench {
     card: NicPort,
     card_in: Box<dyn Receive>,
     card_out: Box<dyn Transmit>,
-    /// Open as long as its ends are.
+    /// The port at the other end of the wire.
     other: MemoryPort,
     wire_in: Box<dyn Receive>,
     wire_out: Box<dyn Transmit>,
@@ -36,7 +36,7 @@ impl Bench {
     }
 }
 
-/// A frame of a TCP connection, by source port.
+/// Returns a frame of the TCP connection with this source port.
 fn of_flow(port: u16, payload: usize) -> Frame {
     Frame::tcp4(1, payload).with(|frame| frame.tcp_mut().source_port = port)
 }

@@ -1,4 +1,4 @@
-//! What a frame becomes on its way in.
+//! Tests of received frames: contents, checksums, tags, padding and super-packets.
 
 use superpacket::packet::{RxChecksum, VlanTag};
 use superpacket::segment::{GsoKind, Segmentable};
@@ -8,12 +8,12 @@ use superpacket_traffic::{check, checksum};
 
 use super::super::{Padding, PageSize, RxSums};
 use super::{Bench, NicSettings};
-use crate::fixture::{Sent, gathered, partial, receive, send, send_all};
+use crate::fixture::{TestPacket, gathered, partial, receive, send, send_all};
 
 const PAGES: [PageSize; 5] =
     [PageSize::Page4K, PageSize::Page8K, PageSize::Page16K, PageSize::Page32K, PageSize::Linear];
 
-/// Are the sums the same number? 0x0000 and 0xFFFF are.
+/// Returns whether two one's-complement sums are equal; 0x0000 and 0xFFFF are.
 fn same(left: u16, right: u16) -> bool {
     left % 0xffff == right % 0xffff
 }
@@ -69,7 +69,7 @@ fn frames_of_all_sizes_arrive_bit_for_bit() {
 }
 
 #[test]
-fn a_header_copy_invents_no_byte() {
+fn a_header_copy_is_no_longer_than_the_frame() {
     let mut bench = Bench::new(&NicSettings { copy: 80, ..NicSettings::default() });
     for payload in 0..60 {
         let frame = Frame::tcp4(1, payload);
@@ -83,7 +83,7 @@ fn a_header_copy_invents_no_byte() {
 }
 
 #[test]
-fn the_sum_of_all_is_of_what_is_delivered() {
+fn the_complete_sum_covers_the_delivered_bytes() {
     let frames: Vec<_> = (0..70)
         .chain([500, 501, 1446, 1447])
         .flat_map(|payload| {
@@ -140,7 +140,7 @@ fn the_sum_of_all_is_of_what_is_delivered() {
 }
 
 #[test]
-fn verified_checksums_are_told_by_level_and_wrong_ones_not() {
+fn verified_checksums_are_reported_by_level_and_wrong_ones_are_not() {
     let wrong = |frame: Frame| {
         frame.with(|frame| *frame.checksum_mut().expect("has one") = Checksum::Wrong)
     };
@@ -156,8 +156,10 @@ fn verified_checksums_are_told_by_level_and_wrong_ones_not() {
     let mut bench =
         Bench::new(&NicSettings { padding: Padding::Garbage, ..NicSettings::default() });
     send_all(&mut *bench.wire_out, cases.iter().map(|(frame, _)| frame));
-    let arp =
-        Sent { bytes: [vec![1; 12], vec![8, 6], vec![0; 28]].concat(), ..Sent::from(&Vec::new()) };
+    let arp = TestPacket {
+        bytes: [vec![1; 12], vec![8, 6], vec![0; 28]].concat(),
+        ..TestPacket::from(&Vec::new())
+    };
     assert_eq!(send(&mut *bench.wire_out, &[arp]).sent, 1);
     let found: Vec<_> = receive(&mut *bench.card_in).iter().map(|packet| packet.checksum).collect();
     assert_eq!(
@@ -173,7 +175,7 @@ fn verified_checksums_are_told_by_level_and_wrong_ones_not() {
 }
 
 #[test]
-fn tags_are_taken_out_or_left() {
+fn tags_are_stripped_or_kept() {
     let frame = Frame::tcp4(1, 100);
     let mut strip = Bench::new(&NicSettings::default());
     send_all(&mut *strip.wire_out, [&frame, &frame.clone().tagged(5)]);
@@ -190,7 +192,7 @@ fn tags_are_taken_out_or_left() {
 }
 
 #[test]
-fn padding_is_what_the_settings_say() {
+fn padding_follows_the_settings() {
     for (padding, bytes) in [
         (Padding::Off, &[][..]),
         (Padding::Zero, &[0; 6]),
@@ -206,7 +208,7 @@ fn padding_is_what_the_settings_say() {
 }
 
 #[test]
-fn super_packets_arrive_as_the_frames_that_a_wire_carries() {
+fn super_packets_arrive_as_wire_frames() {
     let large = Frame::tcp4(1, 10_000).with_id(7);
     let datagrams = Frame::udp6(5001);
     for sums in [RxSums::None, RxSums::Verified, RxSums::Complete] {
@@ -266,7 +268,7 @@ fn super_packets_arrive_as_the_frames_that_a_wire_carries() {
 }
 
 #[test]
-fn a_senders_wrong_pseudo_header_is_not_taken_for_right() {
+fn a_wrong_pseudo_header_sum_of_the_sender_is_detected() {
     let mut unfilled = partial(&Frame::tcp4(1, 100), GsoKind::Tcp4, 0);
     unfilled.bytes[50] ^= 1;
     for sums in [RxSums::Verified, RxSums::Complete] {
@@ -286,7 +288,7 @@ fn a_senders_wrong_pseudo_header_is_not_taken_for_right() {
 }
 
 #[test]
-fn what_is_longer_than_the_mtu_is_dropped_and_counted() {
+fn frames_longer_than_the_mtu_are_dropped_and_counted() {
     let mut bench = Bench::new(&NicSettings::default());
     let fits = Frame::tcp4(1, 1460);
     send_all(
@@ -310,7 +312,7 @@ fn what_is_longer_than_the_mtu_is_dropped_and_counted() {
 }
 
 #[test]
-fn a_super_packet_that_contradicts_itself_is_counted() {
+fn an_inconsistent_super_packet_is_counted() {
     let mut bench = Bench::new(&NicSettings::default());
     let mut broken = partial(&Frame::tcp4(1, 5000), GsoKind::Tcp4, 1000);
     broken.bytes.truncate(3000);
@@ -330,7 +332,8 @@ fn without_a_wire_super_packets_arrive_whole() {
             let mut large = partial(&Frame::tcp4(1, 65_495), GsoKind::Tcp4, 1448);
             large.gso = large.gso.map(|gso| gso.with_id(superpacket::segment::IpId::Fixed));
             assert_eq!(
-                send(&mut *bench.wire_out, &[large.clone(), Sent::from(&Frame::tcp4(1, 9))]).sent,
+                send(&mut *bench.wire_out, &[large.clone(), TestPacket::from(&Frame::tcp4(1, 9))])
+                    .sent,
                 2
             );
             let received = receive(&mut *bench.card_in);

@@ -1,4 +1,4 @@
-//! Rings, queues, and who is told.
+//! Tests of rings, queues and readiness.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,11 +10,11 @@ use superpacket_traffic::frame::{Frame, Ip};
 
 use super::super::{NicPort, NicSettings, PageSize, RingFull, pair};
 use super::{Bench, of_flow};
-use crate::fixture::{Sent, gathered, is_readable, partial, receive, send, send_all};
+use crate::fixture::{TestPacket, gathered, is_readable, partial, receive, send, send_all};
 use crate::memory::{self, MemorySettings};
 
 #[test]
-fn what_a_ring_does_not_hold_is_dropped_and_counted() {
+fn frames_for_a_full_ring_are_dropped_and_counted() {
     let mut bench = Bench::new(&NicSettings { ring: 16, ..NicSettings::default() });
     let frames: Vec<_> = (0..20).map(|index| of_flow(index, 10)).collect();
     send_all(&mut *bench.wire_out, &frames);
@@ -22,7 +22,7 @@ fn what_a_ring_does_not_hold_is_dropped_and_counted() {
     assert_eq!(bench.card_in.poll(&mut packets, 6).expect("up"), 6);
     assert_eq!(bench.card.monitor().counters().rx_ring_drops, 4);
     assert!(is_readable(&*bench.card_in), "ten are left");
-    // Ten are in the ring: six more fit.
+    // The ring holds ten frames, so six more fit.
     send_all(&mut *bench.wire_out, &frames);
     assert_eq!(bench.card_in.poll(&mut packets, 10).expect("up"), 10);
     assert_eq!(receive(&mut *bench.card_in).len(), 16);
@@ -37,7 +37,7 @@ fn what_a_ring_does_not_hold_is_dropped_and_counted() {
 }
 
 #[test]
-fn or_waits_in_the_wrapped_port() {
+fn frames_for_a_full_ring_wait_in_the_wrapped_port() {
     let mut bench =
         Bench::new(&NicSettings { ring: 16, full: RingFull::Wait, ..NicSettings::default() });
     let frames: Vec<_> = (0..300).map(|index| of_flow(index, 10)).collect();
@@ -75,7 +75,7 @@ fn frames_without_a_buffer_are_dropped_and_counted() {
         }
         assert!(crowded, "its user was told before");
         assert_eq!(bench.card.counters().rx_dropped, bench.card.monitor().counters().rx_no_buffer);
-        // What was held is as it came; and when it is back, frames find buffers again.
+        // Held frames are unchanged, and their buffers can be reused when they are dropped.
         assert!(
             held.iter()
                 .zip(frames.iter().cycle())
@@ -92,7 +92,7 @@ fn frames_without_a_buffer_are_dropped_and_counted() {
 }
 
 #[test]
-fn the_hash_is_the_published_one() {
+fn the_hash_matches_the_published_vectors() {
     let mut frame = Frame::tcp4(1, 10).with(|frame| {
         (frame.tcp_mut().source_port, frame.tcp_mut().destination_port) = (2794, 1766)
     });
@@ -178,7 +178,7 @@ fn a_card_wraps_a_port_of_several_queues() {
 }
 
 #[test]
-fn a_link_that_is_down_is_told() {
+fn a_link_that_is_down_is_reported() {
     let mut bench = Bench::new(&NicSettings::default());
     let control = bench.other.control();
     send_all(&mut *bench.wire_out, [&Frame::tcp4(1, 1)]);
@@ -188,7 +188,7 @@ fn a_link_that_is_down_is_told() {
     assert!(matches!(bench.card_in.poll(&mut packets, 9), Err(PortError::Down { .. })));
     assert_eq!(bench.card.state().link, LinkState::Down);
     assert!(matches!(
-        send(&mut *bench.card_out, &[Sent::from(&Frame::tcp4(1, 1))]).stopped,
+        send(&mut *bench.card_out, &[TestPacket::from(&Frame::tcp4(1, 1))]).stopped,
         Some(Stop::Down)
     ));
     control.set_state(LinkState::Up);

@@ -1,4 +1,4 @@
-//! What the card does to packets on their way out, and what it refuses.
+//! Tests of sent packets: segmentation, checksums, limits and refusals.
 
 use superpacket::packet::RxChecksum;
 use superpacket::segment::{GsoKind, GsoPacket, IpId, SegmentOptions, Segmentable, Segmenter};
@@ -8,11 +8,11 @@ use superpacket_traffic::frame::Frame;
 
 use super::super::{NicSettings, TsoLimit};
 use super::Bench;
-use crate::fixture::{Sent, batch, gathered, partial, receive, send, send_all};
+use crate::fixture::{TestPacket, batch, gathered, partial, receive, send, send_all};
 use crate::memory::MemorySettings;
 
-/// The frames that a wire carries for a packet.
-fn cut(packet: &Sent) -> Vec<Vec<u8>> {
+/// Returns the wire frames of a packet.
+fn cut(packet: &TestPacket) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let packet = GsoPacket::linear(&packet.bytes, packet.gso).with_checksum(packet.checksum);
     Segmenter::new()
@@ -25,7 +25,7 @@ fn cut(packet: &Sent) -> Vec<Vec<u8>> {
     frames
 }
 
-fn is_offload(port: &mut dyn Transmit, packet: &Sent) -> bool {
+fn is_offload(port: &mut dyn Transmit, packet: &TestPacket) -> bool {
     matches!(send(port, std::slice::from_ref(packet)).stopped, Some(Stop::Offload(_)))
 }
 
@@ -38,7 +38,7 @@ fn super_packets_are_cut_and_checksums_filled_in() {
     let six = partial(&Frame::tcp6(1, 9_999).tagged(3), GsoKind::Tcp6, 1000);
     let udp = partial(&Frame::udp4(5_000), GsoKind::Udp, 999);
     let single = partial(&Frame::udp6(77), GsoKind::Udp, 0);
-    let plain = Sent::from(&Frame::tcp4(5, 6));
+    let plain = TestPacket::from(&Frame::tcp4(5, 6));
     let progress = send(
         &mut *bench.card_out,
         &[tcp.clone(), plain.clone(), fixed.clone(), six.clone(), udp.clone(), single],
@@ -71,7 +71,7 @@ fn super_packets_are_cut_and_checksums_filled_in() {
 }
 
 #[test]
-fn plain_frames_go_as_they_are() {
+fn plain_frames_are_sent_unchanged() {
     let mut bench = Bench::new(&NicSettings::default());
     let frames = Frame::tcp4(1, 500).run(9);
     send_all(&mut *bench.card_out, &frames);
@@ -91,7 +91,7 @@ fn the_tso_limit_is_exact() {
     assert_eq!(send(&mut *bench.card_out, &[packet(15_928)]).sent, 1);
     assert!(is_offload(&mut *bench.card_out, &packet(15_929)));
     assert_eq!(receive(&mut *bench.wire_in).len(), 11);
-    // UDP is not meant.
+    // The limit does not apply to UDP.
     assert_eq!(
         send(&mut *bench.card_out, &[partial(&Frame::udp4(40_000), GsoKind::Udp, 1000)]).sent,
         1
@@ -115,7 +115,7 @@ fn the_tso_limit_is_exact() {
 }
 
 #[test]
-fn what_the_card_lacks_it_refuses() {
+fn unsupported_offloads_are_refused() {
     let tcp = partial(&Frame::tcp4(1, 5000), GsoKind::Tcp4, 1000);
     let udp = partial(&Frame::udp4(5000), GsoKind::Udp, 1000);
     let single = partial(&Frame::tcp4(1, 50), GsoKind::Tcp4, 0);
@@ -141,12 +141,13 @@ fn what_the_card_lacks_it_refuses() {
         assert_eq!(bench.card.capabilities().max_slices == 1, !settings.scatter_gather);
     }
     let mut bench = Bench::new(&default);
-    for long in
-        [Sent::from(&Frame::tcp4(1, 1461)), partial(&Frame::tcp4(1, 5000), GsoKind::Tcp4, 1461)]
-    {
+    for long in [
+        TestPacket::from(&Frame::tcp4(1, 1461)),
+        partial(&Frame::tcp4(1, 5000), GsoKind::Tcp4, 1461),
+    ] {
         assert!(matches!(send(&mut *bench.card_out, &[long]).stopped, Some(Stop::TooLong)));
     }
-    // What comes before is sent.
+    // The packets before the refused one are sent.
     let progress = send(&mut *bench.card_out, &[single, tcp, tunnel, udp]);
     assert!(
         progress.sent == 2 && matches!(progress.stopped, Some(Stop::Offload(_))),
@@ -182,7 +183,7 @@ fn a_super_packet_stopped_in_the_middle_is_finished() {
                 break;
             }
         }
-        // The last was begun: the rest follows with the next packet, or when packets are received.
+        // The last packet was sent in part. The rest follows with the next packet, or on a poll.
         if by_receiver {
             assert!(receive(&mut *bench.card_in).is_empty());
         } else {
@@ -199,7 +200,7 @@ fn a_super_packet_stopped_in_the_middle_is_finished() {
 }
 
 #[test]
-fn what_is_left_when_the_link_goes_down_is_counted_as_lost() {
+fn frames_left_when_the_link_goes_down_are_counted_as_lost() {
     let mut bench = Bench::with(
         &NicSettings::default(),
         &MemorySettings { slots: 3, ..MemorySettings::default() },
@@ -209,7 +210,7 @@ fn what_is_left_when_the_link_goes_down_is_counted_as_lost() {
     assert!(progress.sent == 1 && progress.stopped.is_none(), "{progress:?}");
     bench.other.control().set_state(LinkState::Down);
     assert!(matches!(
-        send(&mut *bench.card_out, &[Sent::from(&Frame::tcp4(1, 1))]).stopped,
+        send(&mut *bench.card_out, &[TestPacket::from(&Frame::tcp4(1, 1))]).stopped,
         Some(Stop::Down)
     ));
     assert_eq!(bench.card.monitor().counters().tx_lost, 2);
@@ -254,7 +255,7 @@ fn a_frame_that_the_wrapped_port_refuses_does_not_stop_the_rest() {
         Box::new(inner),
     )
     .expect("opens");
-    // The wrapped port's MTU has changed since.
+    // The wrapped port's MTU is lower now.
     control.set_mtu(1000);
     assert_eq!(card.state().mtu, 1000);
     let mut out = card.transmitter().expect("opens");
