@@ -617,7 +617,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "a process of its own")]
     fn mapped_memory_goes_where_there_is_none_for_its_flags() {
         if is_run_in_a_child(
-            "port::buffer::tests::mapped_memory_goes_where_there_is_none_for_its_flags",
+            "buffer::tests::mapped_memory_goes_where_there_is_none_for_its_flags",
         ) {
             return;
         }

@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_frame_that_there_is_no_memory_for_is_dropped() {
         if is_run_in_a_child(
-            "port::packet::slots::tests::a_frame_that_there_is_no_memory_for_is_dropped",
+            "packet::slots::tests::a_frame_that_there_is_no_memory_for_is_dropped",
         ) {
             return;
         }
