@@ -1,5 +1,5 @@
-//! The file that a bridge reads: `bridge.toml`. `docs/bridge.toml` is an example of everything in
-//! it.
+//! The configuration file of a bridge, `bridge.toml`. `docs/bridge.toml` is an example with every
+//! key.
 
 mod written;
 
@@ -12,55 +12,56 @@ use self::written::Written;
 use crate::reload::OnReload;
 use crate::settings::BridgeSettings;
 
-/// The longest file that is read, in bytes.
+/// Maximum size of a file in bytes; a longer file is an error.
 const MAX_FILE: u64 = 1 << 20;
 
-/// What a file says.
+/// The content of a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// The bridge.
+    /// The settings of the bridge and its ports.
     pub bridge: BridgeSettings,
-    /// Where it is controlled.
+    /// Path of the control socket, if the file has one.
     pub control: Option<PathBuf>,
-    /// Where metrics are served.
+    /// Address at which metrics are served over HTTP, if the file has one.
     pub metrics: Option<SocketAddr>,
-    /// The user that it becomes after it has opened its ports.
+    /// The user, by name or number, that the process becomes after it has opened its ports.
     pub user: Option<String>,
-    /// What reading it again does with what commands have changed.
+    /// Whether a reload of the file undoes the changes made by commands.
     pub on_reload: Option<OnReload>,
 }
 
-/// A file could not be read, or says something that makes no sense.
+/// The reason why a configuration file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// It could not be read.
+    /// The file cannot be read.
     #[error("{file}: cannot be read: {source}")]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         file: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A line makes no sense.
+    /// A line of the file is not valid TOML, or its key or value is not allowed.
     #[error("{file}:{line}: {problem}, in: {text}")]
     Line {
-        /// The file.
+        /// Path of the file.
         file: String,
-        /// The line, counted from 1.
+        /// Number of the line, counted from 1.
         line: usize,
-        /// What is wrong with it; names the key.
+        /// Description of the problem; it names the key.
         problem: String,
-        /// The line as it is written.
+        /// The line as it stands in the file, shortened to 120 characters.
         text: String,
     },
 }
 
 impl Config {
-    /// Reads a file.
+    /// Reads and checks the file at `path`.
     ///
     /// # Errors
-    /// [`ConfigError`] names file, line and key.
+    /// [`ConfigError::Unreadable`] if the file cannot be read or is too long; [`ConfigError::Line`]
+    /// with the line and the key if its content is wrong.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
         let text = std::fs::File::open(path).and_then(|opened| {
@@ -77,10 +78,10 @@ impl Config {
         }
     }
 
-    /// Reads the text of a file that errors call `file`.
+    /// Parses and checks the text of a file. `file` is its name in error messages.
     ///
     /// # Errors
-    /// [`ConfigError::Line`].
+    /// [`ConfigError::Line`] with the line and the key if the content is wrong.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let source = Source { text, file };
         let written: Written = toml::from_str(text).map_err(|error| {
@@ -90,10 +91,10 @@ impl Config {
     }
 }
 
-/// The most characters of a line that an error shows.
+/// Maximum number of characters of a line that an error message shows.
 const SHOWN: usize = 120;
 
-/// A text, for errors that point into it.
+/// The text of a file and its name, for error messages that point to a line.
 struct Source<'a> {
     text: &'a str,
     file: &'a str,

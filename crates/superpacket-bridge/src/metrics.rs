@@ -1,4 +1,4 @@
-//! The bridge's counters for Prometheus, over HTTP.
+//! An HTTP server that exports the bridge's counters to Prometheus.
 
 use std::fmt;
 use std::io;
@@ -19,7 +19,7 @@ use crate::control::Control;
 use crate::report::{PortStats, QueueStats, WorkerReport};
 use crate::serve::{Answer, Bounds, Complaint, Protocol, Server};
 
-/// What clients get at most: a scraper needs one connection for a moment, and its request has some
+/// Limits of the server. A scraper needs one connection for a moment, and its request has a few
 /// hundred bytes.
 const BOUNDS: Bounds = Bounds {
     connections: 16,
@@ -28,7 +28,7 @@ const BOUNDS: Bounds = Bounds {
     stall: Duration::from_secs(1),
 };
 
-/// Serves `GET /metrics` on a thread of its own; dropped, it stops.
+/// A thread that serves `GET /metrics`; it stops when this value is dropped.
 #[derive(Debug)]
 pub struct MetricsServer {
     _server: Server,
@@ -36,10 +36,10 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Serves what `control` reports to whoever connects to the listener.
+    /// Serves the counters of `control` to all clients that connect to the listener.
     ///
     /// # Errors
-    /// What the system says if it gives no thread or descriptor.
+    /// The error of the operating system if it cannot provide a thread or a descriptor.
     pub fn start(listener: TcpListener, control: Arc<dyn Control>) -> io::Result<Self> {
         MetricsServer::start_within(listener, control, BOUNDS)
     }
@@ -57,14 +57,14 @@ impl MetricsServer {
         Ok(MetricsServer { _server: server, address })
     }
 
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// The little of HTTP/1.1 (RFC 9112) that a scraper needs: `GET /metrics`, an answer, the end of
-/// the connection.
+/// The part of HTTP/1.1 (RFC 9112) that a scraper needs: `GET /metrics` and one answer per
+/// connection.
 struct Http {
     registry: Registry,
 }
@@ -150,7 +150,7 @@ fn response(status: &str, kind: &str, headers: &str, body: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// Reads the ports' counters when somebody asks.
+/// A collector that reads the counters of all ports for each scrape.
 struct Ports {
     control: Arc<dyn Control>,
 }
@@ -161,7 +161,7 @@ impl fmt::Debug for Ports {
     }
 }
 
-/// A counter: its name without `_total`, what it means, its unit, and where it is read.
+/// A counter of a port: name without `_total`, help text, unit, and a function that reads it.
 type PortCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> u64);
 
 const COUNTERS: [PortCounter; 40] = [
@@ -324,8 +324,8 @@ const COUNTERS: [PortCounter; 40] = [
     ),
 ];
 
-/// A counter of a queue: its name without `_total`, what it means, its unit, the queues, and where
-/// it is read.
+/// A counter of a queue: name without `_total`, help text, unit, and functions that return the
+/// port's queues and read the counter.
 type QueueCounter = (
     &'static str,
     &'static str,
@@ -372,7 +372,7 @@ const QUEUE_COUNTERS: [QueueCounter; 5] = [
     ),
 ];
 
-/// A counter of a worker: its name without `_total`, what it means, and where it is read.
+/// A counter of a worker: name without `_total`, help text, and a function that reads it.
 type WorkerCounter = (&'static str, &'static str, fn(&WorkerReport) -> u64);
 
 const WORKER_COUNTERS: [WorkerCounter; 4] = [
@@ -497,7 +497,7 @@ mod tests {
     fn ask(server: &MetricsServer, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(server.address()).expect("connects");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("bounded");
-        // Who is cut off may find that out while writing.
+        // The write fails if the server closes the connection first.
         let _ = stream.write_all(request);
         let mut text = Vec::new();
         let _ = stream.read_to_end(&mut text);
@@ -604,7 +604,7 @@ mod tests {
             .collect();
         for byte in *b"GET /met" {
             for stream in &mut slow {
-                // Those that gave way find that out here.
+                // The write fails on connections that the server has closed.
                 let _ = stream.write_all(&[byte]);
             }
             let started = Instant::now();

@@ -1,4 +1,5 @@
-//! Giving up what is not needed: another user, few capabilities, and no way back.
+//! Dropping of privileges: another user, only the necessary capabilities, and no way to regain
+//! more.
 
 use std::io;
 
@@ -8,29 +9,29 @@ use rustix::process::{Gid, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use superpacket_port::{PortKind, PortSpec};
 
-/// The privileges could not be given up.
+/// The reason why privileges could not be dropped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrivilegeError {
-    /// There is no such user.
+    /// The user does not exist.
     #[error("user {name:?}: there is no such user")]
     NoUser {
-        /// The name, or number.
+        /// The name or number that was looked up.
         name: String,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("user {name:?}: {action}: {source}")]
     System {
-        /// The user.
+        /// Name of the user.
         name: String,
-        /// What was tried, with the system call's name.
+        /// The failed action, with the name of the system call.
         action: &'static str,
-        /// Why it failed.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
-/// A user that a process can become.
+/// A user account that a process can switch to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     name: String,
@@ -39,10 +40,11 @@ pub struct Account {
 }
 
 impl Account {
-    /// Looks a user up by name or by number.
+    /// Looks up a user by name or by number.
     ///
     /// # Errors
-    /// [`PrivilegeError`]: there is none, or the look-up failed.
+    /// [`PrivilegeError::NoUser`] if the user does not exist; [`PrivilegeError::System`] if the
+    /// look-up fails.
     pub fn find(name: &str) -> Result<Self, PrivilegeError> {
         let failed = |errno: nix::Error| PrivilegeError::System {
             name: name.to_owned(),
@@ -63,27 +65,28 @@ impl Account {
         })
     }
 
-    /// Its number.
+    /// Returns the user ID.
     pub fn user(&self) -> Uid {
         self.user
     }
 
-    /// The number of its group.
+    /// Returns the ID of the user's primary group.
     pub fn group(&self) -> Gid {
         self.group
     }
 
-    /// Becomes this user, with these capabilities and no others, for this thread and the threads
-    /// that it starts from now on.
+    /// Switches this thread, and the threads that it starts later, to this user and to those of the
+    /// capabilities `keep` that the thread holds.
     ///
-    /// The order is that of capabilities(7): the permitted set is kept over the change of the user,
-    /// the rest is given up after it, and `no_new_privs` closes the way back through set-user-ID
-    /// programs.
+    /// The order of the steps follows capabilities(7): the permitted set is kept while the user
+    /// changes, and reduced afterwards. `no_new_privs` then prevents set-user-ID programs from
+    /// regaining privileges.
     ///
     /// # Errors
-    /// [`PrivilegeError::System`] if the process may not: changing user or groups takes root, or
-    /// CAP_SETUID and CAP_SETGID. A thread that has this user, this group and no others needs
-    /// neither. The thread may have given up a part already, and should end.
+    /// [`PrivilegeError::System`] if a step is not permitted. Changing the user or the groups
+    /// requires root, or CAP_SETUID and CAP_SETGID. A thread that already has this user, this group
+    /// and no other groups requires neither. After an error some privileges may be gone, so the
+    /// thread should end.
     pub fn become_with(&self, keep: CapabilitySet) -> Result<(), PrivilegeError> {
         let system = |action| {
             move |errno: Errno| PrivilegeError::System {
@@ -93,12 +96,11 @@ impl Account {
             }
         };
         let held = rustix::thread::capabilities(None).map_err(system("capget"))?;
-        // Where the process itself was given less, in a container perhaps, ports need to do with
-        // it.
+        // In a container the process may hold fewer capabilities. The ports then work with those.
         let keep = keep & held.permitted;
         rustix::thread::set_keep_capabilities(true).map_err(system("prctl(PR_SET_KEEPCAPS)"))?;
-        // Also where the user is the same already: groups give access too. Who has given them up
-        // needs no privilege here.
+        // Supplementary groups grant access too, so they are dropped even if the user stays the
+        // same. A thread without other groups needs no privilege for this.
         let groups = rustix::process::getgroups().map_err(system("getgroups"))?;
         if groups.iter().any(|group| *group != self.group) {
             rustix::thread::set_thread_groups(&[])
@@ -121,13 +123,14 @@ impl Account {
     }
 }
 
-/// The capabilities that it takes to open these ports again.
+/// Returns the capabilities needed to open these ports again.
 pub fn needed<'a>(ports: impl IntoIterator<Item = &'a PortSpec>) -> CapabilitySet {
     ports.into_iter().fold(CapabilitySet::empty(), |all, port| {
         let own = match port.kind() {
-            // The virtio header and the sizes of buffers need NET_ADMIN, the socket NET_RAW.
+            // The virtio header and the buffer sizes need NET_ADMIN; the packet socket needs
+            // NET_RAW.
             PortKind::Packet => CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW,
-            // Its memory is locked, beyond what RLIMIT_MEMLOCK usually allows.
+            // IPC_LOCK is for the locked memory, which exceeds the usual RLIMIT_MEMLOCK.
             PortKind::Xdp => {
                 CapabilitySet::NET_ADMIN
                     | CapabilitySet::NET_RAW
@@ -167,8 +170,8 @@ mod tests {
         assert!(error.to_string().contains("nobody-has-this-name"), "{error}");
     }
 
-    /// What `/proc` says of a thread: (real to file system user, permitted and effective
-    /// capabilities, no_new_privs).
+    /// Returns three fields of a thread from `/proc`: the user IDs (real to file system), the
+    /// permitted and effective capabilities, and `no_new_privs`.
     fn status(thread: std::num::NonZeroI32) -> (String, String, String) {
         let field = |key| field(thread, key);
         (field("Uid:"), format!("{} {}", field("CapPrm:"), field("CapEff:")), field("NoNewPrivs:"))

@@ -1,4 +1,5 @@
-//! A file that is read again while the bridge runs, and what was changed meanwhile by commands.
+//! Reloads of the configuration file while the bridge runs, and the changes that commands have made
+//! since the file was read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,13 +12,13 @@ use crate::settings::{
     BridgeSettings, Forwarding, Limits, PerQueue, PortSettings, SteeringSettings, TooBig,
 };
 
-/// What becomes of what was changed by commands, when the file is read again.
+/// Treatment of changes made by commands when the file is read again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnReload {
-    /// The file says what holds.
+    /// The file's values replace the values set by commands.
     #[default]
     Undo,
-    /// It stays, where the file says what it said before.
+    /// A value set by a command stays, unless the file's own value has changed.
     Keep,
 }
 
@@ -36,18 +37,18 @@ impl FromStr for OnReload {
     }
 }
 
-/// A setting that was changed by a command after the file had been read.
+/// A setting that a command has changed since the file was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// The port's name; `None` for what holds for all ports.
+    /// Name of the port; `None` for a setting of the whole bridge.
     pub port: Option<String>,
-    /// The setting, by the name that commands use.
+    /// Name of the setting, as commands use it.
     pub setting: String,
-    /// What it was changed to.
+    /// The value set by the command.
     pub running: String,
-    /// What holds after the file has been read again.
+    /// The value after the reload.
     pub after: String,
-    /// The change stays.
+    /// Whether the value set by the command stays.
     pub kept: bool,
 }
 
@@ -67,9 +68,12 @@ impl fmt::Display for Changed {
     }
 }
 
-/// Compares what runs with the file as it was read last; returns what was changed, and has `file`,
-/// as it is read now, say the same where that is to be kept. A port that was added is said as a
-/// whole; one that was removed comes back if the file names it.
+/// Compares the running settings with those of the file when it was last read, and returns the
+/// changes made by commands.
+///
+/// With [`OnReload::Keep`] the changes are copied to `file`, which is the file as it is now, unless
+/// the file has changed the same setting. An added port is reported as one change. A removed port
+/// comes back if the file names it.
 pub fn reconcile(
     before: &BridgeSettings,
     running: &BridgeSettings,
@@ -81,7 +85,7 @@ pub fn reconcile(
         let value = |settings: &SteeringSettings| settings.value(name).unwrap_or_default();
         let values = [value(&before.steering), value(&running.steering), value(&file.steering)];
         if let Some(changed) = changed(None, name.to_owned(), values, on_reload) {
-            // What runs has been taken before.
+            // The running value has been validated before, so this cannot fail.
             let set = !changed.kept || file.steering.set(name, &changed.running).is_ok();
             changes.extend(set.then_some(changed));
         }
@@ -125,7 +129,7 @@ pub fn reconcile(
             let values = [before, running, port]
                 .map(|settings| there(settings.static_entries.contains(&station)));
             let is_there = running.static_entries.contains(&station);
-            // The file may have given the address to another port meanwhile.
+            // The file may have moved the address to another port.
             let on_reload =
                 if is_there && named.contains(&station) { OnReload::Undo } else { on_reload };
             if let Some(changed) =
@@ -143,8 +147,8 @@ pub fn reconcile(
     changes
 }
 
-/// What became of a setting, by its values in the file as it was, in what runs, and in the file as
-/// it is.
+/// Returns the change of one setting, or `None` if its running value equals one of the file's. The
+/// values are those of the file when last read, of the running bridge, and of the file now.
 fn changed(
     port: Option<&str>,
     setting: String,
@@ -159,10 +163,10 @@ fn changed(
     Some(Changed { port: port.map(str::to_owned), setting, running, after, kept })
 }
 
-/// A setting of a port that commands change.
+/// A port setting that commands can change.
 #[derive(Clone, Copy, Debug)]
 enum Setting {
-    /// What it is opened by.
+    /// The port string, with its options.
     PortString,
     Feature(Feature),
     Limit(&'static str),
@@ -253,7 +257,7 @@ impl Setting {
                     to.force_lro = from.force_lro;
                 }
             }
-            // What runs has been taken before, so it is within bounds.
+            // The running value has been validated before, so it is within bounds.
             Setting::Limit(name) => {
                 drop(from.limits.value(name).map(|value| to.limits.set(name, value)))
             }
@@ -263,7 +267,7 @@ impl Setting {
             Setting::Forwarding(name) => {
                 drop(from.forwarding.value(name).map(|on| to.forwarding.set(name, on)))
             }
-            // They have the same name.
+            // Both ports have the same name.
             Setting::PortString => to.port = from.port.clone(),
             Setting::TooBig => to.too_big = from.too_big,
             Setting::Vlans => to.vlans = from.vlans.clone(),
@@ -274,7 +278,7 @@ impl Setting {
     }
 }
 
-/// What all queues have, and those that have one of their own.
+/// Formats the value of all queues, followed by the values of queues that differ.
 fn per_queue<T: PartialEq>(queues: &PerQueue<T>, text: impl Fn(&T) -> String) -> String {
     let own = queues.own().map(|(queue, value)| format!("; queue {queue}: {}", text(value)));
     text(queues.of_all()) + &own.collect::<String>()
@@ -297,7 +301,7 @@ mod tests {
         Station { vlan: 0, address: [2, 0, 0, 0, 0, number] }
     }
 
-    /// A bridge in which everything that commands can change was changed.
+    /// Returns settings that differ from `file` in everything that commands can change.
     fn all_changed(file: &BridgeSettings) -> BridgeSettings {
         let mut running = file.clone();
         for name in SteeringSettings::NAMES {
@@ -383,7 +387,7 @@ mod tests {
             (TooBig::Fragment, 7)
         );
         assert!(file.ports[0].static_entries.is_empty());
-        // What the file has taken over is no change any more.
+        // A change that the file has adopted is no longer reported.
         let mut same = running.clone();
         assert!(reconcile(&before, &running, &mut same, OnReload::Keep).is_empty());
     }
@@ -401,7 +405,7 @@ mod tests {
             .iter()
             .map(ToString::to_string)
             .collect::<Vec<_>>();
-        // One without a name is another port with another string.
+        // A port without a name is identified by its string, so another string is another port.
         let said = [
             "left: the port string is tap:a?mtu=1400 now, as the file says; by command it was tap:a?queues=2",
             "left: too_big stays icmp, as set by command",

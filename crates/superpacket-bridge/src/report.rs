@@ -1,5 +1,5 @@
-//! What a bridge says of itself: the content of `superpacket ports`, `features` and `stats`, in the
-//! field's words.
+//! Reports of a bridge: the content of `superpacket ports`, `features`, `stats` and related
+//! commands.
 
 use std::collections::BTreeMap;
 
@@ -9,42 +9,41 @@ use superpacket_port::PortCounters;
 
 use crate::settings::InPlace;
 
-/// A port at a glance.
+/// The state and the settings of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortReport {
-    /// The port's name: the one that it was given, or else its port string.
+    /// The port's name: the given name, or else the port string.
     pub port: String,
-    /// The port string without a given name, as in `packet:eth0?ring=4m`: what the port is.
+    /// The port string without the name, for example `packet:eth0?ring=4m`.
     #[serde(default)]
     pub string: String,
-    /// `up`, `down`, or `gone` while it waits to be opened again.
+    /// `up`, `down`, or `gone` while the port waits to be opened again.
     pub state: String,
-    /// Why it is not open, if it is not.
+    /// The reason why the port is not open.
     pub error: Option<String>,
-    /// The longest IP packet in bytes; 0 where nothing limits it.
+    /// Maximum length of an IP packet in bytes; 0 if there is no limit.
     pub mtu: u32,
-    /// The interface's hardware address, as `02:00:00:00:00:01`.
+    /// Hardware address of the interface, for example `02:00:00:00:00:01`.
     pub hardware_address: Option<String>,
-    /// How many receive queues it has.
+    /// Number of receive queues.
     pub queues: usize,
-    /// How often it was opened again: after it was gone, or by another port string.
+    /// Number of times that the port was opened again, after it was gone or with another port
+    /// string.
     pub reopened: u64,
-    /// Addresses learned behind it.
+    /// Number of addresses learned on the port.
     pub addresses: usize,
-    /// The limits asked for: `gso_max_size`, `gro_max_size` (bytes), `gap_timeout`,
+    /// The configured limits: `gso_max_size`, `gro_max_size` (bytes), `gap_timeout`,
     /// `gro_flush_timeout` (nanoseconds), `lro_max_aggr` (packets), `lro_max_desc` (flows),
-    /// `address_limit` (addresses), and the names of [`Rates`](crate::settings::Rates) in the units
-    /// that it says.
+    /// `address_limit` (addresses), and the names and units of [`Rates`](crate::settings::Rates).
     pub limits: BTreeMap<String, u64>,
-    /// How what it receives is aggregated: `storage` (`fragments`, `linear`), `delivery`
-    /// (`per-poll`, `at-once`), `gro_past_push`, `gro_udp_no_checksum`, `gro_uneven` and
-    /// `lro_acks` (`on`, `off`).
+    /// Aggregation settings for received packets: `storage` (`fragments`, `linear`), `delivery`
+    /// (`per-poll`, `at-once`), `gro_past_push`, `gro_udp_no_checksum`, `gro_uneven` and `lro_acks`
+    /// (`on`, `off`).
     #[serde(default)]
     pub aggregation: BTreeMap<String, String>,
-    /// What becomes of packets that are too long: `drop`, `icmp`, `fragment`.
+    /// Treatment of packets that exceed the port's MTU: `drop`, `icmp`, `fragment`.
     pub too_big: String,
-    /// What passes between it and the others: `isolated`, `learning`, `flood`, `mcast_flood`,
-    /// `bcast_flood`.
+    /// Forwarding switches: `isolated`, `learning`, `flood`, `mcast_flood`, `bcast_flood`.
     #[serde(default)]
     pub forwarding: BTreeMap<String, bool>,
 }
@@ -56,196 +55,196 @@ pub struct PortFeatures {
     pub port: String,
     /// All offloads, in ethtool's order.
     pub features: Vec<FeatureReport>,
-    /// The super-packets that are left to the port; `None` if none are.
+    /// The super-packets that the port takes without segmentation; `None` if it takes none.
     #[serde(default)]
     pub segmentation: Option<SegmentationReport>,
 }
 
-/// The super-packets that a port, or the kernel behind it, segments. All others are segmented
+/// The super-packets that a port, or the kernel behind it, segments. The bridge segments all others
 /// before the port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentationReport {
-    /// The link headers behind which it segments: `plain`, `vlan`, `other-tags`, `pppoe`, `mpls`.
+    /// The link headers behind which the port segments: `plain`, `vlan`, `other-tags`, `pppoe`,
+    /// `mpls`.
     pub link_headers: Vec<String>,
-    /// The tunnels in which it segments: `vxlan`, `geneve`.
+    /// The tunnels in which the port segments: `vxlan`, `geneve`.
     pub tunnels: Vec<String>,
-    /// The longest super-packet over IPv4, in bytes from the IP header.
+    /// Maximum length of a super-packet over IPv4, in bytes from the IP header.
     pub max_ipv4_length: u32,
-    /// The longest super-packet over IPv6, in bytes from the IP header.
+    /// Maximum length of a super-packet over IPv6, in bytes from the IP header.
     pub max_ipv6_length: u32,
-    /// The kinds of super-packets that the kernel refused again and again.
+    /// Kinds of super-packets that the kernel has refused repeatedly.
     pub refused: Vec<String>,
-    /// The kinds of packets whose partial checksums the kernel refused again and again.
+    /// Kinds of packets whose partial checksums the kernel has refused repeatedly.
     pub refused_checksums: Vec<String>,
 }
 
 /// An offload of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeatureReport {
-    /// Its name in ethtool.
+    /// Name of the offload in ethtool.
     pub feature: String,
-    /// Whether it is requested.
+    /// Whether the offload is requested.
     #[serde(rename = "asked")]
     pub requested: bool,
-    /// Whether it is active.
+    /// Whether the offload is active.
     pub active: bool,
-    /// Why it is not active although it is requested.
+    /// The reason why a requested offload is not active.
     pub reason: Option<String>,
 }
 
-/// What a port counted since the bridge started.
+/// Counters of a port since the bridge started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortStats {
     /// The port's name.
     pub port: String,
     /// Packets received, a super-packet counted once.
     pub rx_packets: u64,
-    /// Their bytes.
+    /// Bytes received.
     pub rx_bytes: u64,
     /// Packets given to the port, a super-packet counted once.
     pub tx_packets: u64,
-    /// Their bytes.
+    /// Bytes given to the port.
     pub tx_bytes: u64,
-    /// Packets that were received as super-packets.
+    /// Packets received as super-packets.
     pub rx_super_packets: u64,
-    /// The frames that these are on a wire.
+    /// Frames on the wire that the received super-packets stand for.
     #[serde(default)]
     pub rx_super_segments: u64,
-    /// Super-packets given to the port, received as such or aggregated.
+    /// Super-packets given to the port, received as such or aggregated by the bridge.
     pub tx_super_packets: u64,
-    /// The frames that these are on a wire.
+    /// Frames on the wire that the sent super-packets stand for.
     pub tx_super_segments: u64,
-    /// Received packets that joined another.
+    /// Received packets that were merged into an earlier packet.
     pub merged: u64,
-    /// Packets that others joined.
+    /// Packets into which others were merged.
     pub aggregated: u64,
-    /// Received packets that LRO accepted into a session, its first included (`aggregated` of
-    /// `inet_lro`).
+    /// Received packets that LRO accepted into a session, including the first of the session
+    /// (`aggregated` of `inet_lro`).
     #[serde(default)]
     pub lro_aggregated: u64,
     /// Sessions that LRO delivered (`flushed` of `inet_lro`).
     #[serde(default)]
     pub lro_flushed: u64,
-    /// Received packets for which LRO found neither their flow nor a free descriptor (`no_desc` of
-    /// `inet_lro`).
+    /// Received packets whose flow LRO did not know and for which no descriptor was free (`no_desc`
+    /// of `inet_lro`).
     #[serde(default)]
     pub lro_no_desc: u64,
-    /// Times that the kernel or the device could not take more for now. What was given up then
-    /// stands in `drops` as `full`.
+    /// Times that the kernel or the device could not take more packets. Packets dropped for this
+    /// reason are in `drops` under `full`.
     #[serde(default)]
     pub tx_full: u64,
-    /// Times that the kernel or the device refused a super-packet or a partial checksum, which was
-    /// then sent in another form.
+    /// Times that the kernel or the device refused a super-packet or a partial checksum. The packet
+    /// was then sent in another form.
     #[serde(default)]
     pub tx_refused: u64,
-    /// Packets cut into segments before this port.
+    /// Packets that the bridge cut into segments before this port.
     pub segmented: u64,
-    /// The segments that came of them.
+    /// Segments that resulted from the `segmented` packets.
     pub segments: u64,
-    /// Of the packets cut, those that the port would have taken, if it could be told that their
-    /// IPv4 identifications stay the same.
+    /// Packets segmented because the port's metadata cannot say that all segments keep the same
+    /// IPv4 identification.
     #[serde(default)]
     pub segmented_for_ids: u64,
-    /// Of the packets cut, those that the port would have taken, if it could be told that all
-    /// segments have CWR (accurate ECN).
+    /// Packets segmented because the port's metadata cannot say that all segments have CWR
+    /// (accurate ECN).
     #[serde(default)]
     pub segmented_for_cwr: u64,
-    /// Of the packets cut, those that are behind a link header behind which the port does not
-    /// segment: PPPoE, MPLS, more than two VLAN tags, tags of other types.
+    /// Packets segmented because the port does not segment behind their link header: PPPoE, MPLS,
+    /// more than two VLAN tags, or tags of other types.
     #[serde(default)]
     pub segmented_for_link: u64,
-    /// Of the packets cut, those in a tunnel in which the port does not segment.
+    /// Packets segmented because the port does not segment inside their tunnel.
     #[serde(default)]
     pub segmented_for_tunnel: u64,
-    /// Of the packets cut, those of a kind that the kernel has refused again and again.
+    /// Packets segmented because the kernel has repeatedly refused packets of their kind.
     #[serde(default)]
     pub segmented_for_refusal: u64,
-    /// Of the packets cut, those that are longer, or have more segments, than the port takes.
+    /// Packets segmented because they exceed the port's maximum length or number of segments.
     #[serde(default)]
     pub segmented_for_size: u64,
-    /// Partial checksums filled in before this port.
+    /// Partial checksums that the bridge completed before this port.
     pub checksummed: u64,
-    /// Packets that the port refused as they were, and that were sent in another form.
+    /// Packets that the port refused and that were then sent in another form.
     pub fallbacks: u64,
-    /// Packets not forwarded because their destination lies behind the port they came from.
+    /// Packets not forwarded because their destination is behind the port from which they came.
     pub filtered: u64,
-    /// Packets that went to two ports because their destination was seen at both.
+    /// Packets sent to two ports because their destination address was seen at both.
     #[serde(default)]
     pub disputed: u64,
-    /// Segments that came ahead of others of their flow and waited for them (`gap_timeout`).
+    /// Segments that arrived ahead of a gap in their flow and waited for it to be filled
+    /// (`gap_timeout`).
     #[serde(default)]
     pub gap_waited: u64,
-    /// Those for which what was missing came.
+    /// Waiting segments whose gap was filled in time.
     #[serde(default)]
     pub gap_filled: u64,
-    /// Those whose time was up before.
+    /// Waiting segments whose `gap_timeout` expired.
     #[serde(default)]
     pub gap_timed_out: u64,
-    /// Times that a receive queue was left alone for a while, because no more was allowed by
-    /// `rx_byte_rate` or `rx_packet_rate`.
+    /// Times that a receive queue was paused because of `rx_byte_rate` or `rx_packet_rate`.
     #[serde(default)]
     pub rx_throttled: u64,
-    /// Messages of IGMP and MLD that were damaged or made no sense, and were not heeded, where the
-    /// bridge listens to them.
+    /// Damaged or invalid IGMP and MLD messages, which multicast snooping ignored.
     #[serde(default)]
     pub mcast_malformed: u64,
     /// Packets handed to workers, a super-packet counted once.
     #[serde(default)]
     pub steered: u64,
-    /// Packets of steered queues that were processed where they were received.
+    /// Packets of steered queues that were processed by the receiving thread.
     #[serde(default)]
     pub in_place: u64,
-    /// Packets that went where their flow was, not where it is wanted: others of it were left
-    /// there.
+    /// Packets sent to their flow's previous CPU instead of its new one, because earlier packets of
+    /// the flow were still queued there.
     #[serde(default)]
     pub held_back: u64,
-    /// How often flows, in buckets, moved from one CPU to another.
+    /// Times that a bucket of flows moved from one CPU to another.
     #[serde(default)]
     pub flow_moves: u64,
     /// Packets steered by the hash that the device reported.
     #[serde(default)]
     pub hashes_reported: u64,
-    /// Packets whose hash was computed to steer them.
+    /// Packets for which the bridge computed the hash.
     #[serde(default)]
     pub hashes_computed: u64,
-    /// How often a sleeping worker was woken for this port's packets.
+    /// Times that a sleeping worker was woken for this port's packets.
     #[serde(default)]
     pub wake_ups: u64,
-    /// How often a queue went over from steering to processing in place, or back, by itself:
-    /// because of the thread's utilisation, or of its rate.
+    /// Times that a queue switched automatically between steering and processing in place, because
+    /// of the thread's utilisation or the queue's packet rate.
     #[serde(default)]
     pub in_place_switches: u64,
     /// Received packets that were dropped, by cause.
     pub drops: BTreeMap<String, u64>,
-    /// Packets that left aggregation, merged or single, by the reason for which they left as they
-    /// did ([`Reason`](superpacket::aggregate::Reason)). Reasons that did not occur are not there.
+    /// Packets that left aggregation, merged or single, by reason
+    /// ([`Reason`](superpacket::aggregate::Reason)). Reasons that did not occur are absent.
     #[serde(default)]
     pub reasons: BTreeMap<String, u64>,
-    /// Its receive queues, by number.
+    /// Counters per receive queue, in order of queue number.
     #[serde(default)]
     pub rx_queues: Vec<QueueStats>,
-    /// Its transmit queues that the bridge sends by, by number.
+    /// Counters per transmit queue that the bridge uses, in order of queue number.
     #[serde(default)]
     pub tx_queues: Vec<QueueStats>,
 }
 
-/// What a queue of a port counted.
+/// Counters of one queue of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueStats {
-    /// Its number, from 0 on.
+    /// Number of the queue, from 0.
     pub queue: u16,
     /// Packets, a super-packet counted once.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
-    /// Packets that came and found no room in a receive queue; not there where the port does not
-    /// know it by queue.
+    /// Packets dropped because the receive queue was full; absent if the port does not count them
+    /// per queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drops: Option<u64>,
 }
 
 impl PortStats {
-    /// The same, with what the port itself counted.
+    /// Adds the port's own counters: its totals, and `queue_drops` per receive queue.
     pub(crate) fn with(mut self, own: PortCounters, queue_drops: &[u64]) -> Self {
         for (queue, &drops) in self.rx_queues.iter_mut().zip(queue_drops) {
             queue.drops = Some(drops);
@@ -257,122 +256,123 @@ impl PortStats {
     }
 }
 
-/// Who is in which IP group, by the names of iproute2's `bridge -json mdb`.
+/// Memberships of IP multicast groups, with the field names of iproute2's `bridge -json mdb`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MdbReport {
-    /// Whether the bridge listens.
+    /// Whether multicast snooping is enabled.
     pub multicast_snooping: bool,
-    /// Whether somebody asks who is in which group over IPv4, in some VLAN; where nobody does, what
-    /// is for a group goes to all.
+    /// Whether an IPv4 querier is active in at least one VLAN. Without a querier, group traffic is
+    /// flooded.
     pub querier_ipv4: bool,
-    /// The same over IPv6.
+    /// Whether an IPv6 querier is active in at least one VLAN.
     pub querier_ipv6: bool,
-    /// The ports that have asked for a group, in order of VLAN and group.
+    /// The ports that have joined a group, in order of VLAN and group.
     pub mdb: Vec<MdbEntry>,
-    /// The ports that lead to routers.
+    /// The ports behind which a multicast router was heard.
     pub router: Vec<MdbRouter>,
 }
 
-/// A port that has asked for a group.
+/// A port's membership of a multicast group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MdbEntry {
     /// The port string.
     pub port: String,
-    /// The group's address.
+    /// Address of the group.
     pub grp: String,
-    /// The VLAN, where the bridge filters by VLAN.
+    /// VLAN of the membership; absent unless the bridge filters by VLAN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vid: Option<u16>,
-    /// `temp`: it was asked for.
+    /// Always `temp`: the membership was learned from a report.
     pub state: String,
-    /// Seconds until it is forgotten, if nobody asks again.
+    /// Seconds until the membership expires unless it is reported again.
     pub timer: u64,
 }
 
-/// A port that leads to a router.
+/// A port behind which a multicast router was heard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MdbRouter {
     /// The port string.
     pub port: String,
-    /// Seconds until it is forgotten, if no router is heard there again.
+    /// Seconds until the entry expires unless the router is heard again.
     pub timer: u64,
 }
 
-/// How a port's packets are steered.
+/// Steering settings of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRps {
     /// The port's name.
     pub port: String,
-    /// Its receive queues.
+    /// Settings per receive queue.
     pub queues: Vec<QueueRps>,
-    /// When a queue's packets are processed where they are received in spite of its mask: by the
-    /// thread's utilisation (`"auto"`), or below so many packets a second; 0: never.
+    /// Condition under which a queue with a mask is processed by the receiving thread: chosen by
+    /// the thread's utilisation (`"auto"`), or a packet rate below this number per second; 0 means
+    /// never.
     pub in_place_below: InPlace,
-    /// Why a mask is what it is: in the answer to who had it chosen.
+    /// The reason for the masks; present only in the answer to a request for automatic masks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// How the packets of a receive queue are steered.
+/// Steering settings and state of a receive queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueRps {
-    /// Its number.
+    /// Number of the queue.
     pub queue: u16,
-    /// The mask as it was set, in the form of sysfs.
+    /// The mask as it was set, in the format of sysfs.
     pub rps_cpus: String,
-    /// What is left of it without CPUs that cannot be used, in the form of sysfs.
+    /// The mask without the CPUs that cannot be used, in the format of sysfs.
     pub effective: String,
-    /// The same as a list (`0-3,8`).
+    /// The effective mask as a list of CPUs, for example `0-3,8`.
     pub effective_list: String,
-    /// CPUs of the mask that cannot be used.
+    /// The CPUs of the mask that cannot be used.
     pub dropped: Vec<DroppedCpu>,
-    /// How many flows RFS tells apart.
+    /// Number of entries in the RFS flow table of the queue.
     pub rps_flow_cnt: u32,
-    /// Whether it has a mask in force and was processed where it was received in spite of that,
-    /// when it had packets last.
+    /// Whether the queue's most recent packets were processed by the receiving thread although a
+    /// mask is in force.
     #[serde(default)]
     pub in_place: bool,
 }
 
-/// A CPU that a mask names and that has no worker.
+/// A CPU that is in a mask but has no worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DroppedCpu {
-    /// Its number.
+    /// Number of the CPU.
     pub cpu: usize,
-    /// Why.
+    /// The reason why the CPU cannot be used.
     pub reason: String,
 }
 
-/// What holds for the steering of all ports.
+/// The steering settings and workers common to all ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SteeringReport {
     /// The settings, by name
     /// ([`SteeringSettings::NAMES`](crate::settings::SteeringSettings::NAMES)).
     pub settings: BTreeMap<String, String>,
-    /// For how many CPUs a mask has room.
+    /// Number of CPUs that a mask can hold.
     pub possible_cpus: usize,
-    /// The CPUs that workers can be on, as a list (`0-3,8`).
+    /// The CPUs on which workers can run, as a list, for example `0-3,8`.
     pub usable_cpus: String,
-    /// The workers, by CPU.
+    /// The workers, in order of CPU.
     pub workers: Vec<WorkerReport>,
-    /// Panics of the threads that receive, caught.
+    /// Panics caught in the receiving threads.
     pub receive_panics: u64,
 }
 
-/// A worker.
+/// The state and the counters of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerReport {
-    /// The CPU that it is on.
+    /// The CPU on which the worker runs.
     pub cpu: usize,
-    /// `running`; `leaving` if no mask names its CPU any more, and what it has is not done yet;
-    /// `ended`. What was counted stays.
+    /// `running`; `leaving` if no mask names the CPU any more but packets are still queued; or
+    /// `ended`. The counters are kept after the end.
     pub state: String,
     /// Packets processed, a super-packet counted once.
     pub processed: u64,
-    /// Turns that a backlog had, each of `dev_weight` packets at most.
+    /// Times that the worker processed a backlog, each time at most `dev_weight` packets.
     pub turns: u64,
-    /// How often it was woken for packets.
+    /// Times that the worker was woken for packets.
     pub wake_ups: u64,
-    /// Panics, caught.
+    /// Panics caught in the worker.
     pub panics: u64,
 }

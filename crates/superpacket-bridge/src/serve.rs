@@ -1,15 +1,14 @@
-//! A thread that answers short questions over stream sockets, bounded in everything: connections,
-//! bytes, time.
+//! A server that answers short questions over stream sockets, with limits on connections, bytes and
+//! time. The control socket and the metrics are [`Protocol`]s over it.
 //!
-//! One thread serves all connections without ever waiting for one of them: a client that sends
-//! slowly, reads slowly or says nothing costs its place until its time is over or somebody else
-//! needs it, and nothing else. When all places are taken, the connection that has been idle longest
-//! gives way to a new one. What takes long to answer is worked out on a second thread, one question
-//! after the other, while the first goes on to serve. Where finding an answer panics, its client is
-//! told so, and the others are served. The control socket and the metrics are protocols over it.
+//! One thread serves all connections and never blocks on one of them. A slow or silent client only
+//! occupies its place, until its deadline or until a new client needs the place. When all places
+//! are taken, a new connection replaces the one that has been idle longest. Answers that take long
+//! are computed one after the other on a second thread. If an answer panics, its client receives an
+//! error and the others are still served.
 //!
-//! By hand, since its bounds are its purpose, and without the asynchronous runtime that a library's
-//! server would bring.
+//! The server is written without a library because library servers need an asynchronous runtime,
+//! and because the limits above are its purpose.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,72 +26,73 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 use crate::error::panic_message;
 use crate::stoppable::Stoppable;
 
-/// What is spoken.
+/// The messages of a server: how a question is parsed and answered.
 pub(crate) trait Protocol: Send + 'static {
-    /// What somebody is told who is not served; `None` serves the peer of this connection.
+    /// Returns the message for a peer that may not use the server; `None` if it may.
     fn refusal(&self, peer: BorrowedFd<'_>) -> Option<Vec<u8>>;
 
-    /// The answer to the first question among the bytes received; `ended` if no more will come.
+    /// Answers the first question in the bytes received. `ended` is true if the client sends no
+    /// more.
     fn answer(&mut self, received: &[u8], ended: bool) -> Answer;
 
-    /// What somebody is told whose question gets no answer.
+    /// Returns the message for a client whose question gets no answer.
     fn complaint(&self, complaint: Complaint) -> Vec<u8>;
 }
 
-/// What a protocol makes of what was received.
+/// The outcome of parsing and answering a question.
 pub(crate) enum Answer {
-    /// The question has not ended yet.
+    /// The question is not complete; more bytes are needed.
     Incomplete,
-    /// An answer to the first `consumed` bytes.
+    /// The first `consumed` bytes are a question with an immediate answer.
     Reply {
-        /// How many bytes the question took.
+        /// Length of the question in bytes.
         consumed: usize,
         /// The answer.
         text: Vec<u8>,
-        /// The connection ends with it.
+        /// Whether the connection is closed after the answer.
         close: bool,
     },
-    /// The answer to the first `consumed` bytes may take long to find.
+    /// The first `consumed` bytes are a question whose answer may take long.
     Later {
-        /// How many bytes the question took.
+        /// Length of the question in bytes.
         consumed: usize,
-        /// Finds it.
+        /// Computes the answer, on the background thread.
         work: Box<dyn FnOnce() -> Found + Send>,
     },
 }
 
-/// What was found after a while.
+/// The result of a question that took long.
 pub(crate) enum Found {
-    /// An answer.
+    /// An answer to send to the client.
     Reply(Vec<u8>),
-    /// The connection is somebody else's from here on: the server forgets it.
+    /// A function that takes the connection over; the server then forgets the connection.
     HandOver(HandOver),
 }
 
-/// Takes a connection over.
+/// A function that takes over the socket of a connection.
 pub(crate) type HandOver = Box<dyn FnOnce(OwnedFd) -> io::Result<()> + Send>;
 
-/// Why a question gets no answer, or a connection ends.
+/// The reason why a question gets no answer, or why a connection is closed.
 #[derive(Debug)]
 pub(crate) enum Complaint {
-    /// All places were taken, this connection was idle longest, and a new one came.
+    /// All places were taken, a new client came, and this connection had been idle longest.
     Crowded,
-    /// The question is too long.
+    /// The question is longer than [`Bounds::question`].
     TooLong,
-    /// It did not come in time.
+    /// The question was not complete, or the answer not read, before the deadline.
     Late,
-    /// As many questions as there may be connections wait for answers that take long.
+    /// The queue of the background thread is full: it holds [`Bounds::connections`] questions.
     Behind,
-    /// The system gives no thread for answers that take long.
+    /// The operating system cannot start the background thread.
     NoThread(io::Error),
-    /// What was to find the answer panicked, with this message.
+    /// The code that computes the answer panicked with this message.
     Panicked(String),
 }
 
-/// Does what may panic, on a thread that has others to serve.
+/// Runs `work` and converts a panic to [`Complaint::Panicked`], so that the thread can go on.
 fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Complaint> {
-    // What it left half done is behind the bridge's locks, which are taken poisoned too: a thread
-    // that ended by the panic would leave the same.
+    // The bridge's locks are taken even if they are poisoned. State that is half changed is
+    // therefore no worse than after a panic that ends the thread.
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let message = panic_message(&*panic).unwrap_or("without a message").to_owned();
         tracing::error!(message, "an answer panicked");
@@ -100,38 +100,38 @@ fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Complaint> {
     })
 }
 
-/// What a server gives to its clients at most.
+/// The limits of a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Connections at a time.
+    /// Maximum number of connections at a time.
     pub(crate) connections: usize,
-    /// Bytes of a question.
+    /// Maximum length of a question in bytes.
     pub(crate) question: usize,
-    /// How long a connection may take from one answer to the next, its own time to read included.
+    /// Maximum time from one answer to the next, the client's time to read included.
     pub(crate) patience: Duration,
-    /// An answer of which the client has taken nothing for so long no longer protects its
-    /// connection from giving way.
+    /// Time after which a client that reads nothing of its answer can lose its place to a new
+    /// client.
     pub(crate) stall: Duration,
 }
 
-/// What became of connections and questions.
+/// Counters of a server's connections and questions.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// Connections accepted.
     pub(crate) accepted: AtomicU64,
-    /// Peers that are not served.
+    /// Connections refused because the peer may not use the server.
     pub(crate) refused: AtomicU64,
-    /// Connections that gave way to a new one.
+    /// Connections closed to make room for a new one.
     pub(crate) crowded: AtomicU64,
     /// Questions that were too long.
     pub(crate) too_long: AtomicU64,
-    /// Connections whose time was over.
+    /// Connections closed at their deadline.
     pub(crate) late: AtomicU64,
     /// Questions answered.
     pub(crate) answered: AtomicU64,
 }
 
-/// A running server; it stops when this is dropped.
+/// A running server, which stops when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     counts: Arc<Counts>,
@@ -139,10 +139,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a thread that serves connections to `listener`, which need not be non-blocking.
+    /// Starts a thread that serves the connections to `listener`. The listener is made
+    /// non-blocking.
     ///
     /// # Errors
-    /// What the system says if it gives no thread or descriptor.
+    /// The error of the operating system if it cannot provide a thread or a descriptor.
     pub(crate) fn start(
         name: &str,
         listener: OwnedFd,
@@ -171,42 +172,42 @@ impl Server {
         Ok(Server { counts, _thread: Stoppable::start(name, serve)? })
     }
 
-    /// What it counted so far.
+    /// Returns the server's counters.
     pub(crate) fn counts(&self) -> &Counts {
         &self.counts
     }
 }
 
-/// A client.
+/// The connection of a client.
 #[derive(Debug)]
 struct Connection {
     socket: OwnedFd,
     received: Vec<u8>,
-    /// Bytes to send, from `sent` on.
+    /// Bytes to send; the first `sent` of them have been sent.
     outgoing: Vec<u8>,
     sent: usize,
     deadline: Instant,
-    /// When a byte was last read from or written to it, or else when it was accepted.
+    /// Time of the last byte read from or written to the socket, or of the accept before that.
     active: Instant,
-    /// The client sends no more.
+    /// Whether the client has closed its sending side.
     ended: bool,
-    /// Nothing follows what is to be sent.
+    /// Whether the connection is closed after `outgoing` has been sent.
     last: bool,
-    /// The number of its question to which the answer is being found. Until then nothing is read of
-    /// it, and its time stands still.
+    /// Number of the question that the background thread is working on. Until its answer is there,
+    /// the socket is not read and the deadline does not apply.
     awaits: Option<u64>,
 }
 
 impl Connection {
-    /// Is there more of an answer to send, to a client that took some of it less than `stall` ago,
-    /// or is it being found?
+    /// Returns whether an answer is being computed, or is being sent to a client that has read some
+    /// of it within the last `stall`.
     fn is_being_answered(&self, now: Instant, stall: Duration) -> bool {
         self.awaits.is_some()
             || self.sent < self.outgoing.len() && now.saturating_duration_since(self.active) < stall
     }
 }
 
-/// The serving thread's own.
+/// The state of the serving thread.
 struct Work<P> {
     listener: OwnedFd,
     wake: OwnedFd,
@@ -215,8 +216,8 @@ struct Work<P> {
     protocol: P,
     background: Background,
     connections: Vec<Connection>,
-    /// The system had no descriptor left: the listener is left alone until then, or it would be
-    /// ready all the time.
+    /// Time until which the listener is ignored because the system had no descriptor left. Polling
+    /// it before would return at once, again and again.
     accept_after: Option<Instant>,
     scratch: Vec<u8>,
 }
@@ -239,7 +240,8 @@ impl<P: Protocol> Work<P> {
                 return;
             }
             let now = Instant::now();
-            // From the end, so that what swap_remove puts in a place has had its turn.
+            // In reverse order, so that `swap_remove` only moves connections that are already
+            // served.
             for index in (0..ready.len()).rev() {
                 if ready[index] && !self.step(index, now) {
                     self.connections.swap_remove(index);
@@ -252,7 +254,7 @@ impl<P: Protocol> Work<P> {
                 let late = connection.deadline <= now && connection.awaits.is_none();
                 if late {
                     count(&self.counts.late);
-                    // Nothing may follow half an answer.
+                    // A message after a partial answer would corrupt it.
                     if connection.sent == connection.outgoing.len() {
                         last_word(&connection.socket, &self.protocol.complaint(Complaint::Late));
                     }
@@ -265,7 +267,7 @@ impl<P: Protocol> Work<P> {
         }
     }
 
-    /// Waits for something to do.
+    /// Waits for a socket, an answer, a deadline or the request to stop, and returns which it was.
     fn wait(&self) -> io::Result<Woken> {
         let now = Instant::now();
         let accepting = self.accept_after.is_none_or(|after| after <= now);
@@ -276,10 +278,12 @@ impl<P: Protocol> Work<P> {
             &self.listener,
             if accepting { PollFlags::IN } else { PollFlags::empty() },
         ));
-        // One that awaits an answer may have gone: it would be ready all the time.
+        // Connections that await an answer are left out: if the client has closed one, poll would
+        // always return at once.
         let may_go_on = |connection: &&Connection| connection.awaits.is_none();
         fds.extend(self.connections.iter().filter(may_go_on).map(|connection| {
-            // Nothing new is read before the last answer is on its way: that bounds what is kept.
+            // The next question is not read before the last answer has been sent. This bounds the
+            // memory per connection.
             let wants = if connection.sent < connection.outgoing.len() {
                 PollFlags::OUT
             } else {
@@ -320,10 +324,10 @@ impl<P: Protocol> Work<P> {
         })
     }
 
-    /// Gives the answers that have been found to those who await them and are still there.
+    /// Delivers the finished answers to the connections that still wait for them.
     fn hand_out(&mut self, now: Instant) {
         let mut counter = [0; 8];
-        // Empty is as good: it was read before.
+        // An error only means that the counter was zero: it was read before.
         let _ = rustix::io::read(&*self.background.has_answers, &mut counter);
         while let Ok((number, found)) = self.background.answers.try_recv() {
             let Some(index) =
@@ -341,7 +345,7 @@ impl<P: Protocol> Work<P> {
                     self.step(index, now)
                 }
                 Ok(Found::HandOver(take)) => {
-                    // Its own place among the connections is free again.
+                    // The place of this connection becomes free.
                     if let Ok(Err(error)) =
                         catch_panic(|| connection.socket.try_clone().and_then(take))
                     {
@@ -362,13 +366,13 @@ impl<P: Protocol> Work<P> {
 
     fn accept(&mut self, now: Instant) {
         self.accept_after = None;
-        // Bounded, so that a flood of connections does not keep the others waiting.
+        // At most 64 per call, so that a flood of connections does not delay the existing ones.
         for _ in 0..64 {
             let socket =
                 match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                     Ok(socket) => socket,
                     Err(Errno::AGAIN) => return,
-                    // The client has gone already.
+                    // The client has closed the connection already.
                     Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => continue,
                     Err(error) => {
                         tracing::warn!(%error, "a connection cannot be accepted");
@@ -397,13 +401,13 @@ impl<P: Protocol> Work<P> {
         }
     }
 
-    /// Frees a place for a new connection, if none is free.
+    /// Closes idle connections until there is room for a new one.
     fn make_room(&mut self, now: Instant) {
         if self.connections.len() < self.bounds.connections {
             return;
         }
-        // Clients may have gone, or asked, since the last look: whoever has asked is answered
-        // before anybody gives way.
+        // Clients may have sent questions or closed their connections since the last poll.
+        // Questions are answered before a connection is closed.
         for index in (0..self.connections.len()).rev() {
             if !self.step(index, now) {
                 self.connections.swap_remove(index);
@@ -418,14 +422,15 @@ impl<P: Protocol> Work<P> {
             let Some(index) = idlest else { return };
             let connection = self.connections.swap_remove(index);
             count(&self.counts.crowded);
-            // Nothing may follow half an answer.
+            // A message after a partial answer would corrupt it.
             if connection.sent == connection.outgoing.len() {
                 last_word(&connection.socket, &self.protocol.complaint(Complaint::Crowded));
             }
         }
     }
 
-    /// Does for a connection what can be done without waiting; false if it is over.
+    /// Reads, answers and sends on a connection as far as possible without blocking. Returns false
+    /// if the connection is over.
     fn step(&mut self, index: usize, now: Instant) -> bool {
         let connection = &mut self.connections[index];
         if connection.awaits.is_some() {
@@ -442,7 +447,8 @@ impl<P: Protocol> Work<P> {
                 Err(_) => return false,
             }
         }
-        // As many questions as came at once: each is answered before the next is looked at.
+        // Several questions may have come at once. Each answer is sent before the next question is
+        // parsed.
         loop {
             while connection.sent < connection.outgoing.len() {
                 match send(
@@ -471,7 +477,7 @@ impl<P: Protocol> Work<P> {
                 self.protocol.answer(&connection.received, connection.ended)
             }) {
                 Ok(answer) => answer,
-                // Nobody knows where the next question begins.
+                // The beginning of the next question is unknown, so the connection is closed.
                 Err(complaint) => {
                     connection.outgoing = self.protocol.complaint(complaint);
                     connection.last = true;
@@ -509,39 +515,39 @@ impl<P: Protocol> Work<P> {
     }
 }
 
-/// Why the serving thread goes on.
+/// The events for which the serving thread woke.
 struct Woken {
-    /// It is to end.
+    /// The server must stop.
     stop: bool,
-    /// Answers that took long are there.
+    /// The background thread has finished answers.
     answers: bool,
-    /// Somebody wants a connection.
+    /// A client waits to be accepted.
     incoming: bool,
-    /// By connection: can something be done for it?
+    /// Whether the connection of the same index is ready to be read or written.
     ready: Vec<bool>,
 }
 
-/// A question that takes long, by its number, and what finds the answer.
+/// The number of a question, and the function that computes its answer.
 type Job = (u64, Box<dyn FnOnce() -> Found + Send>);
 
-/// The number of a question, and what was found, or why nothing was.
+/// The number of a question, and its answer or the reason why there is none.
 type FoundFor = (u64, Result<Found, Complaint>);
 
-/// Finds answers that take long, on a thread of its own from the first such question on.
+/// A thread that computes answers that take long. It is started with the first such question.
 struct Background {
     name: String,
     job_sender: Option<Sender<Job>>,
     jobs: Receiver<Job>,
     answer_sender: Sender<FoundFor>,
     answers: Receiver<FoundFor>,
-    /// Readable when there are answers.
+    /// Event descriptor that is readable when there are answers.
     has_answers: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     next: u64,
 }
 
 impl Background {
-    /// One that has so many questions waiting at most.
+    /// Creates a queue for at most `most` questions; the thread is not started yet.
     fn new(name: &str, most: usize) -> io::Result<Self> {
         let (job_sender, jobs) = crossbeam_channel::bounded(most);
         let (answer_sender, answers) = crossbeam_channel::unbounded();
@@ -557,10 +563,11 @@ impl Background {
         })
     }
 
-    /// Has the answer found; returns the question's number.
+    /// Queues a question for the background thread, and returns its number.
     ///
     /// # Errors
-    /// [`Complaint::Behind`] if too many wait, or [`Complaint::NoThread`].
+    /// [`Complaint::Behind`] if the queue is full; [`Complaint::NoThread`] if the thread cannot be
+    /// started.
     fn begin(&mut self, work: Box<dyn FnOnce() -> Found + Send>) -> Result<u64, Complaint> {
         if self.thread.is_none() {
             let (jobs, answers, has_answers) =
@@ -568,7 +575,8 @@ impl Background {
             let find = move || {
                 for (number, work) in jobs {
                     let _ = answers.send((number, catch_panic(work)));
-                    // A counter that is full wakes just as well.
+                    // The write fails only if the counter is full, and then the descriptor is
+                    // readable anyway.
                     let _ = rustix::io::write(&*has_answers, &1_u64.to_ne_bytes());
                 }
             };
@@ -589,8 +597,7 @@ impl Background {
 }
 
 impl Drop for Background {
-    /// Waits until the answer that is being found is there; those that wait for their turn are not
-    /// looked for any more.
+    /// Waits for the answer being computed, and discards the questions that are still queued.
     fn drop(&mut self) {
         self.job_sender = None;
         while self.jobs.try_recv().is_ok() {}
@@ -600,7 +607,7 @@ impl Drop for Background {
     }
 }
 
-/// Says something to somebody who is not listened to any more, if there is room for it.
+/// Sends a message on a connection that is about to be closed, if the socket has room for it.
 fn last_word(socket: &OwnedFd, text: &[u8]) {
     let _ = send(socket, text, SendFlags::NOSIGNAL);
 }

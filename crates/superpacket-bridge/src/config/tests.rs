@@ -182,7 +182,7 @@ fn what_makes_no_sense_is_named_by_file_line_and_key() {
         ("[steering]\nmax-backlog = 9\n", 2, "no setting of steering"),
         ("[steering]\ndev-weight = 9\nnetdev-max-backlog = 0\n", 3, "netdev_max_backlog: EINVAL"),
         ("[bridge]\nageing-time = \"201days\"\n", 2, "ageing-time is at most 200 days"),
-        // More than 64 bits of milliseconds.
+        // The milliseconds do not fit in 64 bits.
         ("[bridge]\nageing-time = \"18446744073709552s\"\n", 2, "ageing-time is at most 200 days"),
         ("[bridge]\nvlan-filtering = 1\n", 2, "expected a boolean"),
         (

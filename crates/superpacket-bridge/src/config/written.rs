@@ -1,4 +1,4 @@
-//! The file as it is written, and how it becomes settings.
+//! The keys of the configuration file, and their conversion to checked settings.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,13 +18,13 @@ use crate::settings::{
 };
 use crate::vlan::PortVlans;
 
-/// The file as it is written.
+/// The content of the file as parsed from TOML, before its values are checked.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
     #[serde(default)]
     bridge: WrittenBridge,
-    /// By the names of `SteeringSettings`, with hyphens.
+    /// Global steering settings, by the names of `SteeringSettings` with hyphens for underscores.
     #[serde(default)]
     steering: BTreeMap<Spanned<String>, Spanned<SettingValue>>,
     #[serde(default)]
@@ -59,8 +59,8 @@ struct WrittenEntry {
     vlan: Option<u16>,
 }
 
-/// Settings have the names that commands, the kernel and iproute2 know them by; hyphens are taken
-/// for underscores.
+/// A port's table in the file. The keys are the names used by commands, the kernel and iproute2.
+/// Hyphens may stand for underscores.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenPort {
@@ -134,7 +134,7 @@ struct WrittenPort {
     in_place_below: Option<InPlace>,
 }
 
-/// The same for all receive queues, or one for each from the first on.
+/// One value for all receive queues, or a list with one value per queue, starting at queue 0.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum EachQueue<T> {
@@ -143,7 +143,7 @@ enum EachQueue<T> {
 }
 
 impl<T> EachQueue<T> {
-    /// Reads each value: those behind the last of a list have the default.
+    /// Converts each value with `read`. Queues beyond the end of a list get the default value.
     fn read<R: PartialEq + Default>(
         &self,
         read: impl Fn(&T) -> Result<R, ConfigError>,
@@ -161,16 +161,16 @@ impl<T> EachQueue<T> {
     }
 }
 
-/// The most threads: more than machines have CPUs.
+/// Maximum number of threads; more than any machine has CPUs.
 const MAX_THREADS: usize = 1024;
 
-/// Seconds of a day.
+/// Seconds per day.
 const DAY: u64 = 24 * 60 * 60;
 
-/// The longest that an address is remembered: what the table can tell.
+/// Maximum ageing time of an address; the address table cannot represent a longer one.
 const MAX_AGEING: Duration = Duration::from_secs(200 * DAY);
 
-/// The most addresses of a table.
+/// Maximum number of addresses in the address table.
 const MAX_TABLE: usize = MAX_ADDRESSES as usize;
 
 impl Written {
@@ -266,7 +266,7 @@ impl Written {
 }
 
 impl WrittenEntry {
-    /// Gives the entry to its port.
+    /// Adds the entry to the static entries of its port.
     fn check(
         self,
         source: &Source<'_>,
@@ -331,7 +331,7 @@ impl WrittenPort {
                     format_args!("features: {:?} is no offload: there are {names}", name.as_ref()),
                 )
             })?;
-            // By its long and by its short name: which of them should hold?
+            // A feature has a long and a short name; a file with both would be ambiguous.
             if named.contains(&feature) {
                 return Err(
                     source.wrong(&name.span(), format_args!("features: {feature} is there twice"))

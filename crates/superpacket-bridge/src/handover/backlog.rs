@@ -1,9 +1,9 @@
-//! The packets that wait for a worker: one queue for each receive queue and worker.
+//! The packets that wait for a worker, with one queue per receive queue and worker.
 //!
-//! Packets go over in batches, through a ring with one producer and one consumer; emptied batches
-//! come back through a second ring, so that nothing is allocated. The ring bounds batches, not
-//! packets: where it is full, packets join the batch that waits before it. How many packets may
-//! wait is for [`BacklogLimit`](superpacket_steer::BacklogLimit) to say.
+//! Packets are handed over in batches through a ring with one producer and one consumer. Empty
+//! batches return through a second ring, so no batch is allocated in steady state. The ring limits
+//! batches, not packets: if it is full, packets are added to the batch that waits in front of it.
+//! [`BacklogLimit`](superpacket_steer::BacklogLimit) limits the number of packets.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,32 +15,33 @@ use superpacket_port::Buffer;
 
 use super::doorbell::Doorbell;
 use super::protocol::{Head, Sleep};
-/// Batches that are on their way at a time.
+/// Maximum number of batches in the ring.
 const RING: usize = 256;
 
-/// So many packets do not wait for the end of the round: the worker may begin.
+/// Number of packets at which a batch is sent before the end of the round, so that the worker can
+/// begin.
 const BATCH: usize = 64;
 
 type Batch = Box<PacketBatch<Buffer>>;
 
-/// What a receive queue and the workers of one CPU, one after the other, know of each other.
+/// The state shared by a receive queue and the successive workers of one CPU.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Completion {
-    /// How many packets are done with; it goes on from worker to worker.
+    /// Number of packets finished; the count continues from worker to worker.
     pub(crate) head: Head,
-    /// The receive queue waits for the head to move.
+    /// Whether the receive queue waits for the head to move.
     pub(crate) watch: Sleep,
-    /// The bell of the thread that receives.
+    /// The bell of the receiving thread.
     receiver_bell: Arc<Doorbell>,
-    /// How long workers have been at the packets, in nanoseconds.
+    /// Time that workers have spent on the packets, in nanoseconds.
     spent: AtomicU64,
-    /// How many received packets those stood for.
+    /// Number of received packets that the processed packets stand for.
     received: AtomicU64,
 }
 
 impl Completion {
-    /// Between a receive queue of the thread with this bell, and a CPU.
+    /// Creates the state between a receive queue, whose thread has this bell, and a CPU.
     pub(crate) fn new(receiver_bell: Arc<Doorbell>) -> Self {
         Completion {
             head: Head::new(),
@@ -51,26 +52,26 @@ impl Completion {
         }
     }
 
-    /// How long workers have been at the packets, in nanoseconds.
+    /// Returns the time that workers have spent on the packets, in nanoseconds.
     pub(crate) fn spent(&self) -> u64 {
         self.spent.load(Ordering::Relaxed)
     }
 
-    /// How many received packets those stood for.
+    /// Returns the number of received packets that the processed packets stand for.
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 }
 
-/// What is said when a sender ends.
+/// The last message of a sender, left when it is dropped.
 #[derive(Debug, Default)]
 struct End {
-    /// What the ring had no room for.
+    /// The batch for which the ring had no room.
     last: Mutex<Option<Batch>>,
     closed: AtomicBool,
 }
 
-/// Makes a backlog of packets that `from`, the port, received, for the worker with this bell.
+/// Creates a backlog for the worker with this bell. `from` is the port that received the packets.
 pub(crate) fn backlog<F>(
     completion: Arc<Completion>,
     worker: Arc<Doorbell>,
@@ -100,7 +101,8 @@ pub(crate) fn backlog<F>(
     (sender, receiver)
 }
 
-/// The end of who receives. Dropped, it leaves to the worker what is in it.
+/// The receiving thread's end of a backlog. Packets that it still holds when it is dropped go to
+/// the worker.
 #[derive(Debug)]
 pub(crate) struct BacklogSender {
     open: Batch,
@@ -108,7 +110,7 @@ pub(crate) struct BacklogSender {
     empty: Consumer<Batch>,
     worker: Arc<Doorbell>,
     end: Arc<End>,
-    /// Nothing has been sent since the worker was rung for.
+    /// Whether nothing has been sent since the bell was last rung.
     worker_knows: bool,
 }
 
@@ -122,7 +124,7 @@ impl BacklogSender {
         }
     }
 
-    /// Sends what waits here, and wakes the worker if it sleeps, once for all; `true` if it did.
+    /// Sends the open batch, and wakes the worker once if it sleeps. Returns whether it slept.
     pub(crate) fn end_of_round(&mut self) -> bool {
         if !self.open.is_empty() {
             self.send();
@@ -130,12 +132,12 @@ impl BacklogSender {
         !std::mem::replace(&mut self.worker_knows, true) && self.worker.ring()
     }
 
-    /// Do packets wait for room in the ring?
+    /// Returns whether packets wait for room in the ring.
     pub(crate) fn is_stuck(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// Is this the worker that it leads to?
+    /// Returns whether the backlog leads to the worker with this bell.
     pub(crate) fn leads_to(&self, worker: &Arc<Doorbell>) -> bool {
         Arc::ptr_eq(&self.worker, worker)
     }
@@ -145,7 +147,7 @@ impl BacklogSender {
             return;
         }
         let next = self.empty.pop().unwrap_or_default();
-        // There is room: nobody else adds to it.
+        // The push cannot fail: there is room, and no other thread adds batches.
         let _ = self.full.push(std::mem::replace(&mut self.open, next));
         self.worker_knows = false;
     }
@@ -158,13 +160,13 @@ impl Drop for BacklogSender {
             *self.end.last.lock().unwrap_or_else(PoisonError::into_inner) =
                 Some(std::mem::take(&mut self.open));
         }
-        // Release: what was sent is there for who sees this.
+        // Release: a thread that sees the flag also sees all batches sent before.
         self.end.closed.store(true, Ordering::Release);
         self.worker.force();
     }
 }
 
-/// The worker's end.
+/// The worker's end of a backlog.
 #[derive(Debug)]
 pub(crate) struct BacklogReceiver<F> {
     completion: Arc<Completion>,
@@ -174,15 +176,16 @@ pub(crate) struct BacklogReceiver<F> {
     emptied: Producer<Batch>,
     current: Option<Batch>,
     end: Arc<End>,
-    /// Packets that were taken and are not done with.
+    /// Packets that were taken but not published as finished.
     taken: u64,
-    /// How many received packets stood behind those that were taken, and are not added.
+    /// Received packets that the taken packets stand for and that are not yet added to the
+    /// completion.
     received: u64,
 }
 
 impl<F> BacklogReceiver<F> {
-    /// Hands at most `limit` packets to `take`, and says how many there were. They are not done
-    /// with before [`publish`](Self::publish).
+    /// Passes at most `limit` packets to `take`, and returns their number. They count as finished
+    /// only after [`publish`](Self::publish).
     pub(crate) fn take(
         &mut self,
         limit: usize,
@@ -195,7 +198,7 @@ impl<F> BacklogReceiver<F> {
                 && let Some(packet) = current.next_packet()
             {
                 count += 1;
-                // Before it is looked at: if that ends in a panic, it has been taken nevertheless.
+                // Counted first: if `take` panics, the packet still counts as taken.
                 self.taken += 1;
                 self.received += u64::from(packet.metadata.packets);
                 take(&self.from, packet);
@@ -204,15 +207,15 @@ impl<F> BacklogReceiver<F> {
                 && let Some(mut emptied) = self.current.take()
             {
                 emptied.clear();
-                // Without room for it there are enough of them.
+                // If the ring is full, there are enough empty batches and this one is freed.
                 let _ = self.emptied.push(emptied);
             }
         }
         count
     }
 
-    /// What was taken is done with: its receive queue may move flows. Says how many packets that
-    /// were.
+    /// Publishes the taken packets as finished, so that the receive queue may move their flows.
+    /// Returns their number.
     pub(crate) fn publish(&mut self) -> u64 {
         let taken = std::mem::take(&mut self.taken);
         if taken != 0 {
@@ -224,36 +227,36 @@ impl<F> BacklogReceiver<F> {
         taken
     }
 
-    /// The packets of one [`take`](Self::take) took so many nanoseconds.
+    /// Adds the time in nanoseconds that the packets of the last [`take`](Self::take) took.
     pub(crate) fn add_spent(&mut self, nanoseconds: u64) {
         let (completion, received) = (&self.completion, std::mem::take(&mut self.received));
-        // Only the worker that has the backlog writes them.
+        // Only the worker that owns the backlog writes these counters, so load and store suffice.
         completion.spent.store(completion.spent() + nanoseconds, Ordering::Relaxed);
         completion.received.store(completion.received() + received, Ordering::Relaxed);
     }
 
-    /// Are there packets? Also says that there are if the sender has ended, until that has been
-    /// [seen](Self::is_over).
+    /// Returns whether there are packets, or whether the sender has ended and
+    /// [`is_over`](Self::is_over) must be called.
     pub(crate) fn has_work(&self) -> bool {
         self.current.is_some() || !self.filled.is_empty() || self.is_closed()
     }
 
-    /// Has the sender ended?
+    /// Returns whether the sender has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.end.closed.load(Ordering::Acquire)
     }
 
-    /// Has the sender ended, and is nothing left?
+    /// Returns whether the sender has ended and no packets are left.
     pub(crate) fn is_over(&mut self) -> bool {
         self.is_closed() && !self.fetch()
     }
 
-    /// Makes sure that there is a current batch with packets; `false` if there are none.
+    /// Makes sure that there is a current batch with packets; returns false if there are none.
     fn fetch(&mut self) -> bool {
         if self.current.as_ref().is_some_and(|current| !current.is_empty()) {
             return true;
         }
-        // Before the ring: what was sent before the end is in it.
+        // Read before the ring: all batches sent before the end are then in the ring.
         let closed = self.is_closed();
         let next = self.filled.pop().ok();
         let last = || self.end.last.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -271,7 +274,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends packets that consist of their number.
+    /// Sends one packet per number; the number is the packet's content.
     fn push(sender: &mut BacklogSender, numbers: std::ops::Range<u32>) {
         let mut aggregator =
             Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
@@ -363,7 +366,7 @@ mod tests {
         }
     }
 
-    /// How often the bell was rung since it was heard last: the descriptor's count.
+    /// Returns the number of rings since the last call, which is the count of the event descriptor.
     fn heard(bell: &Doorbell) -> u64 {
         let mut count = [0u8; 8];
         rustix::io::read(bell, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
@@ -380,12 +383,12 @@ mod tests {
         assert_eq!(heard(&worker), 0);
         worker.fall_asleep();
         assert!(!sender.end_of_round(), "there is nothing new for it");
-        // Three full batches, which leave before the round ends, and a part.
+        // Three full batches, which are sent before the round ends, and a partial one.
         push(&mut sender, 200..400);
         push(&mut other, 0..200);
         assert_eq!(heard(&worker), 0, "not before the round ends");
         let mut woke = vec![sender.end_of_round(), other.end_of_round(), sender.end_of_round()];
-        // It has not heard the bell yet.
+        // The worker has not read its bell yet.
         push(&mut sender, 400..600);
         woke.push(sender.end_of_round());
         assert_eq!(woke, [true, false, false, false]);

@@ -1,4 +1,4 @@
-//! A bell that wakes a thread that waits for descriptors.
+//! A bell that wakes a thread which waits in `poll` for descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,27 +7,29 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::protocol::Sleep;
 
-/// A thread's bell: rung only if the thread sleeps, by one write for all who have work for it.
+/// The bell of a thread. Threads with work for it ring the bell; only the first ring of a sleeping
+/// thread costs a system call.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     sleep: Sleep,
     event: OwnedFd,
-    /// How often it was rung for packets: what the kernel sends an inter-processor interrupt for.
+    /// Number of wake-ups for packets; each corresponds to an inter-processor interrupt in the
+    /// kernel's RPS.
     rung: AtomicU64,
 }
 
 impl Doorbell {
-    /// A bell of a thread that is awake.
+    /// Creates the bell of a thread that is awake.
     ///
     /// # Errors
-    /// What the system says if it gives no descriptor.
+    /// The error of the operating system if it cannot provide a descriptor.
     pub(crate) fn new() -> std::io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Doorbell { sleep: Sleep::new(), event, rung: AtomicU64::new(0) })
     }
 
-    /// Wakes the thread if it sleeps; says whether it did. To be called when the work is where the
-    /// thread looks for it.
+    /// Wakes the thread if it sleeps, and returns whether it did. The work must already be where
+    /// the thread looks for it.
     #[inline]
     pub(crate) fn ring(&self) -> bool {
         let sleeps = self.sleep.must_be_woken();
@@ -38,28 +40,28 @@ impl Doorbell {
         sleeps
     }
 
-    /// Wakes the thread, or keeps it from sleeping next time.
+    /// Wakes the thread, or makes its next wait return at once.
     pub(crate) fn force(&self) {
-        // A full counter wakes as well.
+        // The write fails only if the counter is full, and then the thread wakes anyway.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
-    /// The thread is about to sleep, and must look for work again.
+    /// Marks the thread as about to sleep. The thread must look for work again after this call.
     pub(crate) fn fall_asleep(&self) {
         self.sleep.fall_asleep();
     }
 
-    /// The thread is awake.
+    /// Marks the thread as awake.
     pub(crate) fn awake(&self) {
         self.sleep.awake();
     }
 
-    /// The bell has been heard.
+    /// Clears the bell after it has woken the thread.
     pub(crate) fn silence(&self) {
         let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
     }
 
-    /// How often it was rung for packets.
+    /// Returns the number of wake-ups for packets.
     pub(crate) fn rung(&self) -> u64 {
         self.rung.load(Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
-//! From one thread to another: a queue of packets for each receive queue and worker, and a bell for
-//! who sleeps.
+//! The handover of packets from one thread to another: a queue per receive queue and worker, and a
+//! bell that wakes a sleeping thread.
 //!
-//! What must hold whatever the order in which two CPUs see each other's writes is in `protocol`,
-//! apart from the rest, so that loom can try all orders.
+//! The parts that depend on memory ordering are in `protocol`, separate from the rest, so that loom
+//! can check all orders.
 
 mod backlog;
 mod doorbell;

@@ -1,4 +1,5 @@
-//! What `protocol` is made of here; a model checker puts its own in this place.
+//! The synchronization types that `protocol` uses. The loom test replaces this module with loom's
+//! types.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 pub(crate) use std::sync::{Mutex, PoisonError};

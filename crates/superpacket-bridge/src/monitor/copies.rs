@@ -1,4 +1,4 @@
-//! The side of a monitor that copies packets: in each thread that moves them.
+//! The copying side of a monitor, which runs in each thread that moves packets.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,33 +15,33 @@ use super::feed::{Feed, Monitors, Watched};
 use super::record::{HEAD, RecordHead};
 use crate::runtime::SharedPort;
 
-/// Bytes of the two hardware addresses, behind which a VLAN tag goes; and of the tag.
+/// Length in bytes of the two hardware addresses, which precede a VLAN tag, and length of the tag.
 const ADDRESSES: usize = 12;
 const TAG: usize = 4;
 
-/// What one thread copies, for all monitors.
+/// The copying end of all monitors, for one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     ends: Vec<CopyEnd>,
 }
 
-/// The way to one monitor.
+/// The copying end of one monitor.
 #[derive(Debug)]
 struct CopyEnd {
     feed: Arc<Feed>,
     ring: Producer<u8>,
-    /// By the ports' numbers.
+    /// The monitored ports, indexed by port number.
     ports: Vec<Option<Watched>>,
 }
 
 impl Copies {
-    /// Is there a monitor?
+    /// Returns whether there is a monitor.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         !self.ends.is_empty()
     }
 
-    /// Monitors have come or gone.
+    /// Adds new monitors and removes ended ones.
     pub(crate) fn refresh<'a>(
         &mut self,
         monitors: &Monitors,
@@ -58,12 +58,12 @@ impl Copies {
         }
     }
 
-    /// A port is there.
+    /// Adds a port.
     pub(crate) fn open(&mut self, port: &SharedPort) {
         self.ends.iter_mut().for_each(|end| end.open(port));
     }
 
-    /// The port of this number is not: the number may be another's soon.
+    /// Removes a port, because its number may soon be used by another port.
     pub(crate) fn close(&mut self, number: u16) {
         for end in &mut self.ends {
             if let Some(watched) = end.ports.get_mut(usize::from(number)) {
@@ -72,16 +72,16 @@ impl Copies {
         }
     }
 
-    /// After a panic, which may have left half a copy in a ring: forgets them. A refresh must
-    /// follow.
+    /// Forgets all monitors after a panic, which may have left a partial copy in a ring. The caller
+    /// must call `refresh` afterwards.
     pub(crate) fn abandon(&mut self) {
         self.ends.clear();
     }
 
-    /// A port has received these packets.
+    /// Copies the packets that a port has received.
     #[cold]
     pub(crate) fn received(&mut self, port: &SharedPort, packets: &[RxPacket<Buffer>]) {
-        // Of all of the batch: taken once, and only if the port is monitored.
+        // All packets of the batch share one time, which is read only if the port is monitored.
         let mut time = None;
         for end in self.ends.iter_mut().filter(|end| end.feed.settings.direction.has_received()) {
             let CopyEnd { feed, ring, ports } = end;
@@ -106,14 +106,14 @@ impl Copies {
         }
     }
 
-    /// The time before packets are sent, in nanoseconds since 1970, if there is a monitor: answers
-    /// to them may be received before the port says that it has sent them.
+    /// Returns the current time in nanoseconds since 1970 if there is a monitor. It is read before
+    /// packets are sent, because a reply may be received before the port reports them as sent.
     #[inline]
     pub(crate) fn time(&self) -> Option<u64> {
         if self.is_on() { Some(now()) } else { None }
     }
 
-    /// A port has sent these frames of a batch at this time.
+    /// Copies frames of a batch that a port has sent. `time` is from before sending.
     #[cold]
     pub(crate) fn sent(
         &mut self,
@@ -156,25 +156,25 @@ fn watched(ports: &[Option<Watched>], number: u16) -> Option<&Watched> {
     ports.get(usize::from(number))?.as_ref()
 }
 
-/// The time, in nanoseconds since 1970.
+/// Returns the current time in nanoseconds since 1970.
 pub(super) fn now() -> u64 {
     let now = clock_gettime(ClockId::Realtime);
     (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
 
-/// The tag as it stands in a frame.
+/// Returns the bytes of the tag as they are in a frame.
 fn bytes_of(tag: VlanTag) -> [u8; TAG] {
     let ([a, b], [c, d]) = (tag.protocol.to_be_bytes(), tag.control.to_be_bytes());
     [a, b, c, d]
 }
 
-/// A packet to be copied.
+/// A packet that is to be copied.
 struct Packet<Parts> {
-    /// Gives its bytes, piece by piece.
+    /// A function that returns an iterator over the packet's pieces.
     parts: Parts,
-    /// A tag that the device took out of it, which goes back.
+    /// The VLAN tag that the device removed from the packet; the copy contains it again.
     tag: Option<[u8; TAG]>,
-    /// Its length in bytes, the tag included.
+    /// Length of the packet in bytes, including the tag.
     length: usize,
     checksum: RxChecksum,
     gso: Option<Gso>,
@@ -183,7 +183,7 @@ struct Packet<Parts> {
 }
 
 impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> Packet<Parts> {
-    /// Copies it, or counts it as dropped if there is no room.
+    /// Copies the packet, or counts it as dropped if the ring has no room.
     fn copy_to(self, ring: &mut Producer<u8>, watched: &Watched, time: u64, snaplen: u32) {
         let captured = self.length.min(snaplen as usize);
         if ring.cached_slots() < HEAD + captured && ring.slots() < HEAD + captured {
@@ -200,14 +200,15 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> Packet<Parts>
             virtio_length,
             virtio,
         };
-        // There is room for all of it: the reader takes nothing until it is whole.
+        // There is room for the whole copy, and the reader takes nothing before it is complete.
         let _ = ring.push_entire_slice(&head.to_bytes());
         self.take_changed(captured as usize, outer_checksum, |bytes| {
             _ = ring.push_entire_slice(bytes)
         });
     }
 
-    /// Gives its first bytes as [`take`](Self::take) does, with these bytes in their places.
+    /// Passes the first `wanted` bytes to `give`, as [`take`](Self::take) does. The bytes in
+    /// `changed` replace those at the same offsets.
     fn take_changed(
         &self,
         wanted: usize,
@@ -230,7 +231,7 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> Packet<Parts>
         });
     }
 
-    /// Gives its first bytes, with the tag in its place, piece by piece.
+    /// Passes the first `wanted` bytes, with the VLAN tag inserted, to `give` piece by piece.
     fn take(&self, wanted: usize, mut give: impl FnMut(&[u8])) {
         let mut left = wanted;
         let mut piece = |bytes: &[u8]| {
@@ -256,8 +257,8 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> Packet<Parts>
         }
     }
 
-    /// Returns its `virtio_net_hdr`: none where there is nothing to say, or where it has no word
-    /// for it.
+    /// Returns the packet's `virtio_net_hdr`. Its length is 0 if the packet has no offload, or one
+    /// that the header cannot express.
     fn virtio(&self) -> Described {
         let mut header = [0; Format::LONGEST];
         if self.gso.is_none() && !matches!(self.checksum, RxChecksum::Partial { .. }) {
@@ -275,7 +276,7 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> Packet<Parts>
             filled += bytes.len();
         });
         let offload = Offload::new(checksum, self.gso);
-        // The longer one only where the shorter has no place for a tunnel.
+        // The longer format is used only if the shorter one cannot express the tunnel.
         let mut described = [Format::Plain, Format::Tunnel].into_iter().filter_map(|format| {
             let described =
                 Header::describe(&offload, format, &head[..filled], self.length, self.layer)
@@ -292,12 +293,13 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> Packet<Parts>
     }
 }
 
-/// A packet's `virtio_net_hdr`, and what it demands of the packet.
+/// The `virtio_net_hdr` of a packet, and the change that it requires in the packet.
 struct Described {
-    /// Its length in bytes; 0 if there is none.
+    /// Length of the header in bytes; 0 if there is none.
     length: u8,
     header: [u8; Format::LONGEST],
-    /// Places and values of the two bytes of the outer checksum, if a kernel needs another there.
+    /// Offsets and values of the two bytes of the outer checksum, if the kernel requires another
+    /// value.
     outer_checksum: Option<[(usize, u8); 2]>,
 }
 
@@ -360,7 +362,7 @@ mod tests {
             );
         }
         assert_eq!(packet([&frame], None).virtio().length, 0, "there is nothing to say");
-        // A device's sum is nothing for a reader.
+        // A complete checksum from the device has no meaning in a `virtio_net_hdr`.
         assert_eq!(
             Packet { checksum: RxChecksum::Complete(0), ..packet([&frame], None) }.virtio().length,
             0

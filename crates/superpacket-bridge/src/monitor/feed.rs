@@ -1,5 +1,5 @@
-//! What the threads that copy packets and the one that writes them share, and all monitors of a
-//! bridge.
+//! The monitors of a bridge, and the state shared by the threads that copy packets and the threads
+//! that write streams.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -16,8 +16,8 @@ use crate::error::BridgeError;
 use crate::handover::Doorbell;
 use crate::runtime::SharedPort;
 
-/// Memory of the rings of a monitor, in bytes; and the least and the most of one, each of which is
-/// a thread's. Memory that no copy has lain in costs nothing.
+/// Memory in bytes of all rings of a monitor, and the minimum and maximum size of one ring. Each
+/// copying thread has a ring. Pages of a ring that were never written use no memory.
 const RINGS: usize = 16 << 20;
 const LEAST: usize = 1 << 20;
 const MOST: usize = 8 << 20;
@@ -26,23 +26,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One monitor, as all threads see it.
+/// The state of one monitor that all threads share.
 #[derive(Debug)]
 pub(crate) struct Feed {
     pub(super) settings: MonitorSettings,
-    /// Of the ports that were asked for, those that are still in the bridge.
+    /// The requested ports that are still in the bridge.
     left: Mutex<BTreeSet<String>>,
     interfaces: Mutex<Vec<FeedInterface>>,
-    /// Rings that the writing thread has not taken yet.
+    /// New rings that the writing thread has not taken yet.
     arrived: Mutex<Vec<Consumer<u8>>>,
-    /// How many there have been.
+    /// Number of rings created so far.
     copying: AtomicUsize,
-    /// Of the writing thread.
+    /// The bell of the writing thread.
     pub(super) bell: Doorbell,
     ended: AtomicBool,
 }
 
-/// A port as an interface of the stream.
+/// A port as an interface of the pcapng stream.
 #[derive(Debug)]
 struct FeedInterface {
     name: String,
@@ -50,24 +50,24 @@ struct FeedInterface {
     dropped: Arc<Count>,
 }
 
-/// A port that is monitored, for one thread.
+/// A monitored port, as seen by one copying thread.
 #[derive(Debug)]
 pub(super) struct Watched {
-    /// Its number among the stream's interfaces.
+    /// Number of the interface in the pcapng stream.
     pub(super) interface: u32,
-    /// Copies for which there was no room.
+    /// Number of copies dropped because the ring was full.
     pub(super) dropped: Arc<Count>,
 }
 
 impl Feed {
-    /// Is this port monitored? Says how.
+    /// Returns the port's interface, or `None` if the port is not monitored.
     pub(super) fn watch(&self, port: &SharedPort) -> Option<Watched> {
         let is_asked_for =
             self.settings.ports.is_empty() || self.settings.ports.contains(&port.name);
         is_asked_for.then(|| self.interface(&port.name, port.layer))
     }
 
-    /// The port's interface: made when it is first asked for.
+    /// Returns the interface of a port, which is created at the first call.
     fn interface(&self, name: &str, layer: Layer) -> Watched {
         let mut interfaces = lock(&self.interfaces);
         let known = interfaces.iter().position(|known| known.name == name && known.layer == layer);
@@ -82,7 +82,7 @@ impl Feed {
         Watched { interface: number as u32, dropped: interfaces[number].dropped.clone() }
     }
 
-    /// The interfaces from number `known` on, as a capture has them.
+    /// Returns the pcapng descriptions of the interfaces from number `known` on.
     pub(super) fn interfaces(&self, known: usize) -> Vec<Interface> {
         let interfaces = lock(&self.interfaces);
         let described = interfaces.iter().skip(known).map(|interface| {
@@ -95,17 +95,17 @@ impl Feed {
         described.collect()
     }
 
-    /// How many copies were dropped of each interface.
+    /// Returns the number of dropped copies per interface.
     pub(super) fn dropped(&self) -> Vec<u64> {
         lock(&self.interfaces).iter().map(|interface| interface.dropped.value()).collect()
     }
 
-    /// The ports that have an interface.
+    /// Returns the names of the ports that have an interface.
     pub(super) fn names(&self) -> Vec<String> {
         lock(&self.interfaces).iter().map(|interface| interface.name.clone()).collect()
     }
 
-    /// A ring for another thread: its end to write to.
+    /// Creates a ring for a copying thread, and returns the end that the thread writes to.
     pub(super) fn ring(&self) -> Producer<u8> {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let (producer, consumer) = RingBuffer::new((RINGS / threads).clamp(LEAST, MOST));
@@ -115,22 +115,22 @@ impl Feed {
         producer
     }
 
-    /// How many threads have begun to copy.
+    /// Returns the number of threads that have begun to copy.
     pub(crate) fn copying(&self) -> usize {
         self.copying.load(Ordering::Acquire)
     }
 
-    /// The rings that have been made since it was asked last.
+    /// Returns the rings created since the last call.
     pub(super) fn take_rings(&self) -> Vec<Consumer<u8>> {
         std::mem::take(&mut lock(&self.arrived))
     }
 
-    /// Has it been told to end?
+    /// Returns whether the monitor has been told to end.
     pub(super) fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Tells the writing thread to write what there is, and to end.
+    /// Tells the writing thread to write the remaining copies and then to end.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.bell.force();
@@ -141,28 +141,29 @@ impl Feed {
 #[derive(Debug)]
 pub(crate) struct Monitors {
     running: Mutex<Vec<Running>>,
-    /// The bridge's: grows when threads must look at what has changed.
+    /// The bridge's epoch. An increase makes the threads look for changes.
     epoch: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
 struct Running {
     feed: Arc<Feed>,
-    /// Who writes its stream.
+    /// The thread that writes the stream.
     thread: Option<JoinHandle<()>>,
 }
 
 impl Monitors {
-    /// None.
+    /// Creates an empty list of monitors.
     pub(crate) fn new(epoch: Arc<AtomicU64>) -> Self {
         Monitors { running: Mutex::default(), epoch }
     }
 
-    /// Begins a monitor of these ports, all that it asks for and that are in the bridge. The caller
-    /// has the threads look at it.
+    /// Starts a monitor of those of `ports` that the settings name. The caller must make the
+    /// threads look for changes.
     ///
     /// # Errors
-    /// [`BridgeError::TooManyMonitors`]; [`BridgeError::System`] if there is no descriptor.
+    /// [`BridgeError::TooManyMonitors`] if there are already [`MAX_MONITORS`];
+    /// [`BridgeError::System`] if there is no event descriptor.
     pub(crate) fn begin(
         &self,
         settings: MonitorSettings,
@@ -180,13 +181,14 @@ impl Monitors {
         let (interfaces, arrived) = (Mutex::default(), Mutex::default());
         let (copying, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
         let feed = Arc::new(Feed { settings, left, interfaces, arrived, copying, bell, ended });
-        // Now, so that a port over which nothing comes is in the stream too.
+        // A port without traffic also has an interface in the stream, so all interfaces are created
+        // now.
         ports.iter().for_each(|port| drop(feed.watch(port)));
         running.push(Running { feed: feed.clone(), thread: None });
         Ok(feed)
     }
 
-    /// All that are copied for.
+    /// Returns the monitors that have not been told to end.
     pub(super) fn feeds(&self) -> Vec<Arc<Feed>> {
         lock(&self.running)
             .iter()
@@ -196,7 +198,7 @@ impl Monitors {
             .collect()
     }
 
-    /// This thread writes the stream of a monitor.
+    /// Stores the thread that writes the stream of `feed`.
     pub(super) fn is_written_by(&self, feed: &Arc<Feed>, thread: JoinHandle<()>) {
         if let Some(running) =
             lock(&self.running).iter_mut().find(|running| Arc::ptr_eq(&running.feed, feed))
@@ -205,20 +207,20 @@ impl Monitors {
         }
     }
 
-    /// Threads look which of them have ended: nothing more is copied for these. Those that sleep
-    /// let go of their memory when they wake.
+    /// Makes the threads stop copying for ended monitors. Sleeping threads free their rings when
+    /// they wake.
     pub(super) fn refresh(&self) {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// This one is over, and makes room for another.
+    /// Removes a monitor, which makes room for another.
     pub(super) fn leave(&self, feed: &Arc<Feed>) {
         lock(&self.running).retain(|running| !Arc::ptr_eq(&running.feed, feed));
         self.refresh();
     }
 
-    /// A port has left the bridge: monitors to which no other port was left end. All that it moved
-    /// has been copied.
+    /// Ends the monitors that have no port left after the removal of port `name`. All packets of
+    /// that port have been copied.
     pub(crate) fn port_removed(&self, name: &str) {
         for Running { feed, .. } in &*lock(&self.running) {
             let mut left = lock(&feed.left);
@@ -228,7 +230,7 @@ impl Monitors {
         }
     }
 
-    /// Ends all of them, and waits for their ends. No thread copies any more.
+    /// Ends all monitors and waits for their threads. No thread may be copying any more.
     pub(crate) fn end(&self) {
         let running = std::mem::take(&mut *lock(&self.running));
         running.iter().for_each(|running| running.feed.end());
@@ -270,7 +272,7 @@ mod tests {
             (numbers(&all), numbers(&some)),
             ([Some(0), Some(1), Some(0)], [None, Some(0), None])
         );
-        // The same name may be that of a device that carries IP packets later.
+        // A device that carries IP packets may have the same name later.
         assert_eq!(all.interface("memory:a", Layer::Ip).interface, 2);
         let interfaces = all.interfaces(1);
         let described = interfaces

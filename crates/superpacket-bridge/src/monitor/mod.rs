@@ -1,11 +1,11 @@
-//! A mirror of ports: what they receive and send is copied to who asks for it, as a pcapng stream.
+//! Monitors of ports: copies of received and sent packets for a client, as a pcapng stream.
 //!
 //! ```text
 //! thread that moves packets -> copies -> ring of bytes, one for each thread and monitor
 //!                                              |
 //!                      thread of the monitor <-+-> stream: pcapng -> socket
 //! ```
-//! Forwarding never waits for a monitor: a copy for which its thread's ring has no room is dropped
+//! Forwarding never waits for a monitor. If the ring has no room for a copy, the copy is dropped
 //! and counted.
 
 mod copies;
@@ -22,53 +22,52 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// The most bytes that are copied of a packet, if nothing else is asked for: the most that
-/// Wireshark and libpcap read.
+/// Default and maximum number of bytes copied per packet; Wireshark and libpcap read no more.
 pub const MAX_SNAPLEN: u32 = 262_144;
 
-/// The most monitors of a bridge at a time.
+/// Maximum number of monitors of a bridge at a time.
 pub const MAX_MONITORS: usize = 8;
 
-/// Which packets of a port are copied.
+/// The packets of a port that are copied, by direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MonitorDirection {
-    /// What it receives.
+    /// Received packets.
     Rx,
-    /// What is sent by it.
+    /// Sent packets.
     Tx,
-    /// Both.
+    /// Received and sent packets.
     #[default]
     Both,
 }
 
 impl MonitorDirection {
-    /// What is received is copied.
+    /// Returns whether received packets are copied.
     pub(crate) const fn has_received(self) -> bool {
         matches!(self, MonitorDirection::Rx | MonitorDirection::Both)
     }
 
-    /// What is sent is copied.
+    /// Returns whether sent packets are copied.
     pub(crate) const fn has_sent(self) -> bool {
         matches!(self, MonitorDirection::Tx | MonitorDirection::Both)
     }
 }
 
-/// What a monitor copies.
+/// The settings of a monitor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MonitorSettings {
-    /// The ports, by their names; empty: all that there are and that will come.
+    /// Names of the monitored ports; empty for all present and future ports.
     pub ports: Vec<String>,
-    /// Which of their packets.
+    /// The direction of the copied packets.
     pub direction: MonitorDirection,
-    /// The most bytes of a packet, 1 to [`MAX_SNAPLEN`].
+    /// Maximum number of bytes copied per packet, 1 to [`MAX_SNAPLEN`].
     pub snaplen: u32,
-    /// It ends after so many packets; `None`: when it is told to.
+    /// Number of packets after which the monitor ends; `None` for no limit.
     pub count: Option<u64>,
 }
 
 impl Default for MonitorSettings {
-    /// All packets of all ports, whole.
+    /// Returns settings that copy all packets of all ports in full.
     fn default() -> Self {
         MonitorSettings {
             ports: Vec::new(),
@@ -79,16 +78,16 @@ impl Default for MonitorSettings {
     }
 }
 
-/// What a bridge says of a monitor that has begun.
+/// The bridge's answer to a request for a monitor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MonitorReport {
-    /// What its stream is: `pcapng`.
+    /// Format of the stream, always `pcapng`.
     pub format: String,
-    /// The ports that are monitored now.
+    /// Names of the ports that are monitored now.
     pub ports: Vec<String>,
 }
 
-/// A monitor that has begun: packets are copied until it is dropped, or until its stream ends.
+/// A running monitor. Packets are copied until this value is dropped or the stream ends.
 #[derive(Debug)]
 pub struct Monitor {
     pub(crate) feed: Arc<Feed>,
@@ -96,21 +95,20 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Says what it monitors.
+    /// Returns the format and the monitored ports.
     pub fn report(&self) -> MonitorReport {
         MonitorReport { format: "pcapng".to_owned(), ports: self.feed.names() }
     }
 
-    /// Writes the copies to a stream socket, from a thread of its own, as one section of pcapng: an
-    /// interface for each port, a packet with its direction for each copy, and when it ends, for
-    /// each interface what was copied and what was dropped.
+    /// Starts a thread that writes the copies to a stream socket as one section of pcapng. Ports
+    /// are interfaces, and each packet has its direction. The section ends with the numbers of
+    /// copied and dropped packets per interface. `first` is written before the section.
     ///
-    /// It ends after the packets that were asked for, when the other end of the socket sends no
-    /// more or is closed, when the ports that were asked for have left the bridge, and when the
-    /// bridge ends. `first` is written before all else.
+    /// The stream ends after the requested number of packets, when the client stops sending or
+    /// closes the socket, when all requested ports have left the bridge, or when the bridge stops.
     ///
     /// # Errors
-    /// What the system says if it gives no thread.
+    /// The error of the operating system if the thread cannot be started.
     pub fn stream_to(self, socket: OwnedFd, first: Vec<u8>) -> io::Result<()> {
         stream::start(self, socket, first)
     }

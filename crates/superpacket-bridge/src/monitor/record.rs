@@ -1,32 +1,31 @@
-//! A copy of a packet on its way from the thread that moved it to the one that writes it.
+//! The format of copied packets in the rings between the forwarding threads and a monitor's thread.
 
 use superpacket::virtio::Format;
 
-/// Bytes of a record before those of its packet.
+/// Length in bytes of the header that precedes the bytes of each packet.
 pub(super) const HEAD: usize = 56;
 
-/// What is known of a copied packet. It lies before the packet's bytes in a ring of bytes, in the
-/// machine's byte order.
+/// The header of a copied packet. It precedes the packet's bytes in a ring, in native byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordHead {
-    /// The number of the packet's interface in the stream.
+    /// Number of the interface in the pcapng stream.
     pub(super) interface: u32,
-    /// When it was received or sent, in nanoseconds since 1970.
+    /// Time of reception or sending, in nanoseconds since 1970.
     pub(super) time: u64,
-    /// Bytes of it that follow.
+    /// Number of bytes that follow the header.
     pub(super) captured: u32,
-    /// Bytes that it had.
+    /// Length of the packet in bytes, before it was cut to the snapshot length.
     pub(super) length: u32,
-    /// It was sent, not received.
+    /// True for a sent packet, false for a received one.
     pub(super) sent: bool,
-    /// Bytes of its `virtio_net_hdr`; 0: it needs none.
+    /// Length in bytes of the packet's `virtio_net_hdr`; 0 if it needs none.
     pub(super) virtio_length: u8,
-    /// The header, little-endian.
+    /// The `virtio_net_hdr`, little-endian.
     pub(super) virtio: [u8; Format::LONGEST],
 }
 
 impl RecordHead {
-    /// The bytes of the record, the packet's included.
+    /// Returns the number of bytes of the header and the packet together.
     pub(super) const fn total(&self) -> usize {
         HEAD + self.captured as usize
     }

@@ -1,5 +1,5 @@
-//! The side of a monitor that writes: copies from all threads, in order of their times, to a
-//! socket.
+//! The writing side of a monitor: merges the copies of all threads in order of time and writes them
+//! to a socket.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,29 +21,28 @@ use super::feed::Feed;
 use super::record::{HEAD, RecordHead};
 use super::{MAX_SNAPLEN, Monitor};
 
-/// A copy is written so much after it was made, at the soonest: by then, earlier ones of other
-/// threads are there too. And threads that move packets need not wake the writing one for each
-/// batch.
+/// Minimum time between the making of a copy and its writing. Earlier copies of other threads
+/// arrive in this time, and threads that move packets need not wake the writing thread per batch.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// When the monitor has ended: how long its reader may take for all that is left, and how long it
-/// may take nothing of it. A bridge that ends waits for it.
+/// Maximum time for the reader to take the remaining copies after the monitor has ended, and
+/// maximum time without progress. A bridge that stops waits for this.
 const LAST: Duration = Duration::from_secs(5);
 const STALL: Duration = Duration::from_secs(2);
 
-/// What it is called in the messages of errors, which go to the log.
+/// Name of the stream in error messages, which go to the log.
 const NAME: &str = "the monitor's socket";
 
-/// Starts the thread.
+/// Starts the thread that writes the stream. It writes `first` before the copies.
 ///
 /// # Errors
-/// What the system says if it gives none.
+/// The error of the operating system if the thread cannot be started.
 pub(super) fn start(monitor: Monitor, socket: OwnedFd, first: Vec<u8>) -> io::Result<()> {
     let socket = Arc::new(socket);
     let (monitors, feed) = (monitor.monitors.clone(), monitor.feed.clone());
     let write = move || {
-        // Forwarding goes before: with this, what is dropped where CPUs are short is copies. Where
-        // it is refused, the scheduler shares them equally.
+        // Forwarding has priority: if CPU time is short, copies are dropped rather than packets. If
+        // the system refuses the lower priority, the threads share the CPUs equally.
         let _ = rustix::process::nice(NICE);
         let ports = monitor.feed.names().join(", ");
         tracing::info!(ports, "a monitor has begun");
@@ -51,7 +50,7 @@ pub(super) fn start(monitor: Monitor, socket: OwnedFd, first: Vec<u8>) -> io::Re
             Ok((packets, dropped)) => {
                 tracing::info!(ports, packets, dropped, "a monitor has ended")
             }
-            // Its reader has gone.
+            // Usually the reader has closed the socket.
             Err(error) => tracing::info!(ports, %error, "a monitor has ended"),
         }
     };
@@ -60,34 +59,34 @@ pub(super) fn start(monitor: Monitor, socket: OwnedFd, first: Vec<u8>) -> io::Re
     Ok(())
 }
 
-/// How far the thread stands back.
+/// Nice value of the writing thread.
 const NICE: i32 = 10;
 
-/// What the writing thread has.
+/// The state of the writing thread.
 struct Stream {
-    /// Dropped at the end: nothing more is copied then.
+    /// Dropped at the end, which stops the copying.
     monitor: Monitor,
     socket: Arc<OwnedFd>,
     writer: Writer,
     rings: Vec<Ring>,
     interfaces: Vec<Interface>,
-    /// Packets written, by interface.
+    /// Number of packets written per interface.
     written: Vec<u64>,
     start: Timestamp,
     options: OptionList,
 }
 
-/// Copies of one thread.
+/// The ring of one copying thread.
 struct Ring {
     copies: Consumer<u8>,
-    /// The next one, which is there whole.
+    /// Header of the next copy, if the whole copy is in the ring.
     next: Option<RecordHead>,
-    /// Bytes that were there at the last look, and must be written now.
+    /// Number of bytes that were in the ring at the last look and must be written now.
     due: usize,
 }
 
 impl Ring {
-    /// Looks for the next copy.
+    /// Returns the header of the next complete copy.
     fn look(&mut self) -> Option<RecordHead> {
         if self.next.is_none() {
             let chunk = self.copies.read_chunk(HEAD).ok()?;
@@ -95,25 +94,25 @@ impl Ring {
             let mut bytes = [0; HEAD];
             bytes[..first.len()].copy_from_slice(first);
             bytes[first.len()..].copy_from_slice(second);
-            // Not taken from the ring yet: its packet may not be there whole.
+            // The header stays in the ring, because its packet may be incomplete.
             let head = RecordHead::from_bytes(&bytes);
             self.next = Some(head).filter(|head| self.copies.slots() >= head.total());
         }
         self.next
     }
 
-    /// All that is there now is to be written in the next turn.
+    /// Marks all bytes in the ring as due in the next round.
     fn look_again(&mut self) {
         self.due = self.copies.slots();
     }
 
-    /// Will nothing more come?
+    /// Returns whether the copying thread is gone and no complete copy is left.
     fn is_over(&mut self) -> bool {
         if !self.copies.is_abandoned() {
             return false;
         }
         fence(Ordering::Acquire);
-        // What is left may be half a copy, of a thread that panicked.
+        // A thread that panicked may have left a partial copy.
         self.look().is_none()
     }
 }
@@ -146,16 +145,16 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Writes copies until the end; says how many, and how many were dropped.
+    /// Writes copies until the monitor ends. Returns the numbers of written and dropped packets.
     fn run(mut self) -> Result<(u64, u64), CaptureError> {
         while !self.is_complete() {
             if self.has_left() {
                 self.feed().end();
             }
-            // First whether it is to end: what was copied before that is written.
+            // The flag is read first, so that all copies made before the end are written.
             let ended = self.feed().is_ended();
             if ended {
-                // No thread needs to copy more.
+                // No more copies are needed.
                 self.monitor.monitors.refresh();
             }
             self.take_rings();
@@ -182,13 +181,13 @@ impl Stream {
         &self.monitor.feed
     }
 
-    /// Are as many packets written as were asked for?
+    /// Returns whether the requested number of packets has been written.
     fn is_complete(&self) -> bool {
         self.feed().settings.count.is_some_and(|count| self.written.iter().sum::<u64>() >= count)
     }
 
-    /// Writes the copies that were there at the last look, and those that were made before them and
-    /// have come since.
+    /// Writes the due copies in order of time, together with earlier copies that have arrived
+    /// since.
     fn write_due(&mut self) -> Result<(), CaptureError> {
         while !self.is_complete() && self.rings.iter().any(|ring| ring.due != 0) {
             let heads = self
@@ -237,14 +236,14 @@ impl Stream {
         Ok(())
     }
 
-    /// Makes interfaces known that have come since.
+    /// Declares the interfaces that have been added since the last call.
     fn declare(&mut self) -> Result<(), CaptureError> {
         self.interfaces.extend(self.feed().interfaces(self.interfaces.len()));
         self.written.resize(self.interfaces.len(), 0);
         self.writer.declare(&self.interfaces)
     }
 
-    /// Writes what was counted, and ends.
+    /// Writes the statistics of all interfaces, and ends the stream.
     fn finish(mut self) -> Result<(u64, u64), CaptureError> {
         self.declare()?;
         let (end, dropped) = (Timestamp::from_nanoseconds(now()), self.feed().dropped());
@@ -267,7 +266,7 @@ impl Stream {
         self.rings.extend(new.into_iter().map(|copies| Ring { copies, next: None, due: 0 }));
     }
 
-    /// Waits until there is something to do.
+    /// Waits until there are copies, or until the monitor must end.
     fn sleep(&mut self) {
         let bell = &self.monitor.feed.bell;
         bell.fall_asleep();
@@ -280,22 +279,22 @@ impl Stream {
         self.monitor.feed.bell.awake();
     }
 
-    /// Waits for the bell, for the reader's end, or for so long.
+    /// Waits for the bell, for the end of the reader, or until the timeout.
     fn wait(&self, timeout: Option<&Timespec>) {
         let bell = &self.feed().bell;
         let waiting = &mut [
             PollFd::new(bell, PollFlags::IN),
             PollFd::new(&self.socket, PollFlags::IN | PollFlags::RDHUP),
         ];
-        // Interrupted by a signal: it looks again anyway.
+        // After a signal the caller looks for work anyway.
         let _ = poll(waiting, timeout);
         if !waiting[0].revents().is_empty() {
             bell.silence();
         }
     }
 
-    /// Has the reader said that it wants no more? It says nothing else. One that does is heard a
-    /// little at a time: copies are to be written meanwhile.
+    /// Returns whether the reader has closed its side. Other input is ignored, at most 64 KiB per
+    /// call, so that it cannot delay the copies.
     fn has_left(&self) -> bool {
         let mut ignored = [0u8; 4096];
         for _ in 0..16 {
@@ -310,7 +309,8 @@ impl Stream {
     }
 }
 
-/// Writes to the socket, and waits for its reader: for as long as it takes while the monitor runs.
+/// A writer to the socket. It waits for the reader without limit while the monitor runs, and for a
+/// limited time afterwards.
 struct SocketWriter {
     socket: Arc<OwnedFd>,
     feed: Arc<Feed>,
@@ -346,7 +346,8 @@ impl SocketWriter {
             tv_sec: left.as_secs() as i64,
             tv_nsec: i64::from(left.subsec_nanos()) as _,
         });
-        // A reader that says that it wants no more is heard once: it would be ready all the time.
+        // A reader that has closed its side is handled once. Polling for it again would return at
+        // once.
         let leaving = if self.deadline.is_none() { PollFlags::RDHUP } else { PollFlags::empty() };
         let waiting = &mut [
             PollFd::new(&self.socket, PollFlags::OUT | leaving),
