@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use self::written::Written;
+use self::written::WrittenConfig;
 use crate::reload::OnReload;
 use crate::settings::BridgeSettings;
 
@@ -83,8 +83,8 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Line`] with the line and the key if the content is wrong.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
-        let source = Source { text, file };
-        let written: Written = toml::from_str(text).map_err(|error| {
+        let source = ConfigText { text, file };
+        let written: WrittenConfig = toml::from_str(text).map_err(|error| {
             source.wrong(&error.span().unwrap_or_default(), error.message().trim_end())
         })?;
         written.check(&source)
@@ -95,12 +95,12 @@ impl Config {
 const SHOWN: usize = 120;
 
 /// The text of a file and its name, for error messages that point to a line.
-struct Source<'a> {
+struct ConfigText<'a> {
     text: &'a str,
     file: &'a str,
 }
 
-impl Source<'_> {
+impl ConfigText<'_> {
     fn wrong(&self, span: &Range<usize>, problem: impl std::fmt::Display) -> ConfigError {
         let before = self.text.get(..span.start).unwrap_or(self.text);
         let line = before.bytes().filter(|&byte| byte == b'\n').count();

@@ -17,7 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::control::Control;
 use crate::report::{PortStats, QueueStats, WorkerReport};
-use crate::serve::{Answer, Bounds, Complaint, Protocol, Server};
+use crate::serve::{Answer, Bounds, Rejection, Server, ServerProtocol};
 
 /// Limits of the server. A scraper needs one connection for a moment, and its request has a few
 /// hundred bytes.
@@ -69,7 +69,7 @@ struct Http {
     registry: Registry,
 }
 
-impl Protocol for Http {
+impl ServerProtocol for Http {
     fn refusal(&self, _: BorrowedFd<'_>) -> Option<Vec<u8>> {
         None
     }
@@ -90,28 +90,28 @@ impl Protocol for Http {
         Answer::Reply { consumed, text, close: true }
     }
 
-    fn complaint(&self, complaint: Complaint) -> Vec<u8> {
-        match complaint {
-            Complaint::Crowded => plain(
+    fn rejection(&self, rejection: Rejection) -> Vec<u8> {
+        match rejection {
+            Rejection::TooManyConnections => plain(
                 "503 Service Unavailable",
                 "",
                 "too many connections: this one was idle longest\n",
             ),
-            Complaint::Behind => {
+            Rejection::QueueFull => {
                 plain("503 Service Unavailable", "", "too many requests wait for their turn\n")
             }
-            Complaint::NoThread(error) => plain(
+            Rejection::NoThread(error) => plain(
                 "503 Service Unavailable",
                 "",
                 &format!("no thread can be started: {error}\n"),
             ),
-            Complaint::Panicked(message) => {
+            Rejection::Panicked(message) => {
                 plain("500 Internal Server Error", "", &format!("the bridge panicked: {message}\n"))
             }
-            Complaint::TooLong => {
+            Rejection::TooLong => {
                 plain("431 Request Header Fields Too Large", "", "the request is too long\n")
             }
-            Complaint::Late => {
+            Rejection::Late => {
                 plain("408 Request Timeout", "", "the request did not come in time\n")
             }
         }

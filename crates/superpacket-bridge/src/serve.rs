@@ -1,5 +1,5 @@
 //! A server that answers short questions over stream sockets, with limits on connections, bytes and
-//! time. The control socket and the metrics are [`Protocol`]s over it.
+//! time. The control socket and the metrics are [`ServerProtocol`]s over it.
 //!
 //! One thread serves all connections and never blocks on one of them. A slow or silent client only
 //! occupies its place, until its deadline or until a new client needs the place. When all places
@@ -27,7 +27,7 @@ use crate::error::panic_message;
 use crate::stoppable::Stoppable;
 
 /// The messages of a server: how a question is parsed and answered.
-pub(crate) trait Protocol: Send + 'static {
+pub(crate) trait ServerProtocol: Send + 'static {
     /// Returns the message for a peer that may not use the server; `None` if it may.
     fn refusal(&self, peer: BorrowedFd<'_>) -> Option<Vec<u8>>;
 
@@ -36,7 +36,7 @@ pub(crate) trait Protocol: Send + 'static {
     fn answer(&mut self, received: &[u8], ended: bool) -> Answer;
 
     /// Returns the message for a client whose question gets no answer.
-    fn complaint(&self, complaint: Complaint) -> Vec<u8>;
+    fn rejection(&self, rejection: Rejection) -> Vec<u8>;
 }
 
 /// The outcome of parsing and answering a question.
@@ -74,29 +74,29 @@ pub(crate) type HandOver = Box<dyn FnOnce(OwnedFd) -> io::Result<()> + Send>;
 
 /// The reason why a question gets no answer, or why a connection is closed.
 #[derive(Debug)]
-pub(crate) enum Complaint {
+pub(crate) enum Rejection {
     /// All places were taken, a new client came, and this connection had been idle longest.
-    Crowded,
+    TooManyConnections,
     /// The question is longer than [`Bounds::question`].
     TooLong,
     /// The question was not complete, or the answer not read, before the deadline.
     Late,
     /// The queue of the background thread is full: it holds [`Bounds::connections`] questions.
-    Behind,
+    QueueFull,
     /// The operating system cannot start the background thread.
     NoThread(io::Error),
     /// The code that computes the answer panicked with this message.
     Panicked(String),
 }
 
-/// Runs `work` and converts a panic to [`Complaint::Panicked`], so that the thread can go on.
-fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Complaint> {
+/// Runs `work` and converts a panic to [`Rejection::Panicked`], so that the thread can go on.
+fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Rejection> {
     // The bridge's locks are taken even if they are poisoned. State that is half changed is
     // therefore no worse than after a panic that ends the thread.
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let message = panic_message(&*panic).unwrap_or("without a message").to_owned();
         tracing::error!(message, "an answer panicked");
-        Complaint::Panicked(message)
+        Rejection::Panicked(message)
     })
 }
 
@@ -116,7 +116,7 @@ pub(crate) struct Bounds {
 
 /// Counters of a server's connections and questions.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct ServerCounts {
     /// Connections accepted.
     pub(crate) accepted: AtomicU64,
     /// Connections refused because the peer may not use the server.
@@ -134,7 +134,7 @@ pub(crate) struct Counts {
 /// A running server, which stops when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
-    counts: Arc<Counts>,
+    counts: Arc<ServerCounts>,
     _thread: Stoppable,
 }
 
@@ -148,15 +148,15 @@ impl Server {
         name: &str,
         listener: OwnedFd,
         bounds: Bounds,
-        counts: Arc<Counts>,
-        protocol: impl Protocol,
+        counts: Arc<ServerCounts>,
+        protocol: impl ServerProtocol,
     ) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&listener, true)?;
         let shared = counts.clone();
         let background = Background::new(name, bounds.connections)?;
         let serve = move |wake| {
             let (connections, scratch) = (Vec::new(), vec![0; 4096]);
-            Work {
+            ServerLoop {
                 listener,
                 wake,
                 bounds,
@@ -173,14 +173,14 @@ impl Server {
     }
 
     /// Returns the server's counters.
-    pub(crate) fn counts(&self) -> &Counts {
+    pub(crate) fn counts(&self) -> &ServerCounts {
         &self.counts
     }
 }
 
 /// The connection of a client.
 #[derive(Debug)]
-struct Connection {
+struct ClientConnection {
     socket: OwnedFd,
     received: Vec<u8>,
     /// Bytes to send; the first `sent` of them have been sent.
@@ -198,7 +198,7 @@ struct Connection {
     awaits: Option<u64>,
 }
 
-impl Connection {
+impl ClientConnection {
     /// Returns whether an answer is being computed, or is being sent to a client that has read some
     /// of it within the last `stall`.
     fn is_being_answered(&self, now: Instant, stall: Duration) -> bool {
@@ -208,14 +208,14 @@ impl Connection {
 }
 
 /// The state of the serving thread.
-struct Work<P> {
+struct ServerLoop<P> {
     listener: OwnedFd,
     wake: OwnedFd,
     bounds: Bounds,
-    counts: Arc<Counts>,
+    counts: Arc<ServerCounts>,
     protocol: P,
     background: Background,
-    connections: Vec<Connection>,
+    connections: Vec<ClientConnection>,
     /// Time until which the listener is ignored because the system had no descriptor left. Polling
     /// it before would return at once, again and again.
     accept_after: Option<Instant>,
@@ -226,10 +226,10 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-impl<P: Protocol> Work<P> {
+impl<P: ServerProtocol> ServerLoop<P> {
     fn run(&mut self) {
         loop {
-            let Woken { stop, answers, incoming, ready } = match self.wait() {
+            let WakeEvents { stop, answers, incoming, ready } = match self.wait() {
                 Ok(woken) => woken,
                 Err(error) => {
                     tracing::error!(%error, "poll failed: no more is served");
@@ -248,7 +248,7 @@ impl<P: Protocol> Work<P> {
                 }
             }
             if answers {
-                self.hand_out(now);
+                self.deliver_answers(now);
             }
             self.connections.retain_mut(|connection| {
                 let late = connection.deadline <= now && connection.awaits.is_none();
@@ -256,7 +256,7 @@ impl<P: Protocol> Work<P> {
                     count(&self.counts.late);
                     // A message after a partial answer would corrupt it.
                     if connection.sent == connection.outgoing.len() {
-                        last_word(&connection.socket, &self.protocol.complaint(Complaint::Late));
+                        send_final(&connection.socket, &self.protocol.rejection(Rejection::Late));
                     }
                 }
                 !late
@@ -268,7 +268,7 @@ impl<P: Protocol> Work<P> {
     }
 
     /// Waits for a socket, an answer, a deadline or the request to stop, and returns which it was.
-    fn wait(&self) -> io::Result<Woken> {
+    fn wait(&self) -> io::Result<WakeEvents> {
         let now = Instant::now();
         let accepting = self.accept_after.is_none_or(|after| after <= now);
         let mut fds = Vec::with_capacity(self.connections.len() + 3);
@@ -280,7 +280,7 @@ impl<P: Protocol> Work<P> {
         ));
         // Connections that await an answer are left out: if the client has closed one, poll would
         // always return at once.
-        let may_go_on = |connection: &&Connection| connection.awaits.is_none();
+        let may_go_on = |connection: &&ClientConnection| connection.awaits.is_none();
         fds.extend(self.connections.iter().filter(may_go_on).map(|connection| {
             // The next question is not read before the last answer has been sent. This bounds the
             // memory per connection.
@@ -301,7 +301,7 @@ impl<P: Protocol> Work<P> {
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => {
-                return Ok(Woken {
+                return Ok(WakeEvents {
                     stop: false,
                     answers: false,
                     incoming: false,
@@ -312,7 +312,7 @@ impl<P: Protocol> Work<P> {
         }
         let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
         let mut polled = fds[3..].iter().map(ready);
-        Ok(Woken {
+        Ok(WakeEvents {
             stop: ready(&fds[0]),
             answers: ready(&fds[1]),
             incoming: accepting && ready(&fds[2]),
@@ -325,7 +325,7 @@ impl<P: Protocol> Work<P> {
     }
 
     /// Delivers the finished answers to the connections that still wait for them.
-    fn hand_out(&mut self, now: Instant) {
+    fn deliver_answers(&mut self, now: Instant) {
         let mut counter = [0; 8];
         // An error only means that the counter was zero: it was read before.
         let _ = rustix::io::read(&*self.background.has_answers, &mut counter);
@@ -353,8 +353,8 @@ impl<P: Protocol> Work<P> {
                     }
                     false
                 }
-                Err(complaint) => {
-                    connection.outgoing = self.protocol.complaint(complaint);
+                Err(rejection) => {
+                    connection.outgoing = self.protocol.rejection(rejection);
                     self.step(index, now)
                 }
             };
@@ -383,10 +383,10 @@ impl<P: Protocol> Work<P> {
             count(&self.counts.accepted);
             if let Some(refusal) = self.protocol.refusal(socket.as_fd()) {
                 count(&self.counts.refused);
-                last_word(&socket, &refusal);
+                send_final(&socket, &refusal);
             } else {
                 self.make_room(now);
-                self.connections.push(Connection {
+                self.connections.push(ClientConnection {
                     socket,
                     received: Vec::new(),
                     outgoing: Vec::new(),
@@ -424,7 +424,10 @@ impl<P: Protocol> Work<P> {
             count(&self.counts.crowded);
             // A message after a partial answer would corrupt it.
             if connection.sent == connection.outgoing.len() {
-                last_word(&connection.socket, &self.protocol.complaint(Complaint::Crowded));
+                send_final(
+                    &connection.socket,
+                    &self.protocol.rejection(Rejection::TooManyConnections),
+                );
             }
         }
     }
@@ -478,8 +481,8 @@ impl<P: Protocol> Work<P> {
             }) {
                 Ok(answer) => answer,
                 // The beginning of the next question is unknown, so the connection is closed.
-                Err(complaint) => {
-                    connection.outgoing = self.protocol.complaint(complaint);
+                Err(rejection) => {
+                    connection.outgoing = self.protocol.rejection(rejection);
                     connection.last = true;
                     continue;
                 }
@@ -498,7 +501,7 @@ impl<P: Protocol> Work<P> {
                             connection.awaits = Some(number);
                             return true;
                         }
-                        Err(complaint) => connection.outgoing = self.protocol.complaint(complaint),
+                        Err(rejection) => connection.outgoing = self.protocol.rejection(rejection),
                     }
                 }
                 Answer::Incomplete if connection.ended => return false,
@@ -507,7 +510,7 @@ impl<P: Protocol> Work<P> {
                 }
                 Answer::Reply { .. } | Answer::Later { .. } | Answer::Incomplete => {
                     count(&self.counts.too_long);
-                    connection.outgoing = self.protocol.complaint(Complaint::TooLong);
+                    connection.outgoing = self.protocol.rejection(Rejection::TooLong);
                     connection.last = true;
                 }
             }
@@ -516,7 +519,7 @@ impl<P: Protocol> Work<P> {
 }
 
 /// The events for which the serving thread woke.
-struct Woken {
+struct WakeEvents {
     /// The server must stop.
     stop: bool,
     /// The background thread has finished answers.
@@ -531,15 +534,15 @@ struct Woken {
 type Job = (u64, Box<dyn FnOnce() -> Found + Send>);
 
 /// The number of a question, and its answer or the reason why there is none.
-type FoundFor = (u64, Result<Found, Complaint>);
+type NumberedResult = (u64, Result<Found, Rejection>);
 
 /// A thread that computes answers that take long. It is started with the first such question.
 struct Background {
     name: String,
     job_sender: Option<Sender<Job>>,
     jobs: Receiver<Job>,
-    answer_sender: Sender<FoundFor>,
-    answers: Receiver<FoundFor>,
+    answer_sender: Sender<NumberedResult>,
+    answers: Receiver<NumberedResult>,
     /// Event descriptor that is readable when there are answers.
     has_answers: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -566,9 +569,9 @@ impl Background {
     /// Queues a question for the background thread, and returns its number.
     ///
     /// # Errors
-    /// [`Complaint::Behind`] if the queue is full; [`Complaint::NoThread`] if the thread cannot be
+    /// [`Rejection::QueueFull`] if the queue is full; [`Rejection::NoThread`] if the thread cannot be
     /// started.
-    fn begin(&mut self, work: Box<dyn FnOnce() -> Found + Send>) -> Result<u64, Complaint> {
+    fn begin(&mut self, work: Box<dyn FnOnce() -> Found + Send>) -> Result<u64, Rejection> {
         if self.thread.is_none() {
             let (jobs, answers, has_answers) =
                 (self.jobs.clone(), self.answer_sender.clone(), Arc::clone(&self.has_answers));
@@ -584,7 +587,7 @@ impl Background {
                 Ok(thread) => self.thread = Some(thread),
                 Err(error) => {
                     tracing::error!(%error, "no thread can be started for what takes long");
-                    return Err(Complaint::NoThread(error));
+                    return Err(Rejection::NoThread(error));
                 }
             }
         }
@@ -592,7 +595,7 @@ impl Background {
         let sent =
             self.job_sender.as_ref().is_some_and(|jobs| jobs.try_send((number, work)).is_ok());
         self.next += 1;
-        if sent { Ok(number) } else { Err(Complaint::Behind) }
+        if sent { Ok(number) } else { Err(Rejection::QueueFull) }
     }
 }
 
@@ -608,6 +611,6 @@ impl Drop for Background {
 }
 
 /// Sends a message on a connection that is about to be closed, if the socket has room for it.
-fn last_word(socket: &OwnedFd, text: &[u8]) {
+fn send_final(socket: &OwnedFd, text: &[u8]) {
     let _ = send(socket, text, SendFlags::NOSIGNAL);
 }

@@ -616,9 +616,8 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "a process of its own")]
     fn mapped_memory_goes_where_there_is_none_for_its_flags() {
-        if is_run_in_a_child(
-            "buffer::tests::mapped_memory_goes_where_there_is_none_for_its_flags",
-        ) {
+        if is_run_in_a_child("buffer::tests::mapped_memory_goes_where_there_is_none_for_its_flags")
+        {
             return;
         }
         const LENGTH: usize = 128 << 20;

@@ -65,9 +65,18 @@ fn the_documented_example_says_what_its_comments_say() {
     assert_eq!(ports[1], second, "nothing else said: the defaults");
 }
 
+/// Checks the errors of files: (text, line of the error, part of the message).
+fn assert_errors(cases: &[(&str, usize, &str)]) {
+    for (text, line, says) in cases {
+        let error = Config::parse(text, "bridge.toml").expect_err(text).to_string();
+        assert!(error.starts_with(&format!("bridge.toml:{line}: ")), "{text}: {error}");
+        assert!(error.contains(says), "{text}: {error}");
+    }
+}
+
 #[test]
-fn what_makes_no_sense_is_named_by_file_line_and_key() {
-    for (text, line, says) in [
+fn wrong_keys_and_port_names_are_reported_with_file_line_and_key() {
+    assert_errors(&[
         ("[bridge]\nthreds = 1\n", 2, "unknown field `threds`, expected one of `threads`"),
         ("[bridge]\nthreads = \"many\"\n", 2, "threads = \"many\""),
         ("[bridge]\nthreads = 5000\n", 2, "threads is at most 1024"),
@@ -103,6 +112,12 @@ fn what_makes_no_sense_is_named_by_file_line_and_key() {
             5,
             "the file has no port \"packet:a\": it has a",
         ),
+    ]);
+}
+
+#[test]
+fn wrong_settings_of_ports_are_reported_with_file_line_and_key() {
+    assert_errors(&[
         (
             "[[port]]\nport = \"packet:a\"\nfeatures = { turbo = true }\n",
             3,
@@ -179,6 +194,12 @@ fn what_makes_no_sense_is_named_by_file_line_and_key() {
             3,
             "expected \"auto\", or a number of packets a second",
         ),
+    ]);
+}
+
+#[test]
+fn wrong_steering_vlans_and_static_entries_are_reported_with_file_line_and_key() {
+    assert_errors(&[
         ("[steering]\nmax-backlog = 9\n", 2, "no setting of steering"),
         ("[steering]\ndev-weight = 9\nnetdev-max-backlog = 0\n", 3, "netdev_max_backlog: EINVAL"),
         ("[bridge]\nageing-time = \"201days\"\n", 2, "ageing-time is at most 200 days"),
@@ -235,11 +256,7 @@ fn what_makes_no_sense_is_named_by_file_line_and_key() {
         ),
         ("[ports]\n", 1, "unknown field `ports`"),
         ("[bridge\n", 1, ""),
-    ] {
-        let error = Config::parse(text, "bridge.toml").expect_err(text).to_string();
-        assert!(error.starts_with(&format!("bridge.toml:{line}: ")), "{text}: {error}");
-        assert!(error.contains(says), "{text}: {error}");
-    }
+    ]);
 }
 
 #[test]

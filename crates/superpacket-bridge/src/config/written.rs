@@ -10,7 +10,7 @@ use superpacket_port::{PortSpec, SpecError};
 use superpacket_steer::CpuMask;
 use toml::Spanned;
 
-use super::{Config, ConfigError, Source};
+use super::{Config, ConfigError, ConfigText};
 use crate::fdb::Station;
 use crate::settings::{
     BridgeSettings, Forwarding, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, SettingValue,
@@ -21,7 +21,7 @@ use crate::vlan::PortVlans;
 /// The content of the file as parsed from TOML, before its values are checked.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Written {
+pub(super) struct WrittenConfig {
     #[serde(default)]
     bridge: WrittenBridge,
     /// Global steering settings, by the names of `SteeringSettings` with hyphens for underscores.
@@ -173,8 +173,8 @@ const MAX_AGEING: Duration = Duration::from_secs(200 * DAY);
 /// Maximum number of addresses in the address table.
 const MAX_TABLE: usize = MAX_ADDRESSES as usize;
 
-impl Written {
-    pub(super) fn check(self, source: &Source<'_>) -> Result<Config, ConfigError> {
+impl WrittenConfig {
+    pub(super) fn check(self, source: &ConfigText<'_>) -> Result<Config, ConfigError> {
         let mut bridge = BridgeSettings::default();
         let WrittenBridge {
             threads,
@@ -269,7 +269,7 @@ impl WrittenEntry {
     /// Adds the entry to the static entries of its port.
     fn check(
         self,
-        source: &Source<'_>,
+        source: &ConfigText<'_>,
         vlan_filtering: bool,
         ports: &mut [PortSettings],
     ) -> Result<(), ConfigError> {
@@ -301,7 +301,20 @@ impl WrittenEntry {
 }
 
 impl WrittenPort {
-    fn check(self, source: &Source<'_>) -> Result<PortSettings, ConfigError> {
+    /// Returns the settings of the port, or an error for the first key with a wrong value.
+    fn check(&self, source: &ConfigText<'_>) -> Result<PortSettings, ConfigError> {
+        let mut settings = PortSettings::new(self.spec(source)?);
+        self.set_features(&mut settings, source)?;
+        self.set_limits(&mut settings, source)?;
+        self.set_aggregation(&mut settings, source)?;
+        self.set_timeouts(&mut settings, source)?;
+        self.set_forwarding(&mut settings, source)?;
+        self.set_steering(&mut settings, source)?;
+        Ok(settings)
+    }
+
+    /// Parses the port string, and adds the name from the key `name`.
+    fn spec(&self, source: &ConfigText<'_>) -> Result<PortSpec, ConfigError> {
         let parsed = self.port.as_ref().parse();
         let mut spec: PortSpec = parsed.map_err(|error: SpecError| {
             source.wrong(
@@ -321,7 +334,15 @@ impl WrittenPort {
                 .with_name(name.as_ref())
                 .map_err(|error| wrong(&error.problem(self.port.as_ref())))?;
         }
-        let mut settings = PortSettings::new(spec);
+        Ok(spec)
+    }
+
+    /// Sets the offloads.
+    fn set_features(
+        &self,
+        settings: &mut PortSettings,
+        source: &ConfigText<'_>,
+    ) -> Result<(), ConfigError> {
         let mut named: Vec<Feature> = Vec::new();
         for (name, on) in &self.features {
             let feature: Feature = name.as_ref().parse().map_err(|_| {
@@ -341,6 +362,15 @@ impl WrittenPort {
             settings.features = settings.features.set(feature, *on);
         }
         settings.force_lro = self.force_lro;
+        Ok(())
+    }
+
+    /// Sets the numeric limits and rates.
+    fn set_limits(
+        &self,
+        settings: &mut PortSettings,
+        source: &ConfigText<'_>,
+    ) -> Result<(), ConfigError> {
         let numbers = [
             ("gso_max_size", &self.gso_max_size),
             ("gro_max_size", &self.gro_max_size),
@@ -367,6 +397,15 @@ impl WrittenPort {
                     .map_err(|problem| source.wrong(&number.span(), problem))?;
             }
         }
+        Ok(())
+    }
+
+    /// Sets the aggregation of received packets.
+    fn set_aggregation(
+        &self,
+        settings: &mut PortSettings,
+        source: &ConfigText<'_>,
+    ) -> Result<(), ConfigError> {
         for (name, word) in [("storage", &self.storage), ("delivery", &self.delivery)] {
             if let Some(word) = word {
                 settings
@@ -378,6 +417,15 @@ impl WrittenPort {
         settings.gro_past_push = self.gro_past_push.unwrap_or_default();
         settings.gro_udp_no_checksum = self.gro_udp_no_checksum.unwrap_or_default();
         settings.gro_uneven = self.gro_uneven.unwrap_or_default();
+        Ok(())
+    }
+
+    /// Sets the timeouts.
+    fn set_timeouts(
+        &self,
+        settings: &mut PortSettings,
+        source: &ConfigText<'_>,
+    ) -> Result<(), ConfigError> {
         for (name, time) in
             [("gro_flush_timeout", &self.gro_flush_timeout), ("gap_timeout", &self.gap_timeout)]
         {
@@ -390,6 +438,15 @@ impl WrittenPort {
                     .map_err(|problem| source.wrong(&time.span(), problem))?;
             }
         }
+        Ok(())
+    }
+
+    /// Sets the treatment of long packets, the forwarding switches and the VLANs.
+    fn set_forwarding(
+        &self,
+        settings: &mut PortSettings,
+        source: &ConfigText<'_>,
+    ) -> Result<(), ConfigError> {
         if let Some(word) = &self.too_big {
             let known = TooBig::NAMES.into_iter().find(|(name, _)| name == word.as_ref());
             let (_, too_big) = known.ok_or_else(|| {
@@ -418,6 +475,15 @@ impl WrittenPort {
                 settings.vlans.add(&read?);
             }
         }
+        Ok(())
+    }
+
+    /// Sets the masks and the other settings of steering.
+    fn set_steering(
+        &self,
+        settings: &mut PortSettings,
+        source: &ConfigText<'_>,
+    ) -> Result<(), ConfigError> {
         if let Some(masks) = &self.rps_cpus {
             let mask = |text: &String| {
                 CpuMask::parse(text, possible_cpus())
@@ -434,14 +500,14 @@ impl WrittenPort {
             settings.steering.rps_flow_cnt = counts.as_ref().read(count)?;
         }
         settings.steering.in_place = self.in_place_below;
-        Ok(settings)
+        Ok(())
     }
 }
 
 fn duration(
     text: &Spanned<String>,
     key: &str,
-    source: &Source<'_>,
+    source: &ConfigText<'_>,
 ) -> Result<Duration, ConfigError> {
     if text.as_ref() == "0" {
         return Ok(Duration::ZERO);

@@ -11,7 +11,7 @@ use super::answer::{answer, refuse};
 use super::request::read;
 use super::socket::SocketFile;
 use super::{Control, ControlSocket, ErrorCode, MAX_REQUEST, Refusal};
-use crate::serve::{Answer, Bounds, Complaint, Counts, Found, Protocol, Server};
+use crate::serve::{Answer, Bounds, Found, Rejection, Server, ServerCounts, ServerProtocol};
 
 /// Limits for clients. Programs that watch a bridge send a request per second, and few run at the
 /// same time, so 16 connections are enough.
@@ -72,7 +72,8 @@ impl ControlServer {
 
     /// Returns the counters since the server started.
     pub fn counters(&self) -> ControlCounters {
-        let Counts { accepted, refused, crowded, too_long, late, answered } = self.server.counts();
+        let ServerCounts { accepted, refused, crowded, too_long, late, answered } =
+            self.server.counts();
         ControlCounters {
             accepted: accepted.load(Ordering::Relaxed),
             refused: refused.load(Ordering::Relaxed),
@@ -91,7 +92,7 @@ struct ControlProtocol {
     user: Uid,
 }
 
-impl Protocol for ControlProtocol {
+impl ServerProtocol for ControlProtocol {
     fn refusal(&self, peer: BorrowedFd<'_>) -> Option<Vec<u8>> {
         let uid = match rustix::net::sockopt::socket_peercred(peer) {
             Ok(peer) if peer.uid.is_root() || peer.uid == self.user => return None,
@@ -139,34 +140,34 @@ impl Protocol for ControlProtocol {
         }
     }
 
-    fn complaint(&self, complaint: Complaint) -> Vec<u8> {
-        refuse(match complaint {
-            Complaint::Crowded => Refusal::new(
+    fn rejection(&self, rejection: Rejection) -> Vec<u8> {
+        refuse(match rejection {
+            Rejection::TooManyConnections => Refusal::new(
                 ErrorCode::Busy,
                 format_args!(
                     "{} connections were open, this one was idle longest, and it gave way to a new one",
                     BOUNDS.connections
                 ),
             ),
-            Complaint::Behind => Refusal::new(
+            Rejection::QueueFull => Refusal::new(
                 ErrorCode::Busy,
                 format_args!("{} requests wait for one that takes long", BOUNDS.connections),
             ),
-            Complaint::NoThread(error) => Refusal::new(
+            Rejection::NoThread(error) => Refusal::new(
                 ErrorCode::Refused,
                 format_args!("no thread can be started to change a setting: {error}"),
             ),
-            Complaint::Panicked(message) => Refusal::new(
+            Rejection::Panicked(message) => Refusal::new(
                 ErrorCode::Internal,
                 format_args!(
                     "the bridge panicked, which is a bug, and may have done a part of it: {message}"
                 ),
             ),
-            Complaint::TooLong => Refusal::new(
+            Rejection::TooLong => Refusal::new(
                 ErrorCode::TooLong,
                 format_args!("a request has at most {MAX_REQUEST} bytes"),
             ),
-            Complaint::Late => Refusal::new(
+            Rejection::Late => Refusal::new(
                 ErrorCode::TooSlow,
                 format_args!("no complete request came within {} s", BOUNDS.patience.as_secs()),
             ),

@@ -16,11 +16,11 @@ use superpacket_port::Buffer;
 use super::doorbell::Doorbell;
 use super::protocol::{Head, Sleep};
 /// Maximum number of batches in the ring.
-const RING: usize = 256;
+const RING_BATCHES: usize = 256;
 
 /// Number of packets at which a batch is sent before the end of the round, so that the worker can
 /// begin.
-const BATCH: usize = 64;
+const BATCH_PACKETS: usize = 64;
 
 type Batch = Box<PacketBatch<Buffer>>;
 
@@ -65,7 +65,7 @@ impl Completion {
 
 /// The last message of a sender, left when it is dropped.
 #[derive(Debug, Default)]
-struct End {
+struct SenderEnd {
     /// The batch for which the ring had no room.
     last: Mutex<Option<Batch>>,
     closed: AtomicBool,
@@ -77,9 +77,9 @@ pub(crate) fn backlog<F>(
     worker: Arc<Doorbell>,
     from: F,
 ) -> (BacklogSender, BacklogReceiver<F>) {
-    let (full, filled) = RingBuffer::new(RING);
-    let (emptied, empty) = RingBuffer::new(RING);
-    let end = Arc::<End>::default();
+    let (full, filled) = RingBuffer::new(RING_BATCHES);
+    let (emptied, empty) = RingBuffer::new(RING_BATCHES);
+    let end = Arc::<SenderEnd>::default();
     let sender = BacklogSender {
         open: Batch::default(),
         full,
@@ -109,7 +109,7 @@ pub(crate) struct BacklogSender {
     full: Producer<Batch>,
     empty: Consumer<Batch>,
     worker: Arc<Doorbell>,
-    end: Arc<End>,
+    end: Arc<SenderEnd>,
     /// Whether nothing has been sent since the bell was last rung.
     worker_knows: bool,
 }
@@ -119,7 +119,7 @@ impl BacklogSender {
     #[inline]
     pub(crate) fn push(&mut self, packet: &mut SuperPacket<'_, Buffer>) {
         self.open.push(packet);
-        if self.open.len() >= BATCH {
+        if self.open.len() >= BATCH_PACKETS {
             self.send();
         }
     }
@@ -175,7 +175,7 @@ pub(crate) struct BacklogReceiver<F> {
     filled: Consumer<Batch>,
     emptied: Producer<Batch>,
     current: Option<Batch>,
-    end: Arc<End>,
+    end: Arc<SenderEnd>,
     /// Packets that were taken but not published as finished.
     taken: u64,
     /// Received packets that the taken packets stand for and that are not yet added to the
@@ -322,32 +322,32 @@ mod tests {
     #[test]
     fn where_the_ring_is_full_packets_wait_and_all_come() {
         let (mut sender, mut receiver, ..) = pair();
-        for number in 0..2 * RING as u32 {
+        for number in 0..2 * RING_BATCHES as u32 {
             push(&mut sender, number..number + 1);
             sender.end_of_round();
         }
         assert!(sender.is_stuck());
-        let mut expected = VecDeque::from_iter(0..2 * RING as u32);
+        let mut expected = VecDeque::from_iter(0..2 * RING_BATCHES as u32);
         let mut take = |limit| {
             receiver
                 .take(limit, |_, packet| assert_eq!(expected.pop_front(), Some(number(&packet))))
         };
-        assert_eq!(take(RING + 9), RING);
+        assert_eq!(take(RING_BATCHES + 9), RING_BATCHES);
         drop(sender);
-        assert_eq!(take(1000), RING);
+        assert_eq!(take(1000), RING_BATCHES);
         assert!(receiver.has_work() && receiver.is_over());
     }
 
     #[test]
     fn what_the_ring_has_no_room_for_is_left_at_the_end() {
         let (mut sender, mut receiver, ..) = pair();
-        for number in 0..2 * RING as u32 {
+        for number in 0..2 * RING_BATCHES as u32 {
             push(&mut sender, number..number + 1);
             sender.end_of_round();
         }
         drop(sender);
         assert!(!receiver.is_over());
-        let mut expected = 0..2 * RING as u32;
+        let mut expected = 0..2 * RING_BATCHES as u32;
         receiver.take(usize::MAX, |_, packet| assert_eq!(Some(number(&packet)), expected.next()));
         assert!(expected.is_empty() && receiver.is_over());
     }

@@ -11,7 +11,7 @@ use superpacket::virtio::{ByteOrder, Format, Header, Offload};
 use superpacket::wire::MAX_HEADER;
 use superpacket_port::{Buffer, Outgoing, TxBatch};
 
-use super::feed::{Feed, Monitors, Watched};
+use super::feed::{Feed, MonitoredPort, Monitors};
 use super::record::{HEAD, RecordHead};
 use crate::runtime::SharedPort;
 
@@ -31,7 +31,7 @@ struct CopyEnd {
     feed: Arc<Feed>,
     ring: Producer<u8>,
     /// The monitored ports, indexed by port number.
-    ports: Vec<Option<Watched>>,
+    ports: Vec<Option<MonitoredPort>>,
 }
 
 impl Copies {
@@ -88,10 +88,10 @@ impl Copies {
             let Some(watched) = watched(ports, port.number) else { continue };
             let time = *time.get_or_insert_with(now);
             for packet in packets {
-                let tag = packet.vlan.filter(|_| packet.layer == Layer::Ethernet).map(bytes_of);
+                let tag = packet.vlan.filter(|_| packet.layer == Layer::Ethernet).map(tag_bytes);
                 let parts = || packet.buffers().map(Buffer::bytes);
                 let length = packet.length() + tag.map_or(0, |tag| tag.len());
-                Packet {
+                CopiedPacket {
                     parts,
                     tag,
                     length,
@@ -130,12 +130,8 @@ impl Copies {
                 let parts = || batch.slices(frame).iter().map(|slice| outgoing.slice(*slice));
                 let (length, checksum, gso, layer) =
                     (frame.length as usize, frame.checksum, frame.gso, frame.layer);
-                Packet { parts, tag: None, length, checksum, gso, layer, sent: true }.copy_to(
-                    ring,
-                    watched,
-                    time,
-                    feed.settings.snaplen,
-                );
+                CopiedPacket { parts, tag: None, length, checksum, gso, layer, sent: true }
+                    .copy_to(ring, watched, time, feed.settings.snaplen);
             }
             feed.bell.ring();
         }
@@ -152,7 +148,7 @@ impl CopyEnd {
     }
 }
 
-fn watched(ports: &[Option<Watched>], number: u16) -> Option<&Watched> {
+fn watched(ports: &[Option<MonitoredPort>], number: u16) -> Option<&MonitoredPort> {
     ports.get(usize::from(number))?.as_ref()
 }
 
@@ -163,13 +159,13 @@ pub(super) fn now() -> u64 {
 }
 
 /// Returns the bytes of the tag as they are in a frame.
-fn bytes_of(tag: VlanTag) -> [u8; TAG] {
+fn tag_bytes(tag: VlanTag) -> [u8; TAG] {
     let ([a, b], [c, d]) = (tag.protocol.to_be_bytes(), tag.control.to_be_bytes());
     [a, b, c, d]
 }
 
 /// A packet that is to be copied.
-struct Packet<Parts> {
+struct CopiedPacket<Parts> {
     /// A function that returns an iterator over the packet's pieces.
     parts: Parts,
     /// The VLAN tag that the device removed from the packet; the copy contains it again.
@@ -182,14 +178,14 @@ struct Packet<Parts> {
     sent: bool,
 }
 
-impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> Packet<Parts> {
+impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> CopiedPacket<Parts> {
     /// Copies the packet, or counts it as dropped if the ring has no room.
-    fn copy_to(self, ring: &mut Producer<u8>, watched: &Watched, time: u64, snaplen: u32) {
+    fn copy_to(self, ring: &mut Producer<u8>, watched: &MonitoredPort, time: u64, snaplen: u32) {
         let captured = self.length.min(snaplen as usize);
         if ring.cached_slots() < HEAD + captured && ring.slots() < HEAD + captured {
             return watched.dropped.add(1);
         }
-        let Described { length: virtio_length, header: virtio, outer_checksum } = self.virtio();
+        let VirtioHeader { length: virtio_length, header: virtio, outer_checksum } = self.virtio();
         let (captured, length, sent) = (captured as u32, self.length as u32, self.sent);
         let head = RecordHead {
             interface: watched.interface,
@@ -259,10 +255,10 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> Packet<Parts>
 
     /// Returns the packet's `virtio_net_hdr`. Its length is 0 if the packet has no offload, or one
     /// that the header cannot express.
-    fn virtio(&self) -> Described {
+    fn virtio(&self) -> VirtioHeader {
         let mut header = [0; Format::LONGEST];
         if self.gso.is_none() && !matches!(self.checksum, RxChecksum::Partial { .. }) {
-            return Described { length: 0, header, outer_checksum: None };
+            return VirtioHeader { length: 0, header, outer_checksum: None };
         }
         let checksum = match (self.checksum, self.tag) {
             (RxChecksum::Partial { start, offset }, Some(_)) => {
@@ -289,12 +285,12 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> Packet<Parts>
             let [high, low] = value.to_be_bytes();
             [(place, high), (place + 1, low)]
         });
-        Described { length: length as u8, header, outer_checksum }
+        VirtioHeader { length: length as u8, header, outer_checksum }
     }
 }
 
 /// The `virtio_net_hdr` of a packet, and the change that it requires in the packet.
-struct Described {
+struct VirtioHeader {
     /// Length of the header in bytes; 0 if there is none.
     length: u8,
     header: [u8; Format::LONGEST],
@@ -312,10 +308,10 @@ mod tests {
     fn packet<'a, const N: usize>(
         parts: [&'a [u8]; N],
         tag: Option<[u8; TAG]>,
-    ) -> Packet<impl Fn() -> std::array::IntoIter<&'a [u8], N>> {
+    ) -> CopiedPacket<impl Fn() -> std::array::IntoIter<&'a [u8], N>> {
         let length =
             parts.iter().map(|part| part.len()).sum::<usize>() + tag.map_or(0, |tag| tag.len());
-        Packet {
+        CopiedPacket {
             parts: move || parts.into_iter(),
             tag,
             length,
@@ -351,8 +347,8 @@ mod tests {
         let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(1_000).expect("not 0"));
         let checksum = RxChecksum::Partial { start: 34, offset: 16 };
         for (tag, start) in [(None, 34u16), (Some([0x81, 0, 0, 7]), 38)] {
-            let Described { length, header, outer_checksum } =
-                Packet { checksum, gso: Some(gso), ..packet([&frame], tag) }.virtio();
+            let VirtioHeader { length, header, outer_checksum } =
+                CopiedPacket { checksum, gso: Some(gso), ..packet([&frame], tag) }.virtio();
             assert_eq!(outer_checksum, None);
             assert_eq!(length, 10);
             let read = Header::read(&header, Format::Plain, ByteOrder::Little).expect("whole");
@@ -364,7 +360,9 @@ mod tests {
         assert_eq!(packet([&frame], None).virtio().length, 0, "there is nothing to say");
         // A complete checksum from the device has no meaning in a `virtio_net_hdr`.
         assert_eq!(
-            Packet { checksum: RxChecksum::Complete(0), ..packet([&frame], None) }.virtio().length,
+            CopiedPacket { checksum: RxChecksum::Complete(0), ..packet([&frame], None) }
+                .virtio()
+                .length,
             0
         );
     }
@@ -384,8 +382,8 @@ mod tests {
         let bytes = frame.to_bytes();
         for cut in [0, 14, 39, 40, 41, 42, 43, 100] {
             let (first, second) = bytes.split_at(cut);
-            let packet = Packet { checksum, gso: Some(gso), ..packet([first, second], None) };
-            let Described { length, outer_checksum, .. } = packet.virtio();
+            let packet = CopiedPacket { checksum, gso: Some(gso), ..packet([first, second], None) };
+            let VirtioHeader { length, outer_checksum, .. } = packet.virtio();
             assert_eq!(length, 24);
             for wanted in [40, 41, 42, 9_000] {
                 let mut taken = Vec::new();

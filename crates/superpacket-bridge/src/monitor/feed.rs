@@ -18,9 +18,9 @@ use crate::runtime::SharedPort;
 
 /// Memory in bytes of all rings of a monitor, and the minimum and maximum size of one ring. Each
 /// copying thread has a ring. Pages of a ring that were never written use no memory.
-const RINGS: usize = 16 << 20;
-const LEAST: usize = 1 << 20;
-const MOST: usize = 8 << 20;
+const RING_MEMORY: usize = 16 << 20;
+const MIN_RING: usize = 1 << 20;
+const MAX_RING: usize = 8 << 20;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -52,7 +52,7 @@ struct FeedInterface {
 
 /// A monitored port, as seen by one copying thread.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct MonitoredPort {
     /// Number of the interface in the pcapng stream.
     pub(super) interface: u32,
     /// Number of copies dropped because the ring was full.
@@ -61,14 +61,14 @@ pub(super) struct Watched {
 
 impl Feed {
     /// Returns the port's interface, or `None` if the port is not monitored.
-    pub(super) fn watch(&self, port: &SharedPort) -> Option<Watched> {
+    pub(super) fn watch(&self, port: &SharedPort) -> Option<MonitoredPort> {
         let is_asked_for =
             self.settings.ports.is_empty() || self.settings.ports.contains(&port.name);
         is_asked_for.then(|| self.interface(&port.name, port.layer))
     }
 
     /// Returns the interface of a port, which is created at the first call.
-    fn interface(&self, name: &str, layer: Layer) -> Watched {
+    fn interface(&self, name: &str, layer: Layer) -> MonitoredPort {
         let mut interfaces = lock(&self.interfaces);
         let known = interfaces.iter().position(|known| known.name == name && known.layer == layer);
         let number = known.unwrap_or_else(|| {
@@ -79,7 +79,7 @@ impl Feed {
             });
             interfaces.len() - 1
         });
-        Watched { interface: number as u32, dropped: interfaces[number].dropped.clone() }
+        MonitoredPort { interface: number as u32, dropped: interfaces[number].dropped.clone() }
     }
 
     /// Returns the pcapng descriptions of the interfaces from number `known` on.
@@ -108,7 +108,8 @@ impl Feed {
     /// Creates a ring for a copying thread, and returns the end that the thread writes to.
     pub(super) fn ring(&self) -> Producer<u8> {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let (producer, consumer) = RingBuffer::new((RINGS / threads).clamp(LEAST, MOST));
+        let (producer, consumer) =
+            RingBuffer::new((RING_MEMORY / threads).clamp(MIN_RING, MAX_RING));
         lock(&self.arrived).push(consumer);
         self.copying.fetch_add(1, Ordering::Release);
         self.bell.ring();
@@ -140,13 +141,13 @@ impl Feed {
 /// The monitors of a bridge.
 #[derive(Debug)]
 pub(crate) struct Monitors {
-    running: Mutex<Vec<Running>>,
+    running: Mutex<Vec<RunningMonitor>>,
     /// The bridge's epoch. An increase makes the threads look for changes.
     epoch: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningMonitor {
     feed: Arc<Feed>,
     /// The thread that writes the stream.
     thread: Option<JoinHandle<()>>,
@@ -184,7 +185,7 @@ impl Monitors {
         // A port without traffic also has an interface in the stream, so all interfaces are created
         // now.
         ports.iter().for_each(|port| drop(feed.watch(port)));
-        running.push(Running { feed: feed.clone(), thread: None });
+        running.push(RunningMonitor { feed: feed.clone(), thread: None });
         Ok(feed)
     }
 
@@ -199,7 +200,7 @@ impl Monitors {
     }
 
     /// Stores the thread that writes the stream of `feed`.
-    pub(super) fn is_written_by(&self, feed: &Arc<Feed>, thread: JoinHandle<()>) {
+    pub(super) fn set_thread(&self, feed: &Arc<Feed>, thread: JoinHandle<()>) {
         if let Some(running) =
             lock(&self.running).iter_mut().find(|running| Arc::ptr_eq(&running.feed, feed))
         {
@@ -222,7 +223,7 @@ impl Monitors {
     /// Ends the monitors that have no port left after the removal of port `name`. All packets of
     /// that port have been copied.
     pub(crate) fn port_removed(&self, name: &str) {
-        for Running { feed, .. } in &*lock(&self.running) {
+        for RunningMonitor { feed, .. } in &*lock(&self.running) {
             let mut left = lock(&feed.left);
             if left.remove(name) && left.is_empty() {
                 feed.end();

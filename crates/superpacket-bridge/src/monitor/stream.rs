@@ -23,12 +23,12 @@ use super::{MAX_SNAPLEN, Monitor};
 
 /// Minimum time between the making of a copy and its writing. Earlier copies of other threads
 /// arrive in this time, and threads that move packets need not wake the writing thread per batch.
-const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+const MERGE_DELAY: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// Maximum time for the reader to take the remaining copies after the monitor has ended, and
 /// maximum time without progress. A bridge that stops waits for this.
-const LAST: Duration = Duration::from_secs(5);
-const STALL: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+const STALL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Name of the stream in error messages, which go to the log.
 const NAME: &str = "the monitor's socket";
@@ -46,7 +46,7 @@ pub(super) fn start(monitor: Monitor, socket: OwnedFd, first: Vec<u8>) -> io::Re
         let _ = rustix::process::nice(NICE);
         let ports = monitor.feed.names().join(", ");
         tracing::info!(ports, "a monitor has begun");
-        match Stream::begin(monitor, socket, first).and_then(Stream::run) {
+        match MonitorStream::begin(monitor, socket, first).and_then(MonitorStream::run) {
             Ok((packets, dropped)) => {
                 tracing::info!(ports, packets, dropped, "a monitor has ended")
             }
@@ -55,7 +55,7 @@ pub(super) fn start(monitor: Monitor, socket: OwnedFd, first: Vec<u8>) -> io::Re
         }
     };
     let thread = std::thread::Builder::new().name("superpacket-mon".into()).spawn(write)?;
-    monitors.is_written_by(&feed, thread);
+    monitors.set_thread(&feed, thread);
     Ok(())
 }
 
@@ -63,12 +63,12 @@ pub(super) fn start(monitor: Monitor, socket: OwnedFd, first: Vec<u8>) -> io::Re
 const NICE: i32 = 10;
 
 /// The state of the writing thread.
-struct Stream {
+struct MonitorStream {
     /// Dropped at the end, which stops the copying.
     monitor: Monitor,
     socket: Arc<OwnedFd>,
     writer: Writer,
-    rings: Vec<Ring>,
+    rings: Vec<CopyRing>,
     interfaces: Vec<Interface>,
     /// Number of packets written per interface.
     written: Vec<u64>,
@@ -77,7 +77,7 @@ struct Stream {
 }
 
 /// The ring of one copying thread.
-struct Ring {
+struct CopyRing {
     copies: Consumer<u8>,
     /// Header of the next copy, if the whole copy is in the ring.
     next: Option<RecordHead>,
@@ -85,7 +85,7 @@ struct Ring {
     due: usize,
 }
 
-impl Ring {
+impl CopyRing {
     /// Returns the header of the next complete copy.
     fn look(&mut self) -> Option<RecordHead> {
         if self.next.is_none() {
@@ -117,7 +117,7 @@ impl Ring {
     }
 }
 
-impl Stream {
+impl MonitorStream {
     fn begin(monitor: Monitor, socket: Arc<OwnedFd>, first: Vec<u8>) -> Result<Self, CaptureError> {
         let mut socket_writer =
             SocketWriter { socket: socket.clone(), feed: monitor.feed.clone(), deadline: None };
@@ -131,7 +131,7 @@ impl Stream {
         };
         let writer = Writer::into_stream(NAME, Box::new(socket_writer), format)?;
         let (start, options) = (Timestamp::from_nanoseconds(now()), OptionList::new());
-        let mut stream = Stream {
+        let mut stream = MonitorStream {
             monitor,
             socket,
             writer,
@@ -148,7 +148,7 @@ impl Stream {
     /// Writes copies until the monitor ends. Returns the numbers of written and dropped packets.
     fn run(mut self) -> Result<(u64, u64), CaptureError> {
         while !self.is_complete() {
-            if self.has_left() {
+            if self.reader_has_left() {
                 self.feed().end();
             }
             // The flag is read first, so that all copies made before the end are written.
@@ -159,7 +159,7 @@ impl Stream {
             }
             self.take_rings();
             if ended {
-                self.rings.iter_mut().for_each(Ring::look_again);
+                self.rings.iter_mut().for_each(CopyRing::look_again);
             }
             self.write_due()?;
             self.writer.flush()?;
@@ -167,9 +167,9 @@ impl Stream {
                 break;
             }
             self.rings.retain_mut(|ring| !ring.is_over());
-            self.rings.iter_mut().for_each(Ring::look_again);
+            self.rings.iter_mut().for_each(CopyRing::look_again);
             if self.rings.iter().any(|ring| ring.due != 0) {
-                self.wait(Some(&PAUSE));
+                self.wait(Some(&MERGE_DELAY));
             } else {
                 self.sleep();
             }
@@ -263,7 +263,7 @@ impl Stream {
 
     fn take_rings(&mut self) {
         let new = self.monitor.feed.take_rings();
-        self.rings.extend(new.into_iter().map(|copies| Ring { copies, next: None, due: 0 }));
+        self.rings.extend(new.into_iter().map(|copies| CopyRing { copies, next: None, due: 0 }));
     }
 
     /// Waits until there are copies, or until the monitor must end.
@@ -295,7 +295,7 @@ impl Stream {
 
     /// Returns whether the reader has closed its side. Other input is ignored, at most 64 KiB per
     /// call, so that it cannot delay the copies.
-    fn has_left(&self) -> bool {
+    fn reader_has_left(&self) -> bool {
         let mut ignored = [0u8; 4096];
         for _ in 0..16 {
             match recv(&*self.socket, &mut ignored[..], RecvFlags::DONTWAIT) {
@@ -337,11 +337,11 @@ impl io::Write for SocketWriter {
 impl SocketWriter {
     fn wait(&mut self) -> io::Result<()> {
         if self.deadline.is_none() && self.feed.is_ended() {
-            self.deadline = Some(Instant::now() + LAST);
+            self.deadline = Some(Instant::now() + DRAIN_TIMEOUT);
         }
         let left = self
             .deadline
-            .map(|deadline| deadline.saturating_duration_since(Instant::now()).min(STALL));
+            .map(|deadline| deadline.saturating_duration_since(Instant::now()).min(STALL_TIMEOUT));
         let timeout = left.map(|left| Timespec {
             tv_sec: left.as_secs() as i64,
             tv_nsec: i64::from(left.subsec_nanos()) as _,

@@ -250,11 +250,8 @@ fn options_and_settings_of_a_port_are_set_while_packets_flow() {
         (&left()["string"], &left()["forwarding"]["flood"], &left()["reopened"]),
         (&"packet:left".into(), &true.into(), &3.into())
     );
-    let keep = network.ask(&["ports", "keep"]).expect("answers")[0].clone();
-    assert_eq!(
-        (&keep["string"], &keep["error"], &keep["forwarding"]["isolated"]),
-        (&"tap:keep0".into(), &Value::Null, &false.into()),
-        "{keep}"
-    );
+    let keep = &network.ask(&["ports", "keep"]).expect("answers")[0];
+    assert_eq!((&keep["string"], &keep["error"]), (&"tap:keep0".into(), &Value::Null), "{keep}");
+    assert_eq!(keep["forwarding"]["isolated"], false, "{keep}");
     assert!(network.reaches(), "{}", network.log());
 }

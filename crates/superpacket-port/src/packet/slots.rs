@@ -258,9 +258,8 @@ mod tests {
 
     #[test]
     fn a_frame_that_there_is_no_memory_for_is_dropped() {
-        if is_run_in_a_child(
-            "packet::slots::tests::a_frame_that_there_is_no_memory_for_is_dropped",
-        ) {
+        if is_run_in_a_child("packet::slots::tests::a_frame_that_there_is_no_memory_for_is_dropped")
+        {
             return;
         }
         let ([from, to], mut frames) = (pair(), LongFrames::default());
