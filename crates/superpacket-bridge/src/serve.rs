@@ -569,7 +569,8 @@ impl Background {
     /// Queues a question for the background thread, and returns its number.
     ///
     /// # Errors
-    /// [`Rejection::QueueFull`] if the queue is full; [`Rejection::NoThread`] if the thread cannot be
+    /// [`Rejection::QueueFull`] if the queue is full; [`Rejection::NoThread`] if the thread cannot
+    /// be
     /// started.
     fn begin(&mut self, work: Box<dyn FnOnce() -> Found + Send>) -> Result<u64, Rejection> {
         if self.thread.is_none() {
