@@ -239,13 +239,13 @@ impl Joined {
         self.bridge.set_feature(&self.names[side], feature, on, true).expect("the port is there");
     }
 
-    /// Waits until `holds` returns true; panics after 10 s.
+    /// Waits until `holds` returns true; panics after 30 s.
     pub fn wait(&self, what: &str, mut holds: impl FnMut(&Joined) -> bool) {
         let start = Instant::now();
         while !holds(self) {
             assert!(
-                start.elapsed() < Duration::from_secs(10),
-                "{what} in 10 s: {:?}",
+                start.elapsed() < Duration::from_secs(30),
+                "{what} in 30 s: {:?}",
                 self.bridge.ports()
             );
             std::thread::sleep(Duration::from_millis(10));
