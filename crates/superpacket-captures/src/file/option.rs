@@ -44,7 +44,7 @@ pub enum Direction {
 /// Options for a packet that is written to a new capture. Only pcapng files store them.
 ///
 /// ```
-/// use crate::file::{Direction, OptionList};
+/// use superpacket_captures::file::{Direction, OptionList};
 ///
 /// let mut list = OptionList::new();
 /// list.direction(Direction::Inbound);
