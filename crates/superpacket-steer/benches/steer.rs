@@ -107,7 +107,7 @@ fn hashes(criterion: &mut Criterion) {
 }
 
 fn flow(index: usize) -> Frame {
-    Frame::tcp4(1, 1).with(|frame| frame.tcp_mut().source_port = 1024 + index as u16)
+    Frame::tcp4(1, 1).with_tcp(|tcp| tcp.source_port = 1024 + index as u16)
 }
 
 /// Returns the frames as received packets, with or without the device's hash.

@@ -234,7 +234,7 @@ mod tests {
     use std::string::ToString;
     use std::vec;
     use superpacket::wire::protocol;
-    use superpacket_traffic::frame::{Frame, Icmp, Mpls, Pppoe, Transport};
+    use superpacket_traffic::frame::{Frame, Icmp, Mpls, Transport};
 
     fn both(frame: &Frame) -> [Option<FlowTuple>; 2] {
         let bytes = frame.to_bytes();
@@ -317,7 +317,7 @@ mod tests {
         let [plain, _] = both(&ping);
         assert_eq!(plain.and_then(|tuple| tuple.protocol()), Some(1));
         let tags = (1..6).fold(ping.clone(), Frame::tagged);
-        let session = ping.clone().with(|frame| frame.pppoe = Some(Pppoe::default()));
+        let session = ping.clone().in_pppoe();
         let labels = ping.with(|frame| frame.mpls = vec![Mpls::default(); 2]);
         for frame in [tags, session, labels] {
             assert_eq!(both(&frame), [plain; 2], "{frame:?}");

@@ -498,9 +498,7 @@ fn flows(outer: Checksum) -> Vec<Vec<Frame>> {
         [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve, Frame::in_geneve6];
     let in_tunnels =
         inner.iter().flat_map(|inner| tunnels.iter().map(|through| through(inner.clone())));
-    in_tunnels
-        .map(|frame| frame.with(|frame| frame.outer_udp_mut().checksum = outer).run(9))
-        .collect()
+    in_tunnels.map(|frame| frame.with_outer_checksum(outer).run(9)).collect()
 }
 
 const FRAMING: Framing = Framing::new(Format::Tunnel, ByteOrder::NATIVE, Layer::Ethernet);

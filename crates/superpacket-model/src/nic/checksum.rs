@@ -160,18 +160,13 @@ mod tests {
         }
         assert_eq!(verdict(&tcp.clone().in_vxlan4()), known(0), "the outer checksum is 0");
         assert_eq!(verdict(&tcp.clone().in_vxlan6()), known(1));
-        assert_eq!(
-            verdict(&Frame::udp4(9).with(|frame| frame.udp_mut().checksum = Checksum::Zero)),
-            UNKNOWN
-        );
+        assert_eq!(verdict(&Frame::udp4(9).with_checksum(Checksum::Zero)), UNKNOWN);
         assert_eq!(verdict(&Frame::dccp4(9, 80)), UNKNOWN);
     }
 
     #[test]
     fn a_wrong_checksum_is_not_reported_as_right() {
-        let wrong = |frame: Frame| {
-            frame.with(|frame| *frame.checksum_mut().expect("has one") = Checksum::Wrong)
-        };
+        let wrong = |frame: Frame| frame.with_checksum(Checksum::Wrong);
         let none = Verdict { wrong: true, ..UNKNOWN };
         assert_eq!(verdict(&wrong(Frame::tcp4(1, 100))), none);
         assert_eq!(verdict(&wrong(Frame::udp6(100))), none);
@@ -180,9 +175,7 @@ mod tests {
             Verdict { wrong: true, ..known(0) },
             "the outer one is right"
         );
-        let outer = Frame::tcp4(1, 100)
-            .in_vxlan6()
-            .with(|frame| frame.outer_udp_mut().checksum = Checksum::Wrong);
+        let outer = Frame::tcp4(1, 100).in_vxlan6().with_outer_checksum(Checksum::Wrong);
         assert_eq!(verdict(&outer), none);
     }
 }

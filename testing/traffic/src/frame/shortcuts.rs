@@ -64,6 +64,81 @@ impl Frame {
         self
     }
 
+    /// Applies `edit` to the TCP header.
+    ///
+    /// # Panics
+    /// If the transport is not TCP.
+    #[must_use]
+    pub fn with_tcp(mut self, edit: impl FnOnce(&mut Tcp)) -> Self {
+        edit(self.tcp_mut());
+        self
+    }
+
+    /// Applies `edit` to the UDP header.
+    ///
+    /// # Panics
+    /// If the transport is not UDP.
+    #[must_use]
+    pub fn with_udp(mut self, edit: impl FnOnce(&mut Udp)) -> Self {
+        edit(self.udp_mut());
+        self
+    }
+
+    /// Applies `edit` to the DCCP header.
+    ///
+    /// # Panics
+    /// If the transport is not DCCP.
+    #[must_use]
+    pub fn with_dccp(mut self, edit: impl FnOnce(&mut Dccp)) -> Self {
+        edit(self.dccp_mut());
+        self
+    }
+
+    /// Applies `edit` to the innermost IPv4 header.
+    ///
+    /// # Panics
+    /// If the innermost IP header is IPv6.
+    #[must_use]
+    pub fn with_ipv4(mut self, edit: impl FnOnce(&mut Ipv4)) -> Self {
+        edit(self.ipv4_mut());
+        self
+    }
+
+    /// Applies `edit` to the innermost IPv6 header.
+    ///
+    /// # Panics
+    /// If the innermost IP header is IPv4.
+    #[must_use]
+    pub fn with_ipv6(mut self, edit: impl FnOnce(&mut Ipv6)) -> Self {
+        edit(self.ipv6_mut());
+        self
+    }
+
+    /// Sets the form of the transport checksum.
+    ///
+    /// # Panics
+    /// If the transport has none.
+    #[must_use]
+    pub fn with_checksum(mut self, checksum: Checksum) -> Self {
+        *self.checksum_mut().expect("a transport with a checksum") = checksum;
+        self
+    }
+
+    /// Sets the form of the outer UDP checksum.
+    ///
+    /// # Panics
+    /// If the outermost tunnel is not VXLAN or Geneve.
+    #[must_use]
+    pub fn with_outer_checksum(self, checksum: Checksum) -> Self {
+        self.with(|frame| frame.outer_udp_mut().checksum = checksum)
+    }
+
+    /// Puts the packet into a PPPoE session.
+    #[must_use]
+    pub fn in_pppoe(self) -> Self {
+        self.with(|frame| frame.pppoe = Some(Pppoe::default()))
+    }
+
     /// Sets the IPv4 ID of the innermost header.
     ///
     /// # Panics
@@ -376,6 +451,11 @@ impl Frame {
         core::iter::successors(Some(self.clone()), |frame| Some(frame.following()))
             .take(count)
             .collect()
+    }
+
+    /// Returns the bytes of [`Frame::run`].
+    pub fn run_bytes(&self, count: usize) -> Vec<Vec<u8>> {
+        self.run(count).iter().map(Frame::to_bytes).collect()
     }
 
     /// Returns a frame in the opposite direction: MAC and IP addresses, outer and inner, and the

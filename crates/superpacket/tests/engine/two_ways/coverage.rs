@@ -10,6 +10,7 @@ use super::compare::{Batches, assert_same};
 use super::directed::{interleaved_streams, knowledge, limited, modes, steps};
 use super::generated::traffic;
 use super::traffic::{CHANGED, flows};
+use crate::support::PARTIAL_GRO_UDP;
 
 /// What ends a run by GRO's rules.
 const GRO: &[Reason] = &[
@@ -107,10 +108,8 @@ fn names<'a>(reasons: impl IntoIterator<Item = &'a Reason>) -> BTreeSet<&'static
 
 #[test]
 fn every_reason_that_ends_a_run_occurs() {
-    let cases: [(&[Reason], &[Policy]); 2] = [
-        (GRO, &[Policy::gro_with_udp().with_partial_checksums()]),
-        (LRO, &[Policy::lro(), Policy::lro_with_acks()]),
-    ];
+    let cases: [(&[Reason], &[Policy]); 2] =
+        [(GRO, &[PARTIAL_GRO_UDP]), (LRO, &[Policy::lro(), Policy::lro_with_acks()])];
     for (expected, policies) in cases {
         let mut found = BTreeSet::new();
         for policy in policies {
