@@ -333,7 +333,7 @@ fn kind_of(frame: &Frame) -> GsoKind {
 fn whole(frames: &[Frame], form: Checksum) -> (Vec<u8>, Gso, RxChecksum) {
     let mut frame = frames[0].clone();
     frame.payload = frames.iter().flat_map(|frame| frame.payload.clone()).collect();
-    *frame.checksum_mut().expect("a checksum") = form;
+    frame.set_checksum(form);
     let gso = gso_of(kind_of(&frame), frames[0].payload.len());
     let offset = match frame.transport {
         Transport::Tcp(_) => 16,

@@ -158,9 +158,7 @@ fn checksums_of_each_level_are_all_there_or_none_is() {
                         level(frame).udp_mut().checksum = Checksum::Wrong
                     });
                 }
-                refused(&base, BadChecksum, |frame| {
-                    *frame.checksum_mut().expect("a transport") = Checksum::Wrong
-                });
+                refused(&base, BadChecksum, |frame| frame.set_checksum(Checksum::Wrong));
             }
         }
     }

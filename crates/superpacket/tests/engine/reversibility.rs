@@ -103,20 +103,11 @@ fn a_pppoe_length_must_be_the_frames() {
         let base = base.in_pppoe();
         merges(&base.run(5));
         let right = (base.offsets().end - 14 - 6) as u16;
-        refused(&base, Reason::Padded, |frame| {
-            frame.pppoe.as_mut().expect("PPPoE").length = Some(right + 1)
-        });
-        refused(&base, Reason::Malformed, |frame| {
-            frame.pppoe.as_mut().expect("PPPoE").length = Some(right - 1)
-        });
-        refused(&base, Reason::Malformed, |frame| {
-            frame.pppoe.as_mut().expect("PPPoE").length = Some(0)
-        });
+        refused(&base, Reason::Padded, |frame| frame.pppoe_mut().length = Some(right + 1));
+        refused(&base, Reason::Malformed, |frame| frame.pppoe_mut().length = Some(right - 1));
+        refused(&base, Reason::Malformed, |frame| frame.pppoe_mut().length = Some(0));
         refused(&base, Reason::Padded, |frame| frame.trailer = vec![0; 6]);
-        two_flows(
-            &base,
-            &base.clone().with(|frame| frame.pppoe.as_mut().expect("PPPoE").session = 2),
-        );
+        two_flows(&base, &base.clone().with(|frame| frame.pppoe_mut().session = 2));
     }
 }
 

@@ -59,9 +59,7 @@ fn a_fragment_of_the_outer_packet_waits_for_all_it_may_carry() {
 #[test]
 fn a_bad_checksum_waits_for_its_flow() {
     for base in everywhere() {
-        refused(&base, BadChecksum, |frame| {
-            *frame.checksum_mut().expect("a transport") = Checksum::Wrong
-        });
+        refused(&base, BadChecksum, |frame| frame.set_checksum(Checksum::Wrong));
         if let Ip::V4(_) = base.ip {
             refused(&base, BadIpChecksum, |frame| frame.ipv4_mut().checksum = Checksum::Wrong);
         }

@@ -247,6 +247,11 @@ fn cut(
     Ok(segments)
 }
 
+/// Cuts a frame in Ethernet in every way.
+fn segments_of(frame: &Frame, gso: Gso) -> Vec<Vec<u8>> {
+    cut(&frame.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default()).expect("cut")
+}
+
 fn check_segments(segments: &[Vec<u8>], layer: Layer, partial: bool, name: &str) {
     for (index, segment) in segments.iter().enumerate() {
         let expect = Expect { starts_at_ip: layer == Layer::Ip, partial, ..Expect::default() };
@@ -301,8 +306,7 @@ fn every_protocol_through_every_header() {
                     }
                     let partial = |frame: &Frame| {
                         let mut frame = frame.clone();
-                        *frame.checksum_mut().expect("a transport with a checksum") =
-                            Checksum::Partial;
+                        frame.set_checksum(Checksum::Partial);
                         frame
                     };
                     if protocol.name.contains("covers") && first.tunnel.is_some() {
@@ -339,15 +343,12 @@ fn flags(segments: &[Vec<u8>]) -> Vec<u16> {
 #[test]
 fn fin_and_push_on_the_last_congestion_window_reduced_on_the_first() {
     let frame = Frame::tcp4(1, 350).with_flags(ACK | PSH | FIN | CWR | ECE | AE | URG | RESERVED);
-    let segments =
-        cut(&frame.to_bytes(), Layer::Ethernet, tcp_gso(100), &SegmentOptions::default())
-            .expect("cut");
+    let segments = segments_of(&frame, tcp_gso(100));
     let kept = ACK | ECE | AE | URG | RESERVED;
     assert_eq!(flags(&segments), [kept | CWR, kept, kept, kept | PSH | FIN]);
 
     let all = tcp_gso(100).with_cwr(Cwr::All);
-    let segments =
-        cut(&frame.to_bytes(), Layer::Ethernet, all, &SegmentOptions::default()).expect("cut");
+    let segments = segments_of(&frame, all);
     assert_eq!(flags(&segments), [kept | CWR, kept | CWR, kept | CWR, kept | CWR | PSH | FIN]);
     check_segments(&segments, Layer::Ethernet, false, "flags");
 }
@@ -396,12 +397,7 @@ fn options_reserved_bit_and_extension_headers_are_copied() {
             .with_ipv4(|ip| (ip.reserved, ip.options, ip.tos) = (true, vec![0x94, 4, 0, 0], 0xab))
     };
     let (frames, whole) = train(&frame(100), 100, 350);
-    assert_frames(
-        &cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(100), &SegmentOptions::default())
-            .expect("cut"),
-        &frames,
-        "options",
-    );
+    assert_frames(&segments_of(&whole, tcp_gso(100)), &frames, "options");
 
     let frame = |payload| {
         Frame::tcp6(1, payload).with_ipv6(|ip| {
@@ -413,11 +409,7 @@ fn options_reserved_bit_and_extension_headers_are_copied() {
     };
     let (frames, whole) = train(&frame(100), 100, 350);
     let gso = Gso::new(GsoKind::Tcp6, tcp_gso(100).size);
-    assert_frames(
-        &cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default()).expect("cut"),
-        &frames,
-        "extensions",
-    );
+    assert_frames(&segments_of(&whole, gso), &frames, "extensions");
 }
 
 #[test]
@@ -430,32 +422,17 @@ fn lengths_left_to_the_device_and_beyond_the_field_are_understood() {
             let (frames, mut whole) = train(&frame, 1000, total);
             whole.ipv4_mut().total_length = Some(0);
             whole.tcp_mut().checksum = checksum;
-            assert_frames(
-                &cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(1000), &SegmentOptions::default())
-                    .expect("cut"),
-                &frames,
-                "v4",
-            );
+            assert_frames(&segments_of(&whole, tcp_gso(1000)), &frames, "v4");
 
             let gso = Gso::new(GsoKind::Tcp6, tcp_gso(1000).size);
             let frame = Frame::tcp6(9, 1000);
             let (frames, mut whole) = train(&frame, 1000, total);
             whole.ipv6_mut().payload_length = Some(0);
             whole.tcp_mut().checksum = checksum;
-            assert_frames(
-                &cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default())
-                    .expect("cut"),
-                &frames,
-                "v6",
-            );
+            assert_frames(&segments_of(&whole, gso), &frames, "v6");
             // BIG TCP: a hop-by-hop header that holds just the length, and that the segments lose.
             whole.ipv6_mut().extensions = vec![Extension::jumbo((8 + 20 + total) as u32)];
-            assert_frames(
-                &cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default())
-                    .expect("cut"),
-                &frames,
-                "jumbo",
-            );
+            assert_frames(&segments_of(&whole, gso), &frames, "jumbo");
         }
     }
 }
@@ -464,12 +441,7 @@ fn lengths_left_to_the_device_and_beyond_the_field_are_understood() {
 fn padding_is_no_payload() {
     let (frames, whole) = train(&Frame::tcp4(1, 100), 100, 250);
     let whole = whole.with(|frame| frame.trailer = vec![0xff; 9]);
-    assert_frames(
-        &cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(100), &SegmentOptions::default())
-            .expect("cut"),
-        &frames,
-        "padding",
-    );
+    assert_frames(&segments_of(&whole, tcp_gso(100)), &frames, "padding");
 }
 
 #[test]
@@ -477,14 +449,12 @@ fn a_computed_udp_checksum_of_zero_is_sent_as_ffff() {
     let frame = Frame::udp4(64).with_zero_checksum();
     let (frames, whole) = train(&frame, 64, 64);
     let gso = gso_of(GsoKind::Udp, 64);
-    let segments =
-        cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default()).expect("cut");
+    let segments = segments_of(&whole, gso);
     assert_eq!(segments[0][40..42], [0xff, 0xff]);
     assert_frames(&segments, &frames, "zero");
     // TCP sends the 0.
     let whole = Frame::tcp4(1, 64).with_zero_checksum();
-    let segments = cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(64), &SegmentOptions::default())
-        .expect("cut");
+    let segments = segments_of(&whole, tcp_gso(64));
     assert_eq!(segments[0][50..52], [0, 0]);
     // The outer one likewise, over IPv4 and IPv6: found by trying source ports.
     for ip in [outer4(), outer6()] {
@@ -540,7 +510,7 @@ fn a_partial_checksum_of_a_packet_that_passes_is_filled_in() {
     ] {
         let right = frame.to_bytes();
         let mut partial = frame.clone();
-        *partial.checksum_mut().expect("a checksum") = Checksum::Partial;
+        partial.set_checksum(Checksum::Partial);
         let bytes = partial.to_bytes();
         let start = frame.offsets().transport as u16;
         let offset = if matches!(frame.transport, Transport::Tcp(_)) { 16 } else { 6 };

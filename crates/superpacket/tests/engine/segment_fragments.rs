@@ -50,6 +50,16 @@ fn fragment(
     Ok(fragments)
 }
 
+/// Fragments a frame in Ethernet.
+fn fragments_of(frame: &Frame, mtu: usize) -> Vec<Vec<u8>> {
+    fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, mtu).expect("fragmented")
+}
+
+/// Cuts a datagram into fragments, by default options.
+fn datagram_cut(frame: &Frame, size: usize) -> Vec<Vec<u8>> {
+    cut(&frame.to_bytes(), ufo(size), &SegmentOptions::default()).expect("cut")
+}
+
 fn bytes_of(frames: &[Frame]) -> Vec<Vec<u8>> {
     frames.iter().map(Frame::to_bytes).collect()
 }
@@ -74,8 +84,7 @@ fn a_datagram_becomes_fragments_of_one_identification() {
     {
         for checksum in [Checksum::Right, Checksum::Partial] {
             let whole = frame(payload).with_checksum(checksum);
-            let segments =
-                cut(&whole.to_bytes(), ufo(size), &SegmentOptions::default()).expect("cut");
+            let segments = datagram_cut(&whole, size);
             assert_same(
                 &segments,
                 &bytes_of(&frame(payload).fragments(size, 0)),
@@ -85,11 +94,7 @@ fn a_datagram_becomes_fragments_of_one_identification() {
     }
     // Without a checksum none is made.
     let whole = frame(3000).with_checksum(Checksum::Zero);
-    assert_same(
-        &cut(&whole.to_bytes(), ufo(800), &SegmentOptions::default()).expect("cut"),
-        &bytes_of(&whole.fragments(800, 0)),
-        "",
-    );
+    assert_same(&datagram_cut(&whole, 800), &bytes_of(&whole.fragments(800, 0)), "");
     // What fits stays whole, and may be left to a device; fragments may not.
     let options = SegmentOptions::default().with_checksum(ChecksumOutput::Partial);
     let partial = frame(792).with_checksum(Checksum::Partial).to_bytes();
@@ -195,8 +200,7 @@ fn any_ipv4_packet_without_df_can_be_fragmented() {
         clear(Frame::tcp4(1, 3000)).with_ipv4(|ip| ip.reserved = true),
     ] {
         for mtu in [1500, 1501, 576, 68] {
-            let fragments = fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, mtu)
-                .expect("fragmented");
+            let fragments = fragments_of(&frame, mtu);
             assert_same(&fragments, &bytes_of(&frame.fragments(mtu - 20, 0)), &format!("{mtu}"));
         }
         let at_ip = frame.clone().with(|frame| (frame.pppoe, frame.vlans) = (None, vec![])).at_ip();
@@ -205,12 +209,7 @@ fn any_ipv4_packet_without_df_can_be_fragmented() {
         assert_same(&fragments, &bytes_of(&at_ip.fragments(1260, 0)), "");
         // Padding goes.
         let padded = frame.clone().with(|frame| frame.trailer = vec![1; 5]);
-        assert_same(
-            &fragment(&padded.to_bytes(), Layer::Ethernet, RxChecksum::None, 1500)
-                .expect("fragmented"),
-            &bytes_of(&frame.fragments(1480, 0)),
-            "",
-        );
+        assert_same(&fragments_of(&padded, 1500), &bytes_of(&frame.fragments(1480, 0)), "");
     }
 }
 
@@ -235,8 +234,7 @@ fn any_ipv6_packet_can_be_fragmented_for_its_source() {
     ] {
         let extensions: usize = frame.offsets().transport - frame.offsets().network - 40;
         for mtu in [1500, 1501, 1280, 576] {
-            let fragments = fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, mtu)
-                .expect("fragmented");
+            let fragments = fragments_of(&frame, mtu);
             assert_same(
                 &fragments,
                 &bytes_of(&frame.fragments(mtu - 48 - extensions, ID)),
@@ -251,17 +249,13 @@ fn any_ipv6_packet_can_be_fragmented_for_its_source() {
         // What is a fragment already keeps its identification.
         let mut twice = Vec::new();
         for first in frame.fragments(1472, 5) {
-            twice.extend(
-                fragment(&first.to_bytes(), Layer::Ethernet, RxChecksum::None, 784 + extensions)
-                    .expect("fragmented"),
-            );
+            twice.extend(fragments_of(&first, 784 + extensions));
         }
         assert_same(&twice, &bytes_of(&frame.fragments(736, 5)), "twice");
     }
     // The outer packet of a tunnel is one like any other.
     let frame = Frame::tcp4(1, 4000).in_ip6();
-    let fragments =
-        fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, 1500).expect("fragmented");
+    let fragments = fragments_of(&frame, 1500);
     let contents: Vec<u8> =
         fragments.iter().flat_map(|fragment| fragment[14 + 48..].to_vec()).collect();
     assert_eq!((contents, fragments.len()), (frame.to_bytes()[14 + 40..].to_vec(), 3));
@@ -321,10 +315,7 @@ fn fragments_of_fragments_are_those_of_the_packet() {
     let frame = Frame::tcp4(1, 4000).with_ipv4(|ip| ip.dont_fragment = false);
     let mut twice = Vec::new();
     for first in frame.fragments(1472, 0) {
-        twice.extend(
-            fragment(&first.to_bytes(), Layer::Ethernet, RxChecksum::None, 760)
-                .expect("fragmented"),
-        );
+        twice.extend(fragments_of(&first, 760));
     }
     assert_same(&twice, &bytes_of(&frame.fragments(736, 0)), "");
 }
@@ -335,7 +326,7 @@ fn a_partial_checksum_is_filled_in_before_fragmentation() {
         let frame = if offset == 16 { Frame::tcp4(1, 4001) } else { Frame::udp4(4001) };
         let frame = frame.with_ipv4(|ip| ip.dont_fragment = false);
         let mut partial = frame.clone();
-        *partial.checksum_mut().expect("a checksum") = Checksum::Partial;
+        partial.set_checksum(Checksum::Partial);
         let state = RxChecksum::Partial { start: 34, offset };
         assert_same(
             &fragment(&partial.to_bytes(), Layer::Ethernet, state, 1500).expect("fragmented"),
@@ -362,20 +353,11 @@ fn only_options_with_the_copied_flag_go_into_later_fragments() {
     for later in &mut expected[1..] {
         later.ipv4_mut().options = vec![1, 1, 1, 1, 1, 1, 1, 0x94, 4, 0, 0, 1];
     }
-    assert_same(
-        &fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, 1500).expect("fragmented"),
-        &bytes_of(&expected),
-        "",
-    );
-    assert_same(
-        &cut(&frame.to_bytes(), ufo(1468), &SegmentOptions::default()).expect("cut"),
-        &bytes_of(&expected),
-        "",
-    );
+    assert_same(&fragments_of(&frame, 1500), &bytes_of(&expected), "");
+    assert_same(&datagram_cut(&frame, 1468), &bytes_of(&expected), "");
     // Options that contradict themselves stay as they are from there on.
     let frame = frame.with_ipv4(|ip| ip.options = vec![7, 200, 0, 0]);
-    let fragments =
-        fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, 1500).expect("fragmented");
+    let fragments = fragments_of(&frame, 1500);
     assert!(fragments.iter().all(|fragment| fragment[34..38] == [7, 200, 0, 0]));
 }
 

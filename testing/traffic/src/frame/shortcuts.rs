@@ -120,7 +120,7 @@ impl Frame {
     /// If the transport has none.
     #[must_use]
     pub fn with_checksum(mut self, checksum: Checksum) -> Self {
-        *self.checksum_mut().expect("a transport with a checksum") = checksum;
+        self.set_checksum(checksum);
         self
     }
 
@@ -401,6 +401,22 @@ impl Frame {
     /// If there is none.
     pub fn outer_udp_mut(&mut self) -> &mut Udp {
         self.tunnel_mut().udp_mut()
+    }
+
+    /// Sets the form of the transport checksum.
+    ///
+    /// # Panics
+    /// If the transport has none.
+    pub fn set_checksum(&mut self, checksum: Checksum) {
+        *self.checksum_mut().expect("a transport with a checksum") = checksum;
+    }
+
+    /// Returns the PPPoE session header.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn pppoe_mut(&mut self) -> &mut Pppoe {
+        self.pppoe.as_mut().expect("a frame in PPPoE")
     }
 
     /// Returns the form of the transport checksum; `None` if the transport has none.

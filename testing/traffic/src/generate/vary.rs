@@ -94,7 +94,7 @@ fn set_checksum_with_two_forms(frame: &mut Frame, mode: Checksum) -> bool {
     if let Transport::Dccp(Dccp { coverage: 1.., .. }) = frame.transport {
         return false;
     }
-    *frame.checksum_mut().expect("a checksum") = mode;
+    frame.set_checksum(mode);
     *frame = frame.clone().with_zero_checksum();
     true
 }
