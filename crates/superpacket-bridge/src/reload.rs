@@ -320,8 +320,7 @@ mod tests {
         for name in Limits::names() {
             port.limits.set(name, 1_000).expect(name);
         }
-        let on = ["gro_past_push", "gro_udp_no_checksum", "gro_uneven", "lro_acks"]
-            .map(|name| (name, "on"));
+        let on = ["gro_past_push", "gro_udp_no_checksum", "lro_acks"].map(|name| (name, "on"));
         for (name, word) in on.into_iter().chain([("delivery", "at-once"), ("storage", "linear")]) {
             port.set_aggregation(name, word).expect(name);
         }

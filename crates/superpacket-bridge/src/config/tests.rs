@@ -304,14 +304,14 @@ fn switches_of_forwarding_are_read() {
 #[test]
 fn the_knobs_of_aggregation_are_read() {
     let text = "[[port]]\nport = \"tap:a\"\nfeatures = { lro = true, tx-tcp-mangleid-segmentation = true }\nforce-lro = true\n\
-                lro-max-aggr = 43\nlro-max-desc = 8\nlro-acks = true\ngro-past-push = true\ngro-udp-no-checksum = true\ngro-uneven = true\nstorage = \"linear\"\ndelivery = \"at-once\"\n";
+                lro-max-aggr = 43\nlro-max-desc = 8\nlro-acks = true\ngro-past-push = true\ngro-udp-no-checksum = true\nstorage = \"linear\"\ndelivery = \"at-once\"\n";
     let port = Config::parse(text, "bridge.toml").expect("it is right").bridge.ports.remove(0);
     assert!(
         port.features.contains(Feature::TxTcpMangleidSegmentation)
             && port.features.contains(Feature::LargeReceiveOffload)
     );
     assert_eq!((port.limits.lro_max_aggr, port.limits.lro_max_desc), (43, 8));
-    let words = ["at-once", "on", "on", "on", "on", "linear"];
+    let words = ["at-once", "on", "on", "on", "linear"];
     assert_eq!(PortSettings::AGGREGATION.map(|name| port.aggregation(name)), words.map(Some));
 }
 

@@ -114,8 +114,6 @@ struct WrittenPort {
     gro_past_push: Option<bool>,
     #[serde(alias = "gro-udp-no-checksum")]
     gro_udp_no_checksum: Option<bool>,
-    #[serde(alias = "gro-uneven")]
-    gro_uneven: Option<bool>,
     storage: Option<Spanned<String>>,
     delivery: Option<Spanned<String>>,
     isolated: Option<bool>,
@@ -416,7 +414,6 @@ impl WrittenPort {
         settings.lro_acks = self.lro_acks.unwrap_or_default();
         settings.gro_past_push = self.gro_past_push.unwrap_or_default();
         settings.gro_udp_no_checksum = self.gro_udp_no_checksum.unwrap_or_default();
-        settings.gro_uneven = self.gro_uneven.unwrap_or_default();
         Ok(())
     }
 

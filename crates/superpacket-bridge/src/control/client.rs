@@ -190,7 +190,7 @@ impl Client {
     }
 
     /// Sets an aggregation setting of a port: `storage`, `delivery`, `gro_past_push`,
-    /// `gro_udp_no_checksum`, `gro_uneven` or `lro_acks`.
+    /// `gro_udp_no_checksum` or `lro_acks`.
     ///
     /// # Errors
     /// Returns the errors of [`ask`](Client::ask).

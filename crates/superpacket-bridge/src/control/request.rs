@@ -75,7 +75,7 @@ pub enum Request {
     SetAggregation {
         /// The port's name.
         port: String,
-        /// `storage`, `delivery`, `gro_past_push`, `gro_udp_no_checksum`, `gro_uneven` or
+        /// `storage`, `delivery`, `gro_past_push`, `gro_udp_no_checksum` or
         /// `lro_acks`.
         name: String,
         /// `fragments` or `linear`, `per-poll` or `at-once`, `on` or `off`.
