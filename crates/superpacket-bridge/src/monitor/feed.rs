@@ -45,6 +45,7 @@ pub struct Feed {
 
 /// A port as an interface of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MonitorInterface {
     /// The port's name.
     pub port: String,

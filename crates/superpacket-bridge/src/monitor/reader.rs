@@ -1,6 +1,6 @@
 //! The reading side of a monitor: merges the copies of all threads in order of time.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -17,6 +17,7 @@ const MERGE_DELAY: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// The copy of a packet that a port has received or sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PacketCopy<'a> {
     /// Number of the port's interface, an index into [`Feed::interfaces`].
     pub interface: u32,
@@ -172,13 +173,14 @@ impl MonitorReader {
     /// Waits for the bell, for the connection, or until the timeout.
     fn poll(&self, connection: Option<BorrowedFd<'_>>, timeout: Option<&Timespec>) {
         let bell = &self.feed().bell;
-        let connection = connection.map(|connection| {
-            PollFd::from_borrowed_fd(connection, PollFlags::IN | PollFlags::RDHUP)
-        });
-        let mut waiting: Vec<_> =
-            std::iter::once(PollFd::new(bell, PollFlags::IN)).chain(connection).collect();
+        let descriptors = 1 + usize::from(connection.is_some());
+        let connection = connection.unwrap_or(bell.as_fd());
+        let waiting = &mut [
+            PollFd::new(bell, PollFlags::IN),
+            PollFd::new(&connection, PollFlags::IN | PollFlags::RDHUP),
+        ];
         // After a signal the caller looks for work anyway.
-        let _ = poll(&mut waiting, timeout);
+        let _ = poll(&mut waiting[..descriptors], timeout);
         if !waiting[0].revents().is_empty() {
             bell.silence();
         }
