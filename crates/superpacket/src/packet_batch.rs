@@ -4,7 +4,6 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::memory::InBuffers;
-use crate::segment::Part;
 use crate::super_packet::{Metadata, Piece, SuperPacket};
 
 /// Packets in order, with their headers and buffers. One thread fills the batch, another empties
@@ -32,15 +31,12 @@ pub struct PacketBatch<B> {
     pieces: Vec<Option<Piece<B>>>,
     /// Headers and linear storage of all packets.
     bytes: Vec<u8>,
-    /// Parts of all packets.
-    parts: Vec<Part>,
     /// Pieces of the packet that is lent.
     lent: Vec<Piece<B>>,
-    /// Indices of the next packet, its first piece, its first byte and its first part.
+    /// Indices of the next packet, its first piece and its first byte.
     next: usize,
     next_piece: usize,
     next_byte: usize,
-    next_part: usize,
 }
 
 /// How many packets ahead memory is prefetched. With fewer, another core has not released the cache
@@ -53,7 +49,6 @@ struct BatchEntry {
     pieces: u32,
     header: u32,
     linear: u32,
-    parts: u32,
 }
 
 impl<B> PacketBatch<B> {
@@ -63,12 +58,10 @@ impl<B> PacketBatch<B> {
             entries: Vec::new(),
             pieces: Vec::new(),
             bytes: Vec::new(),
-            parts: Vec::new(),
             lent: Vec::new(),
             next: 0,
             next_piece: 0,
             next_byte: 0,
-            next_part: 0,
         }
     }
 
@@ -81,11 +74,7 @@ impl<B> PacketBatch<B> {
             pieces: packet.pieces.len() as u32,
             header: packet.header.len() as u32,
             linear: packet.linear.len() as u32,
-            parts: packet.parts.len() as u32,
         };
-        if !packet.parts.is_empty() {
-            self.parts.extend_from_slice(packet.parts);
-        }
         self.bytes.extend_from_slice(packet.header);
         self.bytes.extend_from_slice(packet.linear);
         self.pieces.extend(packet.pieces.drain(..).map(Some));
@@ -130,14 +119,11 @@ impl<B> PacketBatch<B> {
         let header = self.next_byte..self.next_byte + entry.header as usize;
         let linear = header.end..header.end + entry.linear as usize;
         self.next_byte = linear.end;
-        let parts = self.next_part..self.next_part + entry.parts as usize;
-        self.next_part = parts.end;
         Some(SuperPacket {
             metadata: entry.metadata,
             header: self.bytes.get(header)?,
             pieces: &mut self.lent,
             linear: self.bytes.get(linear)?,
-            parts: self.parts.get(parts)?,
             memory,
         })
     }
@@ -148,8 +134,7 @@ impl<B> PacketBatch<B> {
         self.entries.drain(..self.next);
         self.pieces.drain(..self.next_piece);
         self.bytes.drain(..self.next_byte);
-        self.parts.drain(..self.next_part);
-        (self.next, self.next_piece, self.next_byte, self.next_part) = (0, 0, 0, 0);
+        (self.next, self.next_piece, self.next_byte) = (0, 0, 0);
     }
 
     /// Takes back the packet lent last, with the pieces left in it, as the next packet. If no
@@ -162,7 +147,6 @@ impl<B> PacketBatch<B> {
         }
         self.next -= 1;
         self.next_byte -= (entry.header + entry.linear) as usize;
-        self.next_part -= entry.parts as usize;
         self.next_piece = first_piece;
         for (place, piece) in self.pieces.iter_mut().skip(first_piece).zip(self.lent.drain(..)) {
             *place = Some(piece);
@@ -174,9 +158,8 @@ impl<B> PacketBatch<B> {
         self.entries.clear();
         self.pieces.clear();
         self.bytes.clear();
-        self.parts.clear();
         self.lent.clear();
-        (self.next, self.next_piece, self.next_byte, self.next_part) = (0, 0, 0, 0);
+        (self.next, self.next_piece, self.next_byte) = (0, 0, 0);
     }
 }
 

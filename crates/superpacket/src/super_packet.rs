@@ -7,7 +7,7 @@ use core::slice;
 use crate::memory::{InBuffers, Memory};
 use crate::packet::{FlowHash, Layer, RxChecksum, STEERING_UNIT, VlanTag};
 use crate::reason::Reason;
-use crate::segment::{Gso, Part, Segmentable};
+use crate::segment::{Gso, Segmentable};
 use crate::wire::Layout;
 
 /// A part of a packet: a range of one buffer.
@@ -144,7 +144,6 @@ pub struct SuperPacket<'a, B, M = InBuffers> {
     pub(crate) header: &'a [u8],
     pub(crate) pieces: &'a mut Vec<Piece<B>>,
     pub(crate) linear: &'a [u8],
-    pub(crate) parts: &'a [Part],
     pub(crate) memory: M,
 }
 
@@ -174,16 +173,6 @@ impl<'a, B, M> SuperPacket<'a, B, M> {
         self.pieces.drain(..)
     }
 
-    /// Returns the parts of an uneven packet. Only a policy with
-    /// [`merge_uneven`](crate::aggregate::Policy::merge_uneven) makes such packets.
-    ///
-    /// [`gso`](Metadata::gso) is then the metadata of the first part. Segmenting the whole packet
-    /// by it gives segments that mean the same to TCP, but differ from the merged packets.
-    #[inline]
-    pub const fn parts(&self) -> &'a [Part] {
-        self.parts
-    }
-
     /// Returns whether the packet consists of more than one received packet.
     #[inline]
     pub fn is_merged(&self) -> bool {
@@ -193,8 +182,8 @@ impl<'a, B, M> SuperPacket<'a, B, M> {
     /// Returns the packet with its bytes in `memory`.
     #[inline(always)]
     pub(crate) fn with_memory<N>(self, memory: N) -> SuperPacket<'a, B, N> {
-        let SuperPacket { metadata, header, pieces, linear, parts, memory: _ } = self;
-        SuperPacket { metadata, header, pieces, linear, parts, memory }
+        let SuperPacket { metadata, header, pieces, linear, memory: _ } = self;
+        SuperPacket { metadata, header, pieces, linear, memory }
     }
 }
 
@@ -331,11 +320,6 @@ impl<B, M: Memory<B>> Segmentable for SuperPacket<'_, B, M> {
     #[inline]
     fn starts_payload(&self, index: usize) -> bool {
         self.pieces.get(index).is_some_and(|piece| piece.flags & Piece::<B>::FIRST != 0)
-    }
-
-    #[inline]
-    fn parts(&self) -> &[Part] {
-        self.parts
     }
 }
 

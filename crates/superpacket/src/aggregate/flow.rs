@@ -9,15 +9,12 @@ mod join;
 mod leave;
 mod run;
 mod super_packet;
-mod uneven;
 
 pub(super) use join::{Attempt, Joined};
 pub(super) use run::{JOIN_AHEAD, prefetch_ahead, prefetch_first, prefetch_payload};
-pub(super) use uneven::may_be_uneven;
 
 use alloc::vec::Vec;
 
-use self::uneven::Uneven;
 use super::examine::{ChecksumField, Constants, Facts, frame_sum, outer_checksums};
 use super::mask::{self, HeaderBytes, LONGER_HEADER, USUAL_HEADER};
 use super::policy::Policy;
@@ -109,7 +106,6 @@ pub(super) struct Held<B> {
     /// How the first packet is to be segmented, if it came as a super-packet.
     gso: Option<Gso>,
     pub(super) linear: Vec<u8>,
-    uneven: Uneven,
 
     // The expected header bytes and the mask of the bytes that must be equal. The mask is kept for
     // the next flow and rebuilt if that flow's layout differs.
@@ -192,7 +188,6 @@ impl<B> Held<B> {
             hash: None,
             gso: None,
             linear: Vec::new(),
-            uneven: Uneven::default(),
             header: HeaderBytes([0; MAX_HEADER]),
             mask: HeaderBytes([0; MAX_HEADER]),
         }
@@ -440,9 +435,6 @@ impl<B> Held<B> {
         self.hash = packet.hash;
         self.queue = packet.queue;
         self.advance(&packet, &facts, layout.protocol);
-        if policy.merge_uneven {
-            self.open_uneven::<P>(policy, facts.id);
-        }
         Ok(self.attach(packet, &facts, usize::from(layout.payload), policy.storage, poll))
     }
 
@@ -560,12 +552,9 @@ impl IdRun {
     /// step that the packet itself states.
     #[inline(always)]
     fn next(self, count: u32, only_one: bool, id: u16, form: Option<IpId>) -> Option<IdRun> {
-        let run = match (
-            id == self.expected(count),
-            only_one && id == self.expected(count).wrapping_sub(1),
-        ) {
+        let run = match (id == self.expected(count), only_one && id == self.first) {
             (true, _) => self,
-            (false, true) => IdRun { first: id, step: 0 },
+            (false, true) => IdRun { step: 0, ..self },
             (false, false) => return None,
         };
         form.is_none_or(|form| form == run.form()).then_some(run)

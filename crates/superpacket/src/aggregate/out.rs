@@ -149,7 +149,7 @@ pub(super) fn keep<B>(
 /// Returns a packet that leaves unchanged, in these pieces.
 #[inline(always)]
 fn whole_packet<B>(metadata: Metadata, pieces: &mut Vec<Piece<B>>) -> SuperPacket<'_, B, ()> {
-    SuperPacket { metadata, header: &[], pieces, linear: &[], parts: &[], memory: () }
+    SuperPacket { metadata, header: &[], pieces, linear: &[], memory: () }
 }
 
 impl<B> PassThrough<B> {

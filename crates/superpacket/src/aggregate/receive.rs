@@ -29,8 +29,8 @@ use super::acknowledged::Acknowledged;
 use super::by_flow::{ByFlow, group};
 use super::examine::{self, ExamineOptions, Facts, examine};
 use super::flow::{
-    Attempt, First, JOIN_AHEAD, Joined, addresses_and_ports, may_be_uneven, packet_limit,
-    prefetch_ahead, prefetch_first, prefetch_payload,
+    Attempt, First, JOIN_AHEAD, Joined, addresses_and_ports, packet_limit, prefetch_ahead,
+    prefetch_first, prefetch_payload,
 };
 use super::lro::{eligible_ack, lro_refusal};
 use super::out::{PassThrough, keep};
@@ -142,13 +142,12 @@ impl<B> PacketReceiver<B> {
     }
 
     /// Restricts merging to super-packets that a receiver behind a `virtio_net_hdr` can segment:
-    /// with partial checksums, within its limits of datagrams and bytes, and not uneven.
+    /// with partial checksums, within its limits of datagrams and bytes.
     pub(super) fn set_support(&mut self, support: GsoSupport) {
         let longest = support.max_ipv4_length.min(support.max_ipv6_length).min(support.max_payload);
         self.policy.max_bytes = self.policy.max_bytes.min(longest);
         self.policy.max_packets = self.policy.max_packets.min(support.max_segments).max(1);
         self.policy.checksum = ChecksumForm::Partial;
-        self.policy.merge_uneven = false;
         self.policy.max_datagrams = self.policy.max_datagrams.min(MaxSegments::UDP.get());
         self.in_force = self.policy;
         self.options = ExamineOptions::new(&self.in_force, Some(support), self.options.simd);
@@ -382,9 +381,7 @@ impl<B> PacketReceiver<B> {
             return Ok(false);
         }
         self.last = slot;
-        if let Some(reason) = run.complete
-            && !held.goes_on(reason)
-        {
+        if let Some(reason) = run.complete {
             self.emit(slot, reason, poll)?;
         }
         self.limit_memory(poll)?;
@@ -712,10 +709,7 @@ impl<B> PacketReceiver<B> {
         // it. No payload sum follows from that.
         let known = if SUPER { None } else { Some(&held.constants) };
         let mut facts = examine::<false, _>(packet, header, layout, known, &self.options, poll)?;
-        let pushes = SUPER
-            && facts.flags & tcp::PSH != 0
-            && self.in_force.merge_past_push
-            && !held.is_uneven();
+        let pushes = SUPER && facts.flags & tcp::PSH != 0 && self.in_force.merge_past_push;
         if pushes {
             facts.flags &= !tcp::PSH;
         }
@@ -749,9 +743,7 @@ impl<B> PacketReceiver<B> {
     ) -> Result<Room, Reason> {
         match self.in_force.mode {
             Mode::Gro { .. } => {
-                if facts.flags & (tcp::PSH | tcp::FIN) != 0
-                    && layout.lend::<USUAL, _>(|layout| self.ends_at_push::<P>(facts.flags, layout))
-                {
+                if facts.flags & (tcp::PSH | tcp::FIN) != 0 {
                     return Err(Reason::Push);
                 }
             }
@@ -777,13 +769,6 @@ impl<B> PacketReceiver<B> {
             return Err(Reason::NoDescriptor);
         }
         Ok(room)
-    }
-
-    /// Returns whether PSH or FIN in these flags ends the flow that a packet would begin.
-    #[cold]
-    #[inline(never)]
-    fn ends_at_push<P: Poll<B>>(&self, flags: u8, layout: &Layout) -> bool {
-        flags & tcp::FIN != 0 || !may_be_uneven::<B, P>(layout, &self.in_force)
     }
 
     /// Stores the buffers of a packet that joined a flow. If that completes the flow, it leaves.
@@ -813,9 +798,7 @@ impl<B> PacketReceiver<B> {
         ) {
             self.out.recycle(chain);
         }
-        if let Some(reason) = self.complete(slot, last)
-            && !self.table.slots[slot as usize].goes_on(reason)
-        {
+        if let Some(reason) = self.complete(slot, last) {
             self.emit(slot, reason, poll)?;
         }
         self.limit_memory(poll)

@@ -7,22 +7,21 @@ use super::payload::{Position, bytes, step};
 use super::source::Segmentable;
 use crate::checksum::RxChecksum;
 
-/// The number of segments and their lengths: all but the last have the same, unless the packet was
-/// [uneven](super::Part).
+/// The number of segments and their lengths: all but the last have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Plan {
     /// Number of segments, at least 1.
     pub segments: u32,
     /// Length of each segment but the last in bytes, headers included. If there is one segment, its
-    /// length; for an uneven packet, the length of the longest.
+    /// length.
     pub segment_length: usize,
     /// Length of the last segment in bytes: at most `segment_length`.
     pub last_length: usize,
 }
 
 impl Plan {
-    /// Returns the length of all segments together, in bytes; an upper limit for an uneven packet.
+    /// Returns the length of all segments together, in bytes.
     #[inline]
     pub const fn total_length(&self) -> usize {
         (self.segments as usize - 1)
@@ -196,7 +195,7 @@ pub trait SegmentBuffers {
 }
 
 /// Segments back to back in one buffer, as for `UDP_SEGMENT` and as in [`Plan`]: segment `n` starts
-/// at `n * segment_length`, unless the packet was [uneven](super::Part).
+/// at `n * segment_length`.
 #[derive(Debug)]
 pub struct BackToBack<'a> {
     bytes: &'a mut [u8],

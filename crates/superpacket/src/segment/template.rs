@@ -1,7 +1,7 @@
 //! The template: one header, prepared once and patched for each segment.
 
 use super::fragment::{Outermost, SCRATCH, keep_copied_options};
-use super::{ChecksumForm, Cwr, Gso, IpId, Part};
+use super::{ChecksumForm, Cwr, Gso, IpId};
 use crate::checksum::{
     RxChecksum, Sum, ipv4_header, pseudo_header, transport_field, tunnel_field, words,
 };
@@ -355,20 +355,6 @@ impl Template {
             network: Some(Network::new(bytes, packet.network, packet.version, IpId::Fixed)),
             transport: TransportPatch::Fragment { header: place, first: offset.0, more: offset.1 },
             wanted: WantedSums::default(),
-        }
-    }
-
-    /// Switches to another part of a TCP packet; `flags` are the flags that only some parts carry.
-    pub(super) fn begin_part(&mut self, part: &Part, flags: u8) {
-        if let Some(network) = &mut self.network
-            && network.version == IpVersion::V4
-        {
-            network.id = part.identification;
-            network.id_step = id_step(part.gso.id);
-        }
-        if let TransportPatch::Tcp { flags: word, cwr, .. } = &mut self.transport {
-            *word = (*word & !u16::from(flags)) | u16::from(part.flags);
-            *cwr = part.gso.cwr;
         }
     }
 

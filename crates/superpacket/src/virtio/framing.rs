@@ -241,8 +241,7 @@ impl Segmenter {
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Plan, SplitError> {
         let (Offload { checksum, gso, .. }, layout, packet) = framing.parse_with_layout(read)?;
-        let packet =
-            GsoPacket { buffers: &[packet], layer: framing.layer, gso, checksum, parts: &[] };
+        let packet = GsoPacket { buffers: &[packet], layer: framing.layer, gso, checksum };
         Ok(self.segment_known(&packet, &SegmentOptions::default(), layout.as_ref(), buffers)?)
     }
 
@@ -261,8 +260,7 @@ impl Segmenter {
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Portion, SplitError> {
         let (Offload { checksum, gso, .. }, layout, packet) = framing.parse_with_layout(read)?;
-        let packet =
-            GsoPacket { buffers: &[packet], layer: framing.layer, gso, checksum, parts: &[] };
+        let packet = GsoPacket { buffers: &[packet], layer: framing.layer, gso, checksum };
         Ok(self.portion_known(
             &packet,
             &SegmentOptions::default(),

@@ -65,7 +65,7 @@ impl Face {
             base,
             partial,
             partial.with_merge_udp_without_checksum(),
-            big(base.with_merge_uneven().with_jumbo_option()),
+            big(base.with_jumbo_option()),
             small.with_max_flows(5),
             base.with_delivery(superpacket::aggregate::Delivery::AtOnce),
         ]

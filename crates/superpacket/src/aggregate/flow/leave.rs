@@ -65,9 +65,6 @@ impl<B> Held<B> {
         memory: &M,
     ) -> Leaving {
         let layout = &self.layout.known::<USUAL>();
-        if self.uneven.on {
-            self.finish_parts();
-        }
         self.write_lengths(layout);
         let lro = matches!(policy.mode, Mode::Lro { .. });
         let start = usize::from(layout.payload);
@@ -124,7 +121,7 @@ impl<B> Held<B> {
             end,
             length: u64::from(end),
             checksum: state,
-            gso: if lro { None } else { self.first_gso(layout) },
+            gso: if lro { None } else { self.gso(layout) },
         }
     }
 
@@ -263,19 +260,13 @@ impl<B> Held<B> {
             header: bytes.get(..leaving.header).unwrap_or(&[]),
             pieces: &mut self.pieces,
             linear: &self.linear,
-            parts: &self.uneven.parts,
             memory: (),
         }
     }
 
+    /// Returns how segmentation restores the packets.
     #[inline(always)]
-    fn first_gso(&self, layout: &Layout) -> Option<Gso> {
-        if let Some(part) = self.uneven.parts.first() { Some(part.gso()) } else { self.gso(layout) }
-    }
-
-    /// Returns how segmentation restores the packets, or those of the current part.
-    #[inline(always)]
-    pub(super) fn gso(&self, layout: &Layout) -> Option<Gso> {
+    fn gso(&self, layout: &Layout) -> Option<Gso> {
         let kind = match (layout.protocol, layout.version) {
             (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
             (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,

@@ -118,6 +118,7 @@ macro_rules! borrowed_calls {
 
 borrowed_calls! {
     poll: |SuperPacket<'_, BufferIndex, Borrowed<'_, P>>|;
+    poll_without_sums: |SuperPacket<'_, BufferIndex, Borrowed<'_, P>>|;
     resume: |SuperPacket<'_, BufferIndex, Borrowed<'_, P>>|;
     poll_gathered: |&[IoSlice<'_>]|;
     resume_gathered: |&[IoSlice<'_>]|;

@@ -13,8 +13,8 @@ use std::collections::HashMap;
 use superpacket::aggregate::{Counters, HashKey, Policy, Reason};
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
 use superpacket::segment::{
-    ChecksumOutput, Gso, GsoKind, GsoPacket, Part, Segment, SegmentError, SegmentOptions,
-    SegmentSize, Segmentable, Segmenter,
+    ChecksumOutput, Gso, GsoKind, GsoPacket, Segment, SegmentError, SegmentOptions, SegmentSize,
+    Segmentable, Segmenter,
 };
 use superpacket::super_packet::{Metadata, SuperPacket};
 use superpacket_traffic::check;
@@ -144,8 +144,6 @@ pub struct Output {
     pub pieces: usize,
     /// It lay in one run of bytes.
     pub contiguous: bool,
-    /// Its parts, if it is uneven.
-    pub parts: Vec<Part>,
 }
 
 impl Output {
@@ -162,7 +160,6 @@ impl Output {
             metadata: packet.metadata,
             pieces: packet.pieces().len(),
             contiguous: packet.contiguous().is_some(),
-            parts: packet.parts().to_vec(),
         }
     }
 
@@ -178,8 +175,7 @@ impl Output {
         };
         let packet = GsoPacket::linear(&self.bytes, gso)
             .with_layer(self.metadata.layer)
-            .with_checksum(self.metadata.checksum)
-            .with_parts(&self.parts);
+            .with_checksum(self.metadata.checksum);
         let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
         segments(&packet, &options).expect("what merged can be cut")
     }
