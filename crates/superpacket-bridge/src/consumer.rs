@@ -134,9 +134,9 @@ impl PortEnd<'_> {
         };
         let PortEnd { egress, outgoing, segmenter, packetizer, now } = self;
         packetizer.bypass(packet, &mut |mut packet: SuperPacket<'_, Buffer>| {
-            let staged = outgoing.stage(&packet);
-            egress.add(outgoing, &staged, &packet, segmenter, *now);
-            outgoing.keep(staged, &mut packet);
+            outgoing.stage(&packet);
+            egress.add(outgoing, &packet, segmenter, *now);
+            outgoing.keep(&mut packet);
         });
     }
 }

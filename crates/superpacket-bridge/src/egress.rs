@@ -18,9 +18,7 @@ use superpacket::segment::{
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{Layout, MAX_HEADER, parse_datagram};
 use superpacket_port::features::Feature;
-use superpacket_port::{
-    Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch, TxFrame,
-};
+use superpacket_port::{Buffer, Outgoing, Part, Progress, Stop, Transmit, TxBatch, TxFrame};
 
 use crate::counters::DropReason;
 use crate::monitor::Copies;
@@ -126,7 +124,6 @@ impl Egress {
     pub(crate) fn add(
         &mut self,
         outgoing: &mut Outgoing,
-        staged: &Staged,
         packet: &SuperPacket<'_, Buffer>,
         segmenter: &mut Segmenter,
         now: u64,
@@ -140,20 +137,19 @@ impl Egress {
         let metadata = &packet.metadata;
         match egress_action(&self.runtime, packet) {
             EgressAction::Unchanged => {
-                self.batch.push_packet(outgoing, staged, packet, self.runtime.max_slices())
+                self.batch.push_packet(outgoing, packet, self.runtime.max_slices())
             }
             EgressAction::CompleteChecksum => {
-                if self.cut(outgoing, staged, packet, segmenter, SegmentOptions::default()) {
+                if self.cut(outgoing, packet, segmenter, SegmentOptions::default()) {
                     self.shared.counts.checksummed.add(1);
                 }
             }
             EgressAction::SmallerSuperPackets(gso, size, layout) => {
-                self.cut_into_parts(outgoing, staged, packet, segmenter, gso, size, &layout)
+                self.cut_into_parts(outgoing, packet, segmenter, gso, size, &layout)
             }
             EgressAction::Offload(gso, layout) => {
                 self.batch.push_super_packet(
                     outgoing,
-                    staged,
                     packet,
                     gso,
                     &layout,
@@ -169,7 +165,7 @@ impl Egress {
                     .with_gso(gso)
                     .with_checksum(checksum)
                     .with_max_segments(MAX_SEGMENTS);
-                if self.cut(outgoing, staged, packet, segmenter, options) {
+                if self.cut(outgoing, packet, segmenter, options) {
                     self.count_segments(before);
                     self.count_unsupported(unsupported);
                 }
@@ -182,7 +178,6 @@ impl Egress {
                     let done = segmenter.fragment(packet, self.runtime.mtu, None, |segment| {
                         batch.push_segment(
                             outgoing,
-                            staged,
                             &segment,
                             metadata.vlan,
                             metadata.layer,
@@ -240,7 +235,6 @@ impl Egress {
     fn cut(
         &mut self,
         outgoing: &mut Outgoing,
-        staged: &Staged,
         packet: &SuperPacket<'_, Buffer>,
         segmenter: &mut Segmenter,
         options: SegmentOptions,
@@ -248,7 +242,7 @@ impl Egress {
         let (batch, slices) = (&mut self.batch, self.runtime.max_slices());
         let (vlan, layer) = (packet.metadata.vlan, packet.metadata.layer);
         let done = segmenter.segment(packet, &options, |segment| {
-            batch.push_segment(outgoing, staged, &segment, vlan, layer, slices)
+            batch.push_segment(outgoing, &segment, vlan, layer, slices)
         });
         self.is_cut(&done)
     }
@@ -291,7 +285,6 @@ impl Egress {
     fn cut_into_parts(
         &mut self,
         outgoing: &mut Outgoing,
-        staged: &Staged,
         packet: &SuperPacket<'_, Buffer>,
         segmenter: &mut Segmenter,
         gso: Gso,
@@ -308,7 +301,7 @@ impl Egress {
         let before = batch.frames().len();
         let done = segmenter.segment(packet, &options, |segment| {
             let part = Part { gso, layout, skipped: extra.wrapping_mul(segment.index as u16) };
-            batch.push_part(outgoing, staged, &segment, &part, vlan, layer, slices);
+            batch.push_part(outgoing, &segment, &part, vlan, layer, slices);
         });
         if self.is_cut(&done) {
             self.count_segments(before);

@@ -155,7 +155,7 @@ impl PacketForwarder {
         };
         let PacketForwarder { egress, outgoing, segmenter, table, now, .. } = self;
         let now = *now;
-        let staged = outgoing.stage(&packet);
+        outgoing.stage(&packet);
         let mut waiting = 0;
         // The MTU to report to the sender. A flooded packet is not reported if it fits any port,
         // since it may have reached its destination there.
@@ -164,7 +164,7 @@ impl PacketForwarder {
             if let (Some(vlans), Some(tag)) = (&egress.vlans, tag) {
                 packet.metadata.vlan = vlans.leave(tag);
             }
-            if egress.add(outgoing, &staged, &packet, segmenter, now) {
+            if egress.add(outgoing, &packet, segmenter, now) {
                 fits = true;
             } else {
                 exceeded_mtu = exceeded_mtu.max(Some(egress.runtime.mtu));
@@ -214,7 +214,7 @@ impl PacketForwarder {
             }
             self.send_too_big(from, &packet, mtu);
         }
-        self.outgoing.keep(staged, &mut packet);
+        self.outgoing.keep(&mut packet);
         if waiting >= FLUSH_AT {
             self.send();
         }

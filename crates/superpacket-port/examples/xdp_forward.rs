@@ -87,15 +87,14 @@ impl Way {
         self.received += packets.len() as u64;
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
             *decisions += 1; // A forwarder looks at the packet here, once for all that merged.
-            let staged = outgoing.stage(&packet);
+            outgoing.stage(&packet);
             let metadata = packet.metadata;
             if metadata.gso.is_none() && !matches!(metadata.checksum, RxChecksum::Partial { .. }) {
-                batch.push_packet(outgoing, &staged, &packet, MAX_SLICES);
+                batch.push_packet(outgoing, &packet, MAX_SLICES);
             } else {
                 let cut = segmenter.segment(&packet, &SegmentOptions::default(), |segment| {
                     batch.push_segment(
                         outgoing,
-                        &staged,
                         &segment,
                         metadata.vlan,
                         metadata.layer,
@@ -104,7 +103,7 @@ impl Way {
                 });
                 *dropped += u64::from(cut.is_err());
             }
-            outgoing.keep(staged, &mut packet);
+            outgoing.keep(&mut packet);
         };
         aggregator.receive_batch(packets, 0, sink);
         aggregator.poll_end(0, sink);

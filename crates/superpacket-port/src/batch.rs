@@ -7,7 +7,7 @@ use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{IpVersion, Layout, MAX_HEADER, checksum_addresses, ipv4};
 
 use super::Buffer;
-use super::outgoing::{Outgoing, Slice, Staged};
+use super::outgoing::{Outgoing, Slice};
 
 /// Length in bytes of the two hardware addresses, after which a VLAN tag is inserted.
 const ADDRESSES: usize = 12;
@@ -104,7 +104,6 @@ impl TxBatch {
     pub fn push_packet(
         &mut self,
         outgoing: &mut Outgoing,
-        _staged: &Staged,
         packet: &SuperPacket<'_, Buffer>,
         max_slices: usize,
     ) {
@@ -134,7 +133,6 @@ impl TxBatch {
     pub fn push_super_packet(
         &mut self,
         outgoing: &mut Outgoing,
-        _staged: &Staged,
         packet: &SuperPacket<'_, Buffer>,
         gso: Gso,
         layout: &Layout,
@@ -178,7 +176,6 @@ impl TxBatch {
     pub fn push_segment(
         &mut self,
         outgoing: &mut Outgoing,
-        _staged: &Staged,
         segment: &Segment<'_, SuperPacket<'_, Buffer>>,
         vlan: Option<VlanTag>,
         layer: Layer,
@@ -202,7 +199,6 @@ impl TxBatch {
     pub fn push_part(
         &mut self,
         outgoing: &mut Outgoing,
-        _staged: &Staged,
         segment: &Segment<'_, SuperPacket<'_, Buffer>>,
         part: &Part<'_>,
         vlan: Option<VlanTag>,
@@ -580,13 +576,12 @@ mod tests {
             })
             .collect();
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
-            let staged = outgoing.stage(&packet);
-            whole.push_packet(&mut outgoing, &staged, &packet, max_slices);
+            outgoing.stage(&packet);
+            whole.push_packet(&mut outgoing, &packet, max_slices);
             let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
             let done = segmenter.segment(&packet, &options, |segment| {
                 cut.push_segment(
                     &mut outgoing,
-                    &staged,
                     &segment,
                     packet.metadata.vlan,
                     packet.metadata.layer,
@@ -594,7 +589,7 @@ mod tests {
                 );
             });
             done.expect("what merged can be cut");
-            outgoing.keep(staged, &mut packet);
+            outgoing.keep(&mut packet);
         };
         aggregator.receive_batch(&mut packets, 0, sink);
         aggregator.poll_end(0, sink);
@@ -693,9 +688,9 @@ mod tests {
             Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
-            let staged = outgoing.stage(&packet);
-            batch.push_packet(&mut outgoing, &staged, &packet, 9);
-            outgoing.keep(staged, &mut packet);
+            outgoing.stage(&packet);
+            batch.push_packet(&mut outgoing, &packet, 9);
+            outgoing.keep(&mut packet);
         };
         aggregator.receive(packet, 0, sink);
         aggregator.flush_all(sink);

@@ -44,7 +44,7 @@ pub use batch::{FrameWriter, Part, TxBatch, TxFrame, wire_bytes, wire_segments, 
 pub use buffer::{Buffer, Pool, Region};
 pub use error::PortError;
 pub use open::{check, open};
-pub use outgoing::{Outgoing, Slice, Staged};
+pub use outgoing::{Outgoing, Slice};
 pub use spec::{NIC_SETTINGS, PortKind, PortSpec, SpecError, SpecOptions};
 
 use std::fmt;

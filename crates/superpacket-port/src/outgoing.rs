@@ -29,7 +29,7 @@ impl Outgoing {
 
     /// Prepares for frames made of `packet`, whole or in segments, for any number of batches. After
     /// they are pushed, call [`keep`](Self::keep).
-    pub fn stage(&mut self, packet: &SuperPacket<'_, Buffer>) -> Staged {
+    pub fn stage(&mut self, packet: &SuperPacket<'_, Buffer>) {
         self.pieces.clear();
         let mut place = self.buffers.len() as u32;
         for (index, piece) in packet.pieces().iter().enumerate() {
@@ -45,11 +45,10 @@ impl Outgoing {
                 self.pieces.push(copied);
             }
         }
-        Staged(())
     }
 
     /// Takes over the buffers of the staged packet until [`clear`](Self::clear).
-    pub fn keep(&mut self, _staged: Staged, packet: &mut SuperPacket<'_, Buffer>) {
+    pub fn keep(&mut self, packet: &mut SuperPacket<'_, Buffer>) {
         self.buffers.extend(packet.take_pieces().filter_map(|piece| piece.into_buffer()));
     }
 
@@ -83,11 +82,6 @@ impl Outgoing {
         Slice { place: Slice::OWN, start, length: bytes.len() as u32 }
     }
 }
-
-/// Proof that a packet has been [staged](Outgoing::stage), so that its frames may be pushed.
-#[derive(Debug)]
-#[must_use]
-pub struct Staged(());
 
 /// A contiguous range of bytes in an [`Outgoing`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

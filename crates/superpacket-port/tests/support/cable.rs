@@ -49,13 +49,7 @@ impl End {
             passed.super_bytes += if packet.gso.is_some() { packet.length() } else { 0 };
         }
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
-            let staged = outgoing.stage(&packet);
-            batch.push_packet(&mut outgoing, &staged, &packet, max_slices);
-            outgoing.keep(staged, &mut packet);
-        };
-        aggregator.receive_batch(packets, 0, sink);
-        aggregator.poll_end(0, sink);
+        merge(aggregator, packets, &mut outgoing, &mut batch, max_slices);
         let mut from = 0;
         while from < batch.frames().len() {
             let progress = to.transmit(&outgoing, &batch, from);
@@ -117,4 +111,21 @@ pub fn receive(receiver: &mut dyn Receive, count: usize) -> Vec<RxPacket<Buffer>
 /// Returns a packet's bytes, concatenated.
 pub fn bytes(packet: &RxPacket<Buffer>) -> Vec<u8> {
     packet.buffers().flat_map(|buffer| buffer.bytes()).copied().collect()
+}
+
+/// Puts packets through an aggregator into a batch.
+pub fn merge(
+    aggregator: &mut Aggregator<Buffer>,
+    packets: &mut Vec<RxPacket<Buffer>>,
+    outgoing: &mut Outgoing,
+    batch: &mut TxBatch,
+    max_slices: usize,
+) {
+    let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
+        outgoing.stage(&packet);
+        batch.push_packet(outgoing, &packet, max_slices);
+        outgoing.keep(&mut packet);
+    };
+    aggregator.receive_batch(packets, 0, sink);
+    aggregator.poll_end(0, sink);
 }

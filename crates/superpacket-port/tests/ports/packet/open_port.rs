@@ -7,10 +7,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::Gso;
-use superpacket::super_packet::SuperPacket;
 use superpacket_port::{
     Buffer, Outgoing, POLL_LIMIT, Port, Progress, Receive, Transmit, TxBatch, open,
 };
+
+use crate::cable::{self, merge};
 
 pub struct OpenPort {
     pub port: Box<dyn Port>,
@@ -80,10 +81,7 @@ pub fn wait(receiver: &dyn Receive, milliseconds: i64) -> bool {
 
 /// The bytes of packets.
 pub fn bytes(packets: &[RxPacket<Buffer>]) -> Vec<Vec<u8>> {
-    packets
-        .iter()
-        .map(|packet| packet.buffers().flat_map(Buffer::bytes).copied().collect())
-        .collect()
+    packets.iter().map(cable::bytes).collect()
 }
 
 /// Puts packets through an aggregator, so that they can be pushed to a batch.
@@ -94,11 +92,5 @@ pub fn push(
     max_slices: usize,
 ) {
     let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
-    let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
-        let staged = outgoing.stage(&packet);
-        batch.push_packet(outgoing, &staged, &packet, max_slices);
-        outgoing.keep(staged, &mut packet);
-    };
-    aggregator.receive_batch(packets, 0, sink);
-    aggregator.flush_all(sink);
+    merge(&mut aggregator, packets, outgoing, batch, max_slices);
 }

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
-use superpacket::super_packet::SuperPacket;
 use superpacket_port::xdp::XdpPort;
 use superpacket_port::{
     Buffer, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch,
 };
 
+use crate::cable::merge;
 use crate::support::{in_namespace, ip, quiet, skip};
 
 /// Timeout of every wait.
@@ -136,13 +136,7 @@ impl Passage {
 
     fn pass(&mut self, packets: &mut Vec<RxPacket<Buffer>>, to: &mut dyn Transmit) {
         let Passage { aggregator, outgoing, batch } = self;
-        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
-            let staged = outgoing.stage(&packet);
-            batch.push_packet(outgoing, &staged, &packet, 1024);
-            outgoing.keep(staged, &mut packet);
-        };
-        aggregator.receive_batch(packets, 0, sink);
-        aggregator.poll_end(0, sink);
+        merge(aggregator, packets, outgoing, batch, 1024);
         send_all(to, outgoing, batch);
         outgoing.clear();
         batch.clear();

@@ -121,6 +121,8 @@ fn lro_takes_longer_packets_in_runs() {
     assert_eq!((run.received.counters().merged, run.probes_saved), (10, 10));
 }
 
+/// The longest of these tests (some 20 s): every change, at every place, with all that a device may
+/// know, by every policy. A run is a second writing of the rules, so any combination may differ.
 #[test]
 fn one_changed_packet_gives_the_same_both_ways() {
     // Which packet is changed, does the flow go on from it, and how large are the batches?
