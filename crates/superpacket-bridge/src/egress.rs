@@ -281,7 +281,6 @@ impl Egress {
     }
 
     /// Adds a super-packet as smaller ones, with `size` payload bytes each.
-    #[expect(clippy::too_many_arguments, reason = "what `cut` takes, and how")]
     fn cut_into_parts(
         &mut self,
         outgoing: &mut Outgoing,

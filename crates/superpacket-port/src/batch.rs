@@ -195,7 +195,6 @@ impl TxBatch {
 
     /// Appends a part of the staged packet that is itself a super-packet, described by `part`.
     /// Otherwise like [`push_segment`](Self::push_segment).
-    #[expect(clippy::too_many_arguments, reason = "a segment's, and what the part is")]
     pub fn push_part(
         &mut self,
         outgoing: &mut Outgoing,

@@ -85,8 +85,11 @@ fn turn_bit(arrival: &mut Arrival, from_end: usize) {
     }
 }
 
+/// The name of an edit, and the edit.
+type Named<T> = (&'static str, fn(&mut T));
+
 /// Edits of a frame, by name.
-const OF_FRAMES: &[(&str, fn(&mut Frame))] = &[
+const OF_FRAMES: &[Named<Frame>] = &[
     ("sequence number one on", |frame| {
         tcp(frame, |tcp| tcp.sequence = tcp.sequence.wrapping_add(1))
     }),
@@ -207,7 +210,7 @@ const OF_FRAMES: &[(&str, fn(&mut Frame))] = &[
 ];
 
 /// Edits of the bytes or of the device's knowledge, by name.
-const OF_ARRIVALS: &[(&str, fn(&mut Arrival))] = &[
+const OF_ARRIVALS: &[Named<Arrival>] = &[
     ("stripped VLAN tag", |Arrival { packet, .. }| {
         packet.vlan = Some(VlanTag { protocol: 0x8100, control: 5 })
     }),
