@@ -5,7 +5,7 @@ use std::io;
 use super::interface::NetworkInterface;
 use crate::system::{Ethtool, Switch};
 
-/// The offloads of a device that are now in force.
+/// The offloads of a network device, as they are now in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeviceFeatures {
     /// The device verifies received checksums.
@@ -44,8 +44,8 @@ impl DeviceFeatures {
         }
     }
 
-    /// Reads the switches, which are older than named features. A switch that cannot be read counts
-    /// as off.
+    /// Reads the offloads by ethtool's older commands, one per offload, which kernels and drivers
+    /// without named features have. An offload that cannot be read counts as off.
     fn switched(device: Ethtool<'_>) -> Self {
         let on = |switch| device.switch(switch).unwrap_or(false);
         let (large_receive_offload, receive_hashing) = device.legacy_flags().unwrap_or_default();

@@ -166,7 +166,8 @@ impl Drop for PacketPort {
     }
 }
 
-/// Returns the offloads of the device, and of the kernel's path to it.
+/// Returns the capabilities of a packet port: the device's offloads, and those that the kernel
+/// carries out in place of the device.
 fn capabilities(
     port: &str,
     interface: &NetworkInterface,
@@ -179,8 +180,8 @@ fn capabilities(
     let has_hash = matches!(options.ring, RingOptions::Blocks { hash: true, .. });
     let features = FeatureSet::all()
         // The kernel completes partial checksums if the device cannot (`skb_csum_hwoffload_help`),
-        // and also segments super-packets. Segmentation in software may be faster here, where the
-        // payloads' sums are known.
+        // and it also segments super-packets. This program may segment faster, since it knows the
+        // payloads' sums.
         .set(
             Feature::TcpSegmentationOffload,
             device.tcp_segmentation_offload || options.kernel_segmentation,

@@ -29,8 +29,8 @@ pub fn enter_new_network_namespace() -> io::Result<()> {
     Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?)
 }
 
-/// Makes the program that `command` starts run in this network namespace. The program is killed
-/// when the thread that started it ends (`PR_SET_PDEATHSIG`).
+/// Makes the program that `command` starts run in the network namespace `namespace`. The program is
+/// killed when the thread that started it ends (`PR_SET_PDEATHSIG`).
 ///
 /// The descriptor stays open until the command is dropped.
 pub fn start_in_network_namespace(command: &mut Command, namespace: Arc<OwnedFd>) {

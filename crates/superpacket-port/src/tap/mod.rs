@@ -59,7 +59,7 @@ pub(super) struct TapPort {
     device: Arc<TapDevice>,
     /// The receiving ends, until they are handed out.
     receivers: Vec<Box<dyn Receive>>,
-    /// Number of the next transmitter's queue.
+    /// Number of the queue that the next transmitter uses.
     next: u16,
 }
 

@@ -2,12 +2,12 @@
 
 use crate::system::bpf::Instruction;
 
-/// Marks that a hash follows, in the bytes before a frame. Its reader overwrites it, so that no
-/// later frame inherits the hash.
+/// Value that the program stores before a frame, to say that the frame's hash follows. The reader
+/// of the hash overwrites it, so that no later frame inherits the hash.
 pub(super) const MARK: u32 = 0x5350_4858;
 
-/// Bytes that the program stores before a frame: the mark and the hash, 4 bytes each in the
-/// machine's byte order. A hash of 0 means none.
+/// Number of bytes that the program stores before a frame: [`MARK`] and the hash, 4 bytes each in
+/// the machine's byte order. A hash of 0 means none.
 pub(super) const METADATA: usize = 8;
 
 /// The action for frames without a socket: the interface's own network stack receives them.
@@ -44,8 +44,8 @@ const PSEUDO_KFUNC_CALL: u8 = 2;
 
 /// Returns the program `return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS);`
 ///
-/// With `hash`, the number of `bpf_xdp_metadata_rx_hash`, the program first reserves [`METADATA`]
-/// bytes before the frame, if possible, and stores the hash there.
+/// If `hash` is given, the number of the kernel function `bpf_xdp_metadata_rx_hash`, the program
+/// first reserves [`METADATA`] bytes before the frame, if possible, and stores the hash there.
 pub(super) fn program(map: i32, hash: Option<i32>) -> Vec<Instruction> {
     let mut program = vec![Instruction::new(MOVE_REGISTER, 6, 1, 0, 0)];
     if let Some(function) = hash {

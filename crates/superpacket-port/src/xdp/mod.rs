@@ -96,7 +96,7 @@ pub struct XdpPort {
     several: bool,
     are_receivers_out: bool,
     next_sender: usize,
-    /// The counters of each queue's socket, when last read.
+    /// The counters of each queue's socket, as they were last read.
     statistics: Vec<XdpStatistics>,
 }
 
@@ -117,14 +117,14 @@ pub struct XdpStatistics {
     pub tx_invalid: u64,
     /// Frames sent from the chunks in which they were received.
     pub sent_in_place: u64,
-    /// Frames copied to other chunks and sent from there.
+    /// Frames that were copied to other chunks, and sent from there.
     pub sent_by_copy: u64,
-    /// Frames sent from both: received bytes from their chunks, the rest, such as headers, from
-    /// copies (`gather=on`).
+    /// Frames sent partly from the chunks in which they were received, and partly from copies, for
+    /// example of headers (`gather=on`).
     pub sent_gathered: u64,
     /// Bytes copied to chunks.
     pub bytes_copied: u64,
-    /// Number of times that the TX ring or the device's queue was full.
+    /// Number of times that a TX ring or the device's queue was full.
     pub tx_full: u64,
     /// Frames refused because they need an offload that the port lacks.
     pub tx_refused: u64,
@@ -220,12 +220,13 @@ impl XdpPort {
         })
     }
 
-    /// Returns whether the program runs in the driver (`mode=native`).
+    /// Returns whether the XDP program runs in the driver (`mode=native`).
     pub fn is_native(&self) -> bool {
         self.slot == AttachMode::Native
     }
 
-    /// Returns whether the device moves the frames itself (`copy=zero`).
+    /// Returns whether the device moves the frames to and from the port's memory itself
+    /// (`copy=zero`).
     pub fn is_zero_copy(&self) -> bool {
         self.shared.facts.zero_copy
     }
