@@ -225,7 +225,8 @@ mod tests {
         assert_eq!(here(), before);
     }
 
-    /// Works in a process with many threads, such as this one, since the child has one.
+    /// The child process has one thread, so this works in a process with many threads, such as this
+    /// one.
     #[test]
     fn what_is_tried_in_a_child_changes_nothing_here() {
         let state = || {

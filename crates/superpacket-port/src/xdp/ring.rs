@@ -246,7 +246,7 @@ mod tests {
     const OFFSETS: XdpRingOffset =
         XdpRingOffset { producer: 0, consumer: 64, desc: 128, flags: Some(32) };
 
-    /// Both ends of a ring in a memory file. The counters start at `first`.
+    /// Returns both ends of a ring in a memory file. The counters start at `first`.
     fn ring(size: u32, first: u32) -> (Producer<u64>, Consumer<u64>) {
         let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC)
             .expect("a file in memory");
