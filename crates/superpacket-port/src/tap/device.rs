@@ -35,7 +35,7 @@ pub(super) struct TapDevice {
     pub(super) counters: TapCounters,
     queues: Vec<TunQueue>,
     /// The device's interface as it was last found, and its state.
-    place: Mutex<FoundInterface>,
+    current: Mutex<FoundInterface>,
     /// Whether the first unusable virtio header has been logged.
     warned: AtomicBool,
 }
@@ -100,7 +100,7 @@ impl TapDevice {
             takes_udp,
             counters: TapCounters::default(),
             queues,
-            place: Mutex::new(FoundInterface { interface, state, drops }),
+            current: Mutex::new(FoundInterface { interface, state, drops }),
             warned: AtomicBool::new(false),
         })
     }
@@ -153,27 +153,27 @@ impl TapDevice {
     /// Returns the device's present state. It may be down, renamed, moved to another network
     /// namespace, or deleted.
     pub(super) fn state(&self) -> PortState {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        place.state = match place.interface.state() {
-            PortState { link: LinkState::Gone, .. } => self.look_for(&mut place),
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.state = match current.interface.state() {
+            PortState { link: LinkState::Gone, .. } => self.look_for(&mut current),
             state => state,
         };
-        place.state
+        current.state
     }
 
     /// Searches for the interface after it has disappeared. A queue tells whether the device still
     /// exists, and in which network namespace.
-    fn look_for(&self, place: &mut FoundInterface) -> PortState {
+    fn look_for(&self, current: &mut FoundInterface) -> PortState {
         let gone = PortState { link: LinkState::Gone, mtu: 0 };
         let Ok(identity) = self.queues[0].identity() else { return gone };
         match self.find(&identity.name) {
             Ok(interface) => {
-                place.interface = interface;
-                place.interface.state()
+                current.interface = interface;
+                current.interface.state()
             }
             // The device is in a namespace that this process may not enter. A write will show
             // whether it is up.
-            Err(_) => PortState { link: LinkState::Up, mtu: place.state.mtu },
+            Err(_) => PortState { link: LinkState::Up, mtu: current.state.mtu },
         }
     }
 
@@ -193,13 +193,13 @@ impl TapDevice {
 
     /// Returns the interface's Ethernet address.
     pub(super) fn hardware_address(&self) -> Option<[u8; 6]> {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        place.interface.link().ok().flatten()?.hardware_address
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.interface.link().ok().flatten()?.hardware_address
     }
 
     pub(super) fn counters(&self) -> PortCounters {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        let FoundInterface { interface, drops, .. } = &mut *place;
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let FoundInterface { interface, drops, .. } = &mut *current;
         PortCounters {
             rx_dropped: drops.read(interface.name()),
             rx_errors: self.counters.rx_errors.load(Ordering::Relaxed),

@@ -37,9 +37,9 @@ const JUMP_IF_REGISTER_GREATER: u8 = 0x2d;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 
-/// Marks a load of a map, given by its descriptor.
+/// Value of the source register that marks a load of a map, given by its descriptor.
 const PSEUDO_MAP_FD: u8 = 1;
-/// Marks a call of a kernel function, given by its BTF number.
+/// Value of the source register that marks a call of a kernel function, given by its BTF number.
 const PSEUDO_KFUNC_CALL: u8 = 2;
 
 /// Returns the program `return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS);`

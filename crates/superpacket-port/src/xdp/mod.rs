@@ -3,14 +3,14 @@
 //! | option | values | default |
 //! |---|---|---|
 //! | `queue` | a number, or `all` | `all`: every receive queue in use, one end each; frames of other queues go to the interface's own stack |
-//! | `mode` | `auto`, `native` (the program runs in the driver), `generic` (behind it) | `auto`: native where the driver has XDP |
-//! | `copy` | `auto`, `copy` (the kernel moves frames), `zero` (the device does) | `auto`: zero where the driver can |
+//! | `mode` | `auto`, `native` (the XDP program runs in the driver), `generic` (after the driver) | `auto`: `native` if the driver has XDP |
+//! | `copy` | `auto`, `copy` (the kernel copies frames to and from the port's memory), `zero` (the device moves them itself) | `auto`: `zero` if the driver supports it |
 //! | `frames` | a power of two from 64 to 65536 | `4096` chunks of memory for each queue, half to receive, half to send |
 //! | `frame` | `2k`, `4k` | `2k` bytes a chunk, of which received frames use 256 less |
-//! | `multi_buffer` | `auto`, `on`, `off`: frames in several chunks (Linux 6.6) | `auto`: where the MTU needs it, and where the kernel copies anyway |
+//! | `multi_buffer` | `auto`, `on`, `off`: frames in several chunks (Linux 6.6) | `auto`: on if the MTU needs it, or if the kernel copies anyway |
 //! | `gather` | `on`, `off`: a frame whose payload lies in received chunks goes out from there, and only its headers are copied, to a chunk of their own; it asks for `multi_buffer=on` | `off`: what fits one chunk is copied there, since the kernel takes a page for each further chunk of a frame |
-//! | `busy_poll` | microseconds that a look for packets polls the device (Linux 5.11) | `0`: not at all |
-//! | `partial` | `auto`, `detect`, `off`: unfinished checksums are recognized | `auto`: on veth |
+//! | `busy_poll` | microseconds for which looking for packets also polls the device (Linux 5.11) | `0`: not at all |
+//! | `partial` | `auto`, `detect`, `off`: incomplete checksums of received frames are recognized | `auto`: on veth |
 //! | `hash` | `on`, `off`: the driver is asked for the flow hash of each frame (XDP metadata, Linux 6.3, `mode=native`) | `off` |
 //! | `promiscuous` | `on`, `off`: the device is asked for frames to all addresses | `on` |
 //!

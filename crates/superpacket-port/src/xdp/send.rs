@@ -59,7 +59,7 @@ enum FramePlacement {
         /// Number of copied slices.
         copied: usize,
     },
-    /// Outside receive chunks, so it is copied to this number of chunks.
+    /// Outside receive chunks, so the frame is copied to this number of chunks.
     Copy(usize),
 }
 
