@@ -33,8 +33,8 @@ use superpacket::{
 #[derive(Debug)]
 pub struct Joiner {
     aggregator: BatchAggregator,
-    /// Number of packets that have been passed to the sink, of those that were merged into the packet
-    /// that is being passed packet by packet.
+    /// Number of packets that have been passed to the sink, of those that were merged into the
+    /// packet that is now passed apart.
     done: usize,
     /// Whether the packet that the sink refused is passed as the packets that were merged into it.
     is_apart: bool,

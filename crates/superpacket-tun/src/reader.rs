@@ -98,8 +98,8 @@ impl<D: Device> Reader<D> {
         }
     }
 
-    /// Reads once, cuts the result, and writes the packets into `buffers`. Waits until there is
-    /// something to read.
+    /// Reads one packet or super-packet from the device, cuts it, and writes the resulting packets
+    /// into `buffers`. Waits until there is something to read.
     ///
     /// If the buffers have no room for all packets of a super-packet, the call writes as many as
     /// fit. The next call continues with the others, so a fixed pool of buffers may be smaller than

@@ -261,7 +261,7 @@ enum PacketQueue<B> {
 /// interrupts a task after some 128 operations, so a task that decrypts and sends packets is
 /// suspended after 20 or 30 packets, and the writer runs before the others are there. Larger values
 /// make no larger writes.
-const TURNS: usize = 2;
+const MAX_EMPTY_LOOKS: usize = 2;
 
 /// Waits for a packet, and takes all others that are in the queue or come while other tasks run.
 /// Returns the number of packets in the batch; 0 if all senders have been dropped. After
@@ -270,12 +270,12 @@ async fn take<T>(packets: &mut mpsc::Receiver<T>, batch: &mut Vec<T>) -> usize {
     if batch.is_empty() && packets.recv_many(batch, BATCH).await == 0 {
         return 0;
     }
-    let mut turns = 0;
-    while turns < TURNS && batch.len() < BATCH {
+    let mut empty_looks = 0;
+    while empty_looks < MAX_EMPTY_LOOKS && batch.len() < BATCH {
         yield_now().await;
         let count = batch.len();
         batch.extend(iter::from_fn(|| packets.try_recv().ok()).take(BATCH - count));
-        turns = if batch.len() == count { turns + 1 } else { 0 };
+        empty_looks = if batch.len() == count { empty_looks + 1 } else { 0 };
     }
     batch.len()
 }
