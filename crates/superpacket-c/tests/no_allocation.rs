@@ -1,5 +1,5 @@
-//! The library allocates memory when an object is created, while an aggregator's tables grow, and
-//! once for names. All other calls do not use the heap, not even those that fail.
+//! Tests that the library allocates memory only when an object is created, while an aggregator's
+//! tables grow, and once for names. All other calls do not use the heap, not even those that fail.
 
 use std::ffi::{CStr, c_void};
 use std::{mem, ptr};
@@ -13,7 +13,7 @@ use crate::allocations::{allocations, live_bytes};
 #[path = "../../superpacket/tests/engine/support/allocations.rs"]
 mod allocations;
 
-/// Packets per call: a driver's budget.
+/// Number of packets per call, as in one poll of a driver.
 const BATCH: usize = 64;
 /// Number of observed calls.
 const CALLS: usize = 100;
@@ -48,7 +48,7 @@ fn untouched<T>(calls: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Frames in C's form, each in one buffer or in three.
+/// Frames as C structures, each in one buffer or in three.
 struct Given<'a> {
     _frames: &'a [Vec<u8>],
     _rest: Vec<[sp_iovec; 2]>,
@@ -345,7 +345,7 @@ fn read() -> Vec<u8> {
     read
 }
 
-/// Splits what was read into buffers, into one buffer, and once with half of it missing.
+/// Splits the data of a read into buffers, into one buffer, and once with half of it missing.
 ///
 /// # Safety
 /// The segmenter is valid, `lengths` has room for all buffers, and `linear` has `size` bytes.

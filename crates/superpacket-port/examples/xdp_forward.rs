@@ -44,11 +44,11 @@ pub struct Way {
     packets: Vec<RxPacket<Buffer>>,
     outgoing: Outgoing,
     batch: TxBatch,
-    /// Packets received.
+    /// Number of packets received.
     pub received: u64,
-    /// Packets forwarded: single packets and super-packets.
+    /// Number of packets forwarded: single packets and super-packets.
     pub decisions: u64,
-    /// Frames that could not be segmented or sent.
+    /// Number of frames that could not be segmented or sent.
     pub dropped: u64,
 }
 
@@ -75,7 +75,7 @@ impl Way {
         })
     }
 
-    /// Forwards the packets that are available.
+    /// Forwards the packets that have arrived.
     ///
     /// # Errors
     /// A port is down or gone.

@@ -21,7 +21,7 @@ use superpacket_traffic::random::Random;
 /// Number of distinct flows; their tuples fit the first-level cache.
 const FLOWS: usize = 256;
 
-/// Measures `work` on the items repeatedly; the unit is one item.
+/// Measures `work` on the items repeatedly, in time per item.
 fn per_item<T>(
     group: &mut BenchmarkGroup<'_, WallTime>,
     name: &str,

@@ -26,7 +26,7 @@ pub struct HashCounters {
     pub reported: u64,
     /// Packets whose hash was computed.
     pub computed: u64,
-    /// Packets without a hash: not IP, or too short.
+    /// Packets without a hash: they are not IP, or too short.
     pub none: u64,
 }
 

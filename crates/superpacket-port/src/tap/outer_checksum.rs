@@ -5,7 +5,7 @@ use superpacket::packet::Layer;
 use superpacket::virtio::Header;
 use superpacket::wire::MAX_HEADER;
 
-/// The first bytes of a frame, up to and including its changed outer UDP checksum.
+/// The first bytes of a frame in a tunnel, up to and including its changed outer UDP checksum.
 #[derive(Debug)]
 pub(super) struct FrameStart {
     bytes: [u8; MAX_HEADER],
@@ -13,8 +13,9 @@ pub(super) struct FrameStart {
 }
 
 impl FrameStart {
-    /// Returns the changed first bytes of a frame of `length` bytes that begins with `head`; `None`
-    /// if the frame needs no change.
+    /// Returns the first bytes of a frame of `length` bytes that begins with `head`, with the outer
+    /// UDP checksum that a frame with the virtio header `described` must have; `None` if the frame
+    /// needs no change.
     pub(super) fn of(
         described: &Header,
         head: &[u8],

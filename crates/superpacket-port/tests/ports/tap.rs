@@ -1,4 +1,4 @@
-//! TAP and TUN ports against the kernel, in network namespaces.
+//! Tests of TAP and TUN ports against the kernel, in network namespaces.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -21,7 +21,7 @@ use superpacket_port::{
 use superpacket_traffic::frame::Frame;
 
 /// A port is refused before its device is created if there is no memory for its queues' slots. If
-/// there is, it uses none of it before packets arrive.
+/// there is memory, the port uses none of it before packets arrive.
 #[test]
 fn queues_that_there_is_no_memory_for_are_refused() {
     if is_run_in_a_child("tap::queues_that_there_is_no_memory_for_are_refused") {
@@ -43,7 +43,7 @@ fn queues_that_there_is_no_memory_for_are_refused() {
     });
 }
 
-/// Memory that this process has touched, in bytes.
+/// Returns the memory that this process has touched, in bytes.
 fn resident() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("lives");
     pages
@@ -62,7 +62,7 @@ fn try_port(text: &str) -> Result<Box<dyn Port>, PortError> {
     open(&text.parse().expect("well formed"))
 }
 
-/// A frame of `length` bytes that no protocol understands.
+/// Returns a frame of `length` bytes that no protocol understands.
 fn frame(length: usize) -> Vec<u8> {
     let head = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
     head.into_iter()
@@ -213,7 +213,7 @@ fn transfer(from: &Host, to: &Host, a: &mut End, b: &mut End, address: &str) -> 
     })
 }
 
-/// Two hosts with a device `t0` each, and the ports of these.
+/// Creates two hosts with a device `t0` each, and returns them with the ports of these devices.
 fn two_hosts(kind: &str, options: &str) -> (Host, Host, End, End) {
     let hosts = [Host::new(), Host::new()];
     let ends = [1, 2].map(|number| {
@@ -569,8 +569,8 @@ fn the_most_slices_are_taken() {
     });
 }
 
-/// Waits until the interface disappears. If another test starts a program, its child may hold the
-/// device a moment longer.
+/// Waits until the interface disappears, and returns whether it does. If another test starts a
+/// program, its child may hold the device a moment longer.
 fn goes(name: &str) -> bool {
     (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));

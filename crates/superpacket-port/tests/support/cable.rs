@@ -17,12 +17,13 @@ pub struct End {
     packets: Vec<RxPacket<Buffer>>,
 }
 
-/// Counters of one direction.
+/// Counters of one direction of a cable.
 #[derive(Debug, Default)]
 pub struct Passed {
     pub frames: usize,
-    /// Those that came in as super-packets, and their bytes.
+    /// Number of the frames that were received as super-packets.
     pub super_packets: usize,
+    /// Bytes of the frames that were received as super-packets.
     pub super_bytes: usize,
 }
 
@@ -98,7 +99,7 @@ pub fn wait(receiver: &dyn Receive) {
     assert_eq!(ready, Ok(1), "nothing within 5 seconds");
 }
 
-/// The packets that come until `count` of them are there.
+/// Waits for `count` packets, and returns them.
 pub fn receive(receiver: &mut dyn Receive, count: usize) -> Vec<RxPacket<Buffer>> {
     let mut packets = Vec::new();
     while packets.len() < count {

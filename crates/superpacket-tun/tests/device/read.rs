@@ -1,4 +1,4 @@
-//! Readers.
+//! Tests of readers.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use superpacket_tun::{
 
 use crate::memory::{AT_IP, INVALID, Memory, in_turn, run};
 
-/// Returns what a device delivers that merges these packets.
+/// Returns the super-packets that a device delivers if it merges these packets.
 fn super_packets(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let memory = Memory::default();
     let mut writer = Writer::new(&memory, Some(Framing::TUN), Switches::new(Offloads::ALL));

@@ -1,4 +1,4 @@
-//! Frames pass unchanged, and are sent from the chunks in which they were received.
+//! Tests that frames pass unchanged, and are sent from the chunks in which they were received.
 
 use std::time::Duration;
 
