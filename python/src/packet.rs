@@ -239,7 +239,7 @@ impl Packet {
         self.layers(py).tuple.as_ref().and_then(FlowTuple::protocol)
     }
 
-    /// The outermost tunnel around the innermost headers: "vxlan", "geneve", "gre" or "ip".
+    /// The outermost tunnel around the innermost headers, such as "vxlan" or "gre".
     #[getter]
     fn tunnel(&self, py: Python<'_>) -> Option<&'static str> {
         self.layers(py).layout.and_then(|layout| layout.outer).map(|outer| outer.tunnel.name())
