@@ -11,16 +11,16 @@ use superpacket::aggregate::{Delivery, MAX_BIG_LENGTH, MAX_IP_LENGTH};
 use superpacket_port::PortSpec;
 use superpacket_port::features::{Feature, FeatureSet};
 
-use crate::fdb::Station;
-use crate::vlan::{PortVlans, VlanProtocol};
+use crate::switch::fdb::Station;
+use crate::switch::vlan::{PortVlans, VlanProtocol};
 
 pub use crate::cpus::{UsableCpus, possible_cpus};
-pub use crate::rates::Rates;
+pub use crate::switch::rates::Rates;
 pub use change::{PortChange, SettingValue};
 pub use in_place::InPlace;
-pub(crate) use steering::queue_flows;
 pub use steering::{
     HashFunction, HashSettings, PerQueue, PortSteering, SteeringProblem, SteeringSettings,
+    queue_flows,
 };
 
 /// The requested configuration of a bridge: its ports, and the settings that apply to all ports.
@@ -229,7 +229,7 @@ const MIN_SIZE: u32 = 68;
 pub(crate) const MAX_PORTS: usize = 1024;
 
 /// Maximum size of the address table in entries; such a table takes 16 MB.
-pub(crate) const MAX_ADDRESSES: u32 = 1 << 20;
+pub const MAX_ADDRESSES: u32 = 1 << 20;
 
 /// Highest value of [`Limits::lro_max_desc`].
 const MAX_DESC: u32 = 4_096;

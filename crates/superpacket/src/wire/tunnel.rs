@@ -8,31 +8,31 @@ use super::{IpVersion, be16, be32, byte, ethernet, protocol, udp};
 
 /// VXLAN (RFC 7348).
 pub mod vxlan {
-    /// Length of the header.
+    /// Length of a VXLAN header, in bytes.
     pub const HEADER_LENGTH: usize = 8;
-    /// The destination port.
+    /// The UDP destination port of VXLAN.
     pub const PORT: u16 = 4789;
-    /// The first word: I flag set, all else zero.
+    /// The first word of a VXLAN header: I flag set, all else zero.
     pub const FLAGS: u32 = 0x0800_0000;
 }
 
 /// Geneve (RFC 8926).
 pub mod geneve {
-    /// Length without options.
+    /// Length of a Geneve header without options, in bytes.
     pub const HEADER_LENGTH: usize = 8;
-    /// The destination port.
+    /// The UDP destination port of Geneve.
     pub const PORT: u16 = 6081;
 }
 
 /// GRE (RFC 2784, RFC 2890).
 pub mod gre {
-    /// Length without checksum and key.
+    /// Length of a GRE header without checksum and key, in bytes.
     pub const HEADER_LENGTH: usize = 4;
-    /// Checksum present.
+    /// Bit of the first word of a GRE header: a checksum is present.
     pub const CHECKSUM_PRESENT: u16 = 0x8000;
-    /// Key present.
+    /// Bit of the first word of a GRE header: a key is present.
     pub const KEY_PRESENT: u16 = 0x2000;
-    /// Offset of the checksum, if it is present.
+    /// Offset of the checksum in a GRE header, if it is present.
     pub const CHECKSUM: usize = 4;
 }
 
