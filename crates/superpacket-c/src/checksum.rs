@@ -44,9 +44,8 @@ pub unsafe extern "C" fn sp_checksum_verify(packet: *const sp_packet, layer: u32
             return Err(SegmentError::Truncated { needed: end, got: length }.into());
         }
         let at = |offset: usize| header.get(offset..).unwrap_or(&[]);
-        verify_ip_header(header, layout.network, layout.transport, layout.version)?;
-        for outer in layout.outers() {
-            verify_ip_header(header, outer.network, outer.transport, outer.version)?;
+        for level in layout.levels() {
+            verify_ip_header(header, level.network, level.transport, level.version)?;
         }
         if let RxChecksum::Partial { .. } = packet.offload().rx_checksum() {
             return Ok(SP_NONE);

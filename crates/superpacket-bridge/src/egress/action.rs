@@ -220,14 +220,12 @@ fn may_change_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &
     }
     let head = PacketHead::new(packet, usize::from(layout.payload));
     let bytes = head.bytes(packet);
-    let dont_fragment = |network: u16, version: IpVersion| {
-        let place = usize::from(network) + ipv4::FRAGMENT;
+    layout.levels().all(|level| {
+        let place = usize::from(level.network) + ipv4::FRAGMENT;
         let flags =
             bytes.get(place..place + 2).map_or(0, |flags| u16::from_be_bytes([flags[0], flags[1]]));
-        version == IpVersion::V6 || flags & ipv4::DONT_FRAGMENT != 0
-    };
-    dont_fragment(layout.network, layout.version)
-        && layout.outers().all(|outer| dont_fragment(outer.network, outer.version))
+        level.version == IpVersion::V6 || flags & ipv4::DONT_FRAGMENT != 0
+    })
 }
 
 /// Returns the payload size of the largest super-packets that the port accepts: whole segments, and

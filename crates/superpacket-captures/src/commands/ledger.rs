@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 use superpacket::packet::Layer;
-use superpacket::wire::{IpVersion, Outer, Tunnel, ethernet, gre, ipv4, ipv6, parse};
+use superpacket::wire::{IpVersion, ethernet, ipv4, ipv6, parse};
 
 use crate::commands::lanes::LinkHeader;
 use crate::commands::partial::be16;
@@ -42,8 +42,12 @@ impl FlowId {
         let mut hasher = DefaultHasher::new();
         if let Ok(layout) = parse(packet, length, layer) {
             hash_link(packet, layer, link, usize::from(layout.outermost()), &mut hasher);
-            layout.outers().for_each(|outer| hash_outer(packet, outer, &mut hasher));
-            addresses(packet, usize::from(layout.network), layout.version).hash(&mut hasher);
+            for outer in layout.outers() {
+                (outer.tunnel, outer.identifier(packet)).hash(&mut hasher);
+            }
+            for level in layout.levels() {
+                addresses(packet, usize::from(level.network), level.version).hash(&mut hasher);
+            }
             let transport = usize::from(layout.transport);
             (layout.protocol, packet.get(transport..transport + 4)).hash(&mut hasher);
         }
@@ -68,30 +72,6 @@ impl FlowId {
     /// Returns a flow with this number.
     pub(crate) fn from_number(number: u64) -> FlowId {
         FlowId(number)
-    }
-}
-
-fn hash_outer(packet: &[u8], outer: Outer, hasher: &mut impl Hasher) {
-    let transport = usize::from(outer.transport);
-    addresses(packet, usize::from(outer.network), outer.version).hash(hasher);
-    outer.tunnel.hash(hasher);
-    match outer.tunnel {
-        // The destination port, and the word with the network identifier.
-        Tunnel::Vxlan | Tunnel::Geneve => {
-            (packet.get(transport + 2..transport + 4), packet.get(transport + 12..transport + 16))
-                .hash(hasher)
-        }
-        Tunnel::Gre => {
-            let flags = be16(packet, transport).unwrap_or(0);
-            let key = transport + if flags & gre::CHECKSUM_PRESENT != 0 { 8 } else { 4 };
-            let key = if flags & gre::KEY_PRESENT != 0 {
-                packet.get(key..key + 4).map(<[u8]>::to_vec)
-            } else {
-                Some(vec![0; 4])
-            };
-            (packet.get(transport + 2..transport + 4), key).hash(hasher);
-        }
-        Tunnel::Ip => {}
     }
 }
 

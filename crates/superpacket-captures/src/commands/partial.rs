@@ -275,9 +275,9 @@ pub(crate) fn check(
     partial: Option<&Partial>,
     simd: Simd,
 ) -> Result<(), Wrong> {
-    let outers = layout.outers().map(|outer| (usize::from(outer.network), outer.version));
-    for (network, version) in outers.chain([(usize::from(layout.network), layout.version)]) {
-        if version == IpVersion::V4 {
+    for level in layout.levels() {
+        let network = usize::from(level.network);
+        if level.version == IpVersion::V4 {
             let length = usize::from(packet.get(network).copied().unwrap_or(0) & 0x0f) * 4;
             let header = packet.get(network..network + length).unwrap_or(&[]);
             let left_to_device = be16(header, ipv4::CHECKSUM) == Some(0)

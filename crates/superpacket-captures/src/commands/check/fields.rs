@@ -1,7 +1,7 @@
 //! Maps bytes of headers to fields and to the rules about them.
 
 use superpacket::packet::Layer;
-use superpacket::wire::{IpVersion, Layout, Protocol, Tunnel, ethernet, ipv4, ipv6, pppoe, tcp};
+use superpacket::wire::{IpVersion, Layout, Outer, Protocol, ethernet, ipv4, ipv6, pppoe, tcp};
 
 use super::rule::Rule;
 use crate::commands::partial::be16;
@@ -44,7 +44,7 @@ pub(super) fn field_at(
             return ip_field(prefix, outer.version, place - outer_network, difference);
         }
         if (outer_transport..network).contains(&place) {
-            return tunnel_field(prefix, outer.tunnel, place - outer_transport);
+            return tunnel_field(bytes, prefix, outer, place);
         }
     }
     if place < transport {
@@ -107,18 +107,21 @@ fn ip_field(prefix: &str, version: IpVersion, offset: usize, difference: u8) -> 
     field(prefix, name, rule)
 }
 
-fn tunnel_field(prefix: &str, tunnel: Tunnel, offset: usize) -> HeaderField {
-    let (name, rule) = match (tunnel, offset) {
-        (Tunnel::Vxlan | Tunnel::Geneve, 0..4) => ("udp.ports", Rule::TunnelHeader),
-        (Tunnel::Vxlan | Tunnel::Geneve, 4..6) => ("udp.length", Rule::Length),
-        (Tunnel::Vxlan | Tunnel::Geneve, 6..8) => ("udp.checksum", Rule::Checksum),
-        (Tunnel::Vxlan, _) => ("vxlan", Rule::TunnelHeader),
-        (Tunnel::Geneve, _) => ("geneve", Rule::TunnelHeader),
-        (Tunnel::Gre, 4..6) => ("gre.checksum", Rule::Checksum),
-        (Tunnel::Gre, _) => ("gre", Rule::TunnelHeader),
-        (Tunnel::Ip, _) => ("ip", Rule::TunnelHeader),
-    };
-    field(prefix, name, rule)
+fn tunnel_field(bytes: &[u8], prefix: &str, outer: Outer, place: usize) -> HeaderField {
+    match (outer.tunnel.is_udp(), place - usize::from(outer.transport)) {
+        (true, 0..4) => field(prefix, "udp.ports", Rule::TunnelHeader),
+        (true, 4..6) => field(prefix, "udp.length", Rule::Length),
+        (true, 6..8) => field(prefix, "udp.checksum", Rule::Checksum),
+        _ => {
+            let name = outer.tunnel.name();
+            match outer.checksum(bytes) {
+                Some(checksum) if (checksum..checksum + 2).contains(&place) => {
+                    field(prefix, &format!("{name}.checksum"), Rule::Checksum)
+                }
+                _ => field(prefix, name, Rule::TunnelHeader),
+            }
+        }
+    }
 }
 
 fn transport_field(protocol: Protocol, offset: usize, difference: u8) -> HeaderField {

@@ -23,10 +23,9 @@ pub(super) fn linux_flow(bytes: &[u8], layout: &Layout) -> Vec<u8> {
             *field = has_checksum;
         }
     }
-    let levels = layout.outers().map(|outer| (outer.network, outer.version));
-    for (network, version) in levels.chain([(layout.network, layout.version)]) {
-        let network = usize::from(network);
-        match version {
+    for level in layout.levels() {
+        let network = usize::from(level.network);
+        match level.version {
             IpVersion::V4 => {
                 keep(&mut headers, network + ipv4::TOS, &[0; ipv4::PROTOCOL - ipv4::TOS]);
                 keep(&mut headers, network + ipv4::CHECKSUM, &[0; 2]);

@@ -466,12 +466,9 @@ impl FilePacket {
 
     /// Returns whether the checksum of each IPv4 header is right.
     fn has_valid_headers(&self, layout: &Layout) -> bool {
-        let levels = layout
-            .outers()
-            .map(|outer| (outer.network, outer.version))
-            .chain([(layout.network, layout.version)]);
-        levels.filter(|(_, version)| *version == IpVersion::V4).all(|(network, _)| {
-            let header = self.bytes.get(usize::from(network)..).unwrap_or(&[]);
+        let mut levels = layout.levels().filter(|level| level.version == IpVersion::V4);
+        levels.all(|level| {
+            let header = self.bytes.get(usize::from(level.network)..).unwrap_or(&[]);
             let length = usize::from(header.first().copied().unwrap_or(0) & 15) * 4;
             let right = header.get(..length.max(ipv4::HEADER_LENGTH)).map(ipv4_header);
             be16(header, ipv4::CHECKSUM) == right
