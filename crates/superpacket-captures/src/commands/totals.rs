@@ -9,8 +9,8 @@ use superpacket::aggregate::Reason;
 use superpacket::super_packet::Metadata;
 
 use crate::commands::error::Error;
-use crate::commands::figures::{NOTHING, printable, ratio};
 use crate::commands::lanes::PassReason;
+use crate::commands::present::{NOTHING, printable, ratio};
 use crate::commands::progress::Progress;
 
 /// Packets and bytes before and after a command. The JSON of every command has these keys.
