@@ -20,7 +20,7 @@ fuzz_target!(|input: &[u8]| {
     let gro = if choice & 0x10 == 0 {
         gro
     } else {
-        gro.with_merge_uneven().with_max_bytes(u32::MAX).with_jumbo_option()
+        gro.with_max_bytes(u32::MAX).with_jumbo_option()
     };
     let base = if choice & 2 == 0 { gro } else { Policy::lro_with_acks() };
     let policy = base

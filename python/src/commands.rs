@@ -183,7 +183,7 @@ pub(crate) fn segment(
 
 /// Aggregates, segments and compares; see `superpacket.verify`.
 #[pyfunction]
-#[pyo3(signature = (inputs, *, batch, hold, udp, uneven, strict, inject_fault, progress))]
+#[pyo3(signature = (inputs, *, batch, hold, udp, strict, inject_fault, progress))]
 #[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
 pub(crate) fn verify(
     py: Python<'_>,
@@ -191,7 +191,6 @@ pub(crate) fn verify(
     batch: u64,
     hold: u64,
     udp: bool,
-    uneven: bool,
     strict: bool,
     inject_fault: Option<u64>,
     progress: Option<Py<PyAny>>,
@@ -199,7 +198,6 @@ pub(crate) fn verify(
     let options = captures::VerifyOptions {
         stepping: stepping(batch, hold),
         udp,
-        uneven,
         strict,
         inject_fault,
     };

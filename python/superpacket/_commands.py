@@ -222,15 +222,12 @@ def verify(
     batch: int = 64,
     hold: float = 0.001,
     udp: bool = True,
-    uneven: bool = False,
     strict: bool = False,
     link_type: int = 1,
     progress: Progress = None,
     _inject_fault: int | None = None,
 ) -> VerifyReport:
     """Aggregates by GRO's rules, segments again, and compares byte for byte: ``report.ok``.
-
-    uneven: TCP packets merge too that are not alike (identifications, lengths, PSH).
 
     Of several captures, those that cannot be read do not stop the others: UnreadableError, raised at
     the end, has the report on them.
@@ -242,7 +239,6 @@ def verify(
                 batch=_batch(batch),
                 hold=_hold(hold),
                 udp=udp,
-                uneven=uneven,
                 strict=strict,
                 inject_fault=_inject_fault,
                 progress=_begin(progress),

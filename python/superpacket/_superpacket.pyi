@@ -279,7 +279,6 @@ def verify(
     batch: int,
     hold: int,
     udp: bool,
-    uneven: bool,
     strict: bool,
     inject_fault: int | None,
     progress: Callable[[str, int | None], Any] | None,

@@ -302,8 +302,6 @@ pub fn rows<'a>(frames: &'a Frames, only: &str) -> Vec<Row<'a>> {
         join("W1 LRO", &frames.w1, Poll::of(Policy::lro())),
         forward("W1 GRO, cut again with known sums", &frames.w1, gro),
         join("PSH on each 5th, GRO", &frames.pushed, Poll::of(gro)),
-        join("PSH on each 5th, uneven", &frames.pushed, Poll::of(gro.with_merge_uneven())),
-        forward("PSH on each 5th, uneven, cut again", &frames.pushed, gro.with_merge_uneven()),
         watch("W1, no gaps to hold open", &frames.w1, 64),
         watch("W2, 64 flows, no gaps to hold open", &frames.w2, 64),
         join("4 flows interleaved", &frames.four_flows, Poll::of(gro)),

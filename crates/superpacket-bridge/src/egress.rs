@@ -22,13 +22,13 @@ use superpacket_port::{
     Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch, TxFrame,
 };
 
-use crate::bucket::taken_by;
 use crate::counters::DropReason;
 use crate::monitor::Copies;
 use crate::queues::QueueCounts;
 use crate::runtime::{Runtime, SharedPort};
 use crate::settings::TooBig;
-use crate::vlan::{PortVlans, number};
+use crate::switch::bucket::taken_by;
+use crate::switch::vlan::{PortVlans, number};
 use action::{EgressAction, egress_action};
 
 /// Number of retries at a full port before its frames are dropped.
@@ -150,17 +150,6 @@ impl Egress {
             EgressAction::SmallerSuperPackets(gso, size, layout) => {
                 self.cut_into_parts(outgoing, staged, packet, segmenter, gso, size, &layout)
             }
-            EgressAction::UniformParts(layout) => {
-                let options = SegmentOptions::default()
-                    .with_checksum(ChecksumOutput::Partial)
-                    .with_whole_parts();
-                let part = |index: u32| Part {
-                    gso: packet.parts()[index as usize].gso(),
-                    layout: &layout,
-                    skipped: 0,
-                };
-                self.push_parts(outgoing, staged, packet, segmenter, options, part);
-            }
             EgressAction::Offload(gso, layout) => {
                 self.batch.push_super_packet(
                     outgoing,
@@ -171,18 +160,15 @@ impl Egress {
                     self.runtime.max_slices(),
                 );
             }
-            need @ (EgressAction::Segment(..) | EgressAction::SegmentUneven) => {
+            EgressAction::Segment(gso, unsupported) => {
                 let partial = self.runtime.has(Feature::TxChecksumming);
                 let checksum =
                     if partial { ChecksumOutput::AsMerged } else { ChecksumOutput::Full };
                 let before = self.waiting();
                 let options = SegmentOptions::default()
+                    .with_gso(gso)
                     .with_checksum(checksum)
                     .with_max_segments(MAX_SEGMENTS);
-                let (options, unsupported) = match need {
-                    EgressAction::Segment(gso, unsupported) => (options.with_gso(gso), unsupported),
-                    _ => (options, None),
-                };
                 if self.cut(outgoing, staged, packet, segmenter, options) {
                     self.count_segments(before);
                     self.count_unsupported(unsupported);
@@ -317,26 +303,12 @@ impl Egress {
         let whole = gso.with_size(size).with_checksum(ChecksumForm::Partial);
         let options =
             SegmentOptions::default().with_gso(whole).with_checksum(ChecksumOutput::AsMerged);
-        let part = |index: u32| Part { gso, layout, skipped: extra.wrapping_mul(index as u16) };
-        self.push_parts(outgoing, staged, packet, segmenter, options, part);
-    }
-
-    /// Adds the segments of a packet, each of which is itself a super-packet. The closure gives the
-    /// metadata of a part by its number.
-    fn push_parts<'l>(
-        &mut self,
-        outgoing: &mut Outgoing,
-        staged: &Staged,
-        packet: &SuperPacket<'_, Buffer>,
-        segmenter: &mut Segmenter,
-        options: SegmentOptions,
-        part: impl Fn(u32) -> Part<'l>,
-    ) {
         let (batch, slices) = (&mut self.batch, self.runtime.max_slices());
         let (vlan, layer) = (packet.metadata.vlan, packet.metadata.layer);
         let before = batch.frames().len();
         let done = segmenter.segment(packet, &options, |segment| {
-            batch.push_part(outgoing, staged, &segment, &part(segment.index), vlan, layer, slices);
+            let part = Part { gso, layout, skipped: extra.wrapping_mul(segment.index as u16) };
+            batch.push_part(outgoing, staged, &segment, &part, vlan, layer, slices);
         });
         if self.is_cut(&done) {
             self.count_segments(before);

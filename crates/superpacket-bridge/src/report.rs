@@ -37,7 +37,7 @@ pub struct PortReport {
     /// `address_limit` (addresses), and the names and units of [`Rates`](crate::settings::Rates).
     pub limits: BTreeMap<String, u64>,
     /// Aggregation settings for received packets: `storage` (`fragments`, `linear`), `delivery`
-    /// (`per-poll`, `at-once`), `gro_past_push`, `gro_udp_no_checksum`, `gro_uneven` and `lro_acks`
+    /// (`per-poll`, `at-once`), `gro_past_push`, `gro_udp_no_checksum` and `lro_acks`
     /// (`on`, `off`).
     #[serde(default)]
     pub aggregation: BTreeMap<String, String>,

@@ -10,12 +10,12 @@ use superpacket::segment::{GsoSupport, PacketKind, PacketKinds};
 use superpacket_port::features::{Feature, FeatureSet, Resolved, resolve};
 use superpacket_port::{Capabilities, PortState};
 
-use crate::bucket::PortBuckets;
 use crate::counters::PortCounts;
-use crate::fdb::Station;
 use crate::report::{FeatureReport, PortFeatures, SegmentationReport};
 use crate::settings::{Forwarding, Limits, PortSettings, PortSteering, TooBig};
-use crate::vlan::{PortVlans, VlanProtocol};
+use crate::switch::bucket::PortBuckets;
+use crate::switch::fdb::Station;
+use crate::switch::vlan::{PortVlans, VlanProtocol};
 
 /// The state of a port that all threads share.
 #[derive(Debug)]
@@ -67,8 +67,6 @@ pub(crate) struct Runtime {
     gro_past_push: bool,
     /// Whether GRO merges UDP over IPv4 without a checksum.
     gro_udp_no_checksum: bool,
-    /// Whether GRO merges TCP packets that differ in size or flags.
-    gro_uneven: bool,
     /// Whether aggregated packets are copied into contiguous memory.
     linear: bool,
     delivery: Delivery,
@@ -119,7 +117,6 @@ impl Runtime {
                 .with_partial_checksums()
                 .with_mode(Mode::Gro { udp: self.has(Feature::RxUdpGroForwarding) });
             let gro = if self.gro_past_push { gro.with_merge_past_push() } else { gro };
-            let gro = if self.gro_uneven { gro.with_merge_uneven() } else { gro };
             if self.gro_udp_no_checksum { gro.with_merge_udp_without_checksum() } else { gro }
         } else {
             return None;
@@ -295,7 +292,6 @@ impl SharedPort {
             lro_acks: requested.settings.lro_acks,
             gro_past_push: requested.settings.gro_past_push,
             gro_udp_no_checksum: requested.settings.gro_udp_no_checksum,
-            gro_uneven: requested.settings.gro_uneven,
             linear: requested.settings.linear,
             delivery: requested.settings.delivery,
             mtu: match self.mtu() {

@@ -11,16 +11,16 @@ use superpacket::aggregate::{Delivery, MAX_BIG_LENGTH, MAX_IP_LENGTH};
 use superpacket_port::PortSpec;
 use superpacket_port::features::{Feature, FeatureSet};
 
-use crate::fdb::Station;
-use crate::vlan::{PortVlans, VlanProtocol};
+use crate::switch::fdb::Station;
+use crate::switch::vlan::{PortVlans, VlanProtocol};
 
 pub use crate::cpus::{UsableCpus, possible_cpus};
-pub use crate::rates::Rates;
+pub use crate::switch::rates::Rates;
 pub use change::{PortChange, SettingValue};
 pub use in_place::InPlace;
-pub(crate) use steering::queue_flows;
 pub use steering::{
     HashFunction, HashSettings, PerQueue, PortSteering, SteeringProblem, SteeringSettings,
+    queue_flows,
 };
 
 /// The requested configuration of a bridge: its ports, and the settings that apply to all ports.
@@ -97,9 +97,6 @@ pub struct PortSettings {
     /// Whether UDP GRO also merges IPv4 datagrams without a checksum. Their segments have no
     /// checksum if the bridge cuts them; a port that segments in the device adds checksums.
     pub gro_udp_no_checksum: bool,
-    /// Whether GRO also merges uneven TCP packets: IPv4 identifications that are not consecutive,
-    /// different lengths, or PSH before the last packet. Ports send the original packets again.
-    pub gro_uneven: bool,
     /// Whether merged packets are copied into one contiguous buffer, as by drivers with linear
     /// receive buffers. Otherwise they stay where they were received.
     pub linear: bool,
@@ -122,8 +119,8 @@ pub struct PortSettings {
 
 impl PortSettings {
     /// The names of the aggregation settings in commands and files; their values are words.
-    pub const AGGREGATION: [&'static str; 6] =
-        ["delivery", "gro_past_push", "gro_udp_no_checksum", "gro_uneven", "lro_acks", "storage"];
+    pub const AGGREGATION: [&'static str; 5] =
+        ["delivery", "gro_past_push", "gro_udp_no_checksum", "lro_acks", "storage"];
 
     /// Returns the default settings of a port: all offloads except `large-receive-offload`,
     /// `rx-udp-gro-forwarding` and `tx-tcp-mangleid-segmentation`.
@@ -139,7 +136,6 @@ impl PortSettings {
             lro_acks: false,
             gro_past_push: false,
             gro_udp_no_checksum: false,
-            gro_uneven: false,
             linear: false,
             delivery: Delivery::PerPoll,
             limits: Limits::default(),
@@ -160,7 +156,6 @@ impl PortSettings {
             }
             "gro_past_push" => Some(on_or_off(self.gro_past_push)),
             "gro_udp_no_checksum" => Some(on_or_off(self.gro_udp_no_checksum)),
-            "gro_uneven" => Some(on_or_off(self.gro_uneven)),
             "lro_acks" => Some(on_or_off(self.lro_acks)),
             "storage" => Some(if self.linear { "linear" } else { "fragments" }),
             _ => None,
@@ -185,7 +180,6 @@ impl PortSettings {
             }
             ("gro_past_push", _) => self.gro_past_push = switch()?,
             ("gro_udp_no_checksum", _) => self.gro_udp_no_checksum = switch()?,
-            ("gro_uneven", _) => self.gro_uneven = switch()?,
             ("lro_acks", _) => self.lro_acks = switch()?,
             ("storage", "fragments") => self.linear = false,
             ("storage", "linear") => self.linear = true,
@@ -235,7 +229,7 @@ const MIN_SIZE: u32 = 68;
 pub(crate) const MAX_PORTS: usize = 1024;
 
 /// Maximum size of the address table in entries; such a table takes 16 MB.
-pub(crate) const MAX_ADDRESSES: u32 = 1 << 20;
+pub const MAX_ADDRESSES: u32 = 1 << 20;
 
 /// Highest value of [`Limits::lro_max_desc`].
 const MAX_DESC: u32 = 4_096;
@@ -466,7 +460,6 @@ mod tests {
             ("delivery", ["at-once", "per-poll"]),
             ("gro_past_push", on_or_off),
             ("gro_udp_no_checksum", on_or_off),
-            ("gro_uneven", on_or_off),
             ("lro_acks", on_or_off),
             ("storage", ["linear", "fragments"]),
         ];

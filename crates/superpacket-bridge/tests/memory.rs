@@ -328,62 +328,6 @@ fn datagrams_without_checksums_merge_where_the_port_says_so() {
     }
 }
 
-/// TCP packets of different sizes or flags merge if the port enables it. They leave unchanged, by a
-/// port without TSO and by one that accepts super-packets, also if a worker sends them.
-#[test]
-fn packets_that_are_not_alike_merge_where_the_port_says_so() {
-    let mut sent = Frame::tcp4(0, PAYLOAD).with_id(0).run(FRAMES);
-    sent.iter_mut().skip(4).step_by(5).for_each(|frame| frame.tcp_mut().flags |= PSH);
-    let sent: Vec<_> = sent.iter().map(Frame::to_bytes).collect();
-    let cpu = UsableCpus::read().mask().first().expect("one CPU at least");
-    for (uneven, tso, worker) in [
-        (false, false, false),
-        (true, false, false),
-        (true, true, false),
-        (true, false, true),
-        (true, true, true),
-    ] {
-        let mut joined = Joined::new(&format!("uneven-{uneven}-{tso}-{worker}"), |settings| {
-            if worker {
-                let steering = &mut settings.ports[0].steering;
-                (steering.rps_cpus, steering.in_place) =
-                    (PerQueue::all([cpu].into_iter().collect()), Some(InPlace::NEVER));
-            }
-            settings.ports[0].limits.gro_flush_timeout = Duration::from_millis(1).as_nanos() as u64;
-            settings.ports[0].gro_uneven = uneven;
-            settings.ports[1].features =
-                settings.ports[1].features.set(Feature::TcpSegmentationOffload, tso);
-        });
-        joined.ends[0].send(&sent);
-        let mut left = Vec::new();
-        wait("all leave", || {
-            left.extend(joined.ends[1].receive());
-            payload(&left).len() == FRAMES * PAYLOAD
-        });
-        let most = if uneven { FRAMES as u64 - 1 } else { FRAMES as u64 * 4 / 5 };
-        assert_eq!(joined.bridge.stats()[0].merged, most, "{uneven}");
-        let mut cut = Vec::new();
-        for packet in &left {
-            Segmenter::new()
-                .segment(packet, &SegmentOptions::default(), |segment| {
-                    let mut frame = Vec::new();
-                    segment.copy_to(&mut frame);
-                    cut.push(frame);
-                })
-                .expect("a right packet");
-        }
-        assert!(cut == sent, "{uneven} {tso} {worker}");
-        assert_eq!(left.len(), if tso { FRAMES / 5 } else { FRAMES });
-        assert_eq!(
-            joined.bridge.steering().workers.iter().map(|worker| worker.processed).sum::<u64>()
-                != 0,
-            worker
-        );
-        drop(left);
-        joined.stop();
-    }
-}
-
 /// By a port without TSO, they leave as the segments that the sender's kernel would have made.
 #[test]
 fn what_merged_further_comes_apart_at_a_port_without_tso() {

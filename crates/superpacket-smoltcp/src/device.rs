@@ -76,9 +76,6 @@ struct FrameQueue {
     spare: Vec<Vec<u8>>,
 }
 
-/// The default policy for merging.
-const POLICY: Policy = Policy::gro().with_merge_uneven();
-
 impl<D: Device> OffloadDevice<D> {
     /// Wraps a device of Ethernet frames or of IP packets.
     pub fn new(device: D, key: HashKey) -> Self {
@@ -86,7 +83,7 @@ impl<D: Device> OffloadDevice<D> {
             if device.capabilities().medium == Medium::Ip { Layer::Ip } else { Layer::Ethernet };
         OffloadDevice {
             receive: OffloadReceiver {
-                aggregator: BatchAggregator::new(layer, POLICY, key),
+                aggregator: BatchAggregator::new(layer, Policy::gro(), key),
                 frames: Vec::new(),
                 packets: VecDeque::new(),
                 spare: Vec::new(),
@@ -172,10 +169,9 @@ impl<D> OffloadDevice<D> {
         self.receive.aggregator.counters()
     }
 
-    /// Changes which packets merge, and how many. The default is [`Policy::gro`] with
-    /// [`Policy::merge_uneven`], so that unequal TCP packets merge too: these packets are never
-    /// segmented again. A policy for UDP is wrong here, because smoltcp's UDP sockets would take
-    /// merged datagrams for a single one.
+    /// Changes which packets merge, and how many. The default is [`Policy::gro`]. A
+    /// policy for UDP is wrong here, because smoltcp's UDP sockets would take merged datagrams for
+    /// a single one.
     pub fn set_policy(&mut self, policy: Policy) {
         self.receive.aggregator.set_policy(policy);
     }

@@ -1,17 +1,21 @@
 //! The interface of lightway's `TcpGroBatch` (pull request 504), `append` and `take`, implemented
 //! with the engine.
 //!
-//! Callers of these functions can try superpacket by changing an import. Copy this file; `main`
-//! runs it in memory.
+//! Callers of these functions can try superpacket by changing an import. Copy this file and
+//! `virtio_net_hdr/mod.rs`; `main` runs it in memory.
 //!
 //! Differences: IPv6 merges too. A batch holds one flow, as its callers expect. For many
 //! interleaved flows, `superpacket_tun::Writer` merges all of them.
+
+mod virtio_net_hdr;
 
 use std::mem;
 
 use bytes::BytesMut;
 use superpacket::virtio::{ByteOrder, Format, Header};
 use superpacket::{BatchAggregator, Framing, HashKey, Policy, Reason};
+
+pub use virtio_net_hdr::VirtioNetHdr;
 
 /// Maximum segments of a batch.
 pub const MAX_GSO_SEGS: usize = 64;
@@ -25,23 +29,6 @@ pub enum GroAppend {
     CoalescedFlush,
     /// The packet is not in the batch, which is unchanged and must be written before the packet.
     Incompatible,
-}
-
-/// The header before a super-packet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VirtioNetHdr {
-    /// Flags.
-    pub flags: u8,
-    /// Kind of super-packet.
-    pub gso_type: u8,
-    /// Length of the headers.
-    pub hdr_len: u16,
-    /// Payload bytes of each segment.
-    pub gso_size: u16,
-    /// Offset at which summing starts.
-    pub csum_start: u16,
-    /// Offset of the checksum from there.
-    pub csum_offset: u16,
 }
 
 /// Collects TCP segments of one flow.
@@ -129,9 +116,7 @@ impl TcpGroBatch {
         let (bytes, described, count) = taken?;
         self.segments = segments.into_iter().skip(count).collect();
         self.length -= bytes.len().min(self.length);
-        let Header { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset, .. } =
-            described.ok()?.ok()?;
-        Some((bytes, VirtioNetHdr { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset }))
+        Some((bytes, described.ok()?.ok()?.into()))
     }
 }
 
@@ -161,16 +146,7 @@ mod tests {
 
     /// Returns the packets in a super-packet.
     fn split(bytes: &[u8], header: &VirtioNetHdr) -> Vec<Vec<u8>> {
-        let &VirtioNetHdr { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } = header;
-        let header = Header {
-            flags,
-            gso_type,
-            hdr_len,
-            gso_size,
-            csum_start,
-            csum_offset,
-            ..Header::default()
-        };
+        let header = Header::from(*header);
         let offload =
             header.offload(Format::Plain, bytes, bytes.len(), Layer::Ip).expect("it is valid");
         let packet = GsoPacket::linear(&bytes, offload.gso)

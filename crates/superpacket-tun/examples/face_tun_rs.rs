@@ -3,10 +3,12 @@
 //!
 //! Callers of these functions can try superpacket by changing an import: packets are joined in
 //! their own buffers, in the spare capacity of the first, and cut into the given buffers. Copy this
-//! file; `main` runs both ends in memory.
+//! file and `virtio_net_hdr/mod.rs`; `main` runs both ends in memory.
 //!
 //! Differences: `to_write` is public, since writing is left to the caller. Everything merges that
 //! the engine merges (IPv6 extension headers, any number of flows), and no bit is lost.
+
+mod virtio_net_hdr;
 
 use std::io;
 
@@ -18,6 +20,8 @@ use superpacket::{
     BatchAggregator, EachBuffer, Framing, GsoPacket, HashKey, Layer, PacketBuffer, Policy,
     SegmentOptions, Segmenter, Simd,
 };
+
+pub use virtio_net_hdr::VirtioNetHdr;
 
 /// Length of the header before each packet, in bytes.
 pub const VIRTIO_NET_HDR_LEN: usize = 10;
@@ -184,23 +188,6 @@ pub fn gso_none_checksum(in_buf: &mut [u8], csum_start: u16, csum_offset: u16) {
         .unwrap_or_default();
 }
 
-/// The fields of the header, in the machine's byte order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VirtioNetHdr {
-    /// Flags.
-    pub flags: u8,
-    /// Kind of super-packet.
-    pub gso_type: u8,
-    /// Length of the headers; ignored, since the packet contains it.
-    pub hdr_len: u16,
-    /// Payload bytes of each segment.
-    pub gso_size: u16,
-    /// Offset at which summing starts.
-    pub csum_start: u16,
-    /// Offset of the checksum from there.
-    pub csum_offset: u16,
-}
-
 /// Cuts a super-packet into buffers, starting `out_offset` bytes into each, and writes the packets'
 /// lengths into `sizes`. Returns the number of packets.
 ///
@@ -224,9 +211,7 @@ pub fn gso_split<B: AsRef<[u8]> + AsMut<[u8]>>(
     if input.first().map(|byte| byte >> 4) != Some(if is_v6 { 6 } else { 4 }) {
         return Err(invalid("the packet is of another IP version"));
     }
-    let VirtioNetHdr { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } = hdr;
-    let header =
-        Header { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset, ..Header::default() };
+    let header = Header::from(hdr);
     let first = input.get(..MAX_HEADER).unwrap_or(input);
     let offload = header.offload(Format::Plain, first, input.len(), Layer::Ip).map_err(invalid)?;
     let whole = &*input;
@@ -260,6 +245,7 @@ fn main() -> io::Result<()> {
 /// table and its checksum functions test internals and are left out.
 #[cfg(test)]
 mod tests {
+    use superpacket::virtio::ByteOrder;
     use superpacket_traffic::frame::{ACK, CWR, FIN, Frame, PSH};
 
     use super::*;
@@ -498,18 +484,11 @@ mod tests {
             table.apply_gro(&mut buffers, VIRTIO_NET_HDR_LEN, udp).expect("there is room");
             assert_eq!(table.to_write, [0]);
             let (described, joined) = buffers[0].split_at_mut(VIRTIO_NET_HDR_LEN);
-            let word = |at: usize| u16::from_ne_bytes([described[at], described[at + 1]]);
-            let hdr = VirtioNetHdr {
-                flags: described[0],
-                gso_type: described[1],
-                hdr_len: word(2),
-                gso_size: word(4),
-                csum_start: word(6),
-                csum_offset: word(8),
-            };
+            let hdr =
+                Header::read(described, Format::Plain, ByteOrder::NATIVE).expect("it is whole");
             let (mut out, mut sizes) = (vec![vec![0; 1100]; 30], [0; 30]);
-            let count =
-                gso_split(joined, hdr, &mut out, &mut sizes, 16, is_v6).expect("it is valid");
+            let count = gso_split(joined, hdr.into(), &mut out, &mut sizes, 16, is_v6)
+                .expect("it is valid");
             assert!(
                 out.iter()
                     .zip(sizes)

@@ -4,7 +4,6 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::memory::InBuffers;
-use crate::segment::Part;
 use crate::super_packet::{Metadata, Piece, SuperPacket};
 
 /// Packets in order, with their headers and buffers. One thread fills the batch, another empties
@@ -28,19 +27,18 @@ use crate::super_packet::{Metadata, Piece, SuperPacket};
 /// ```
 pub struct PacketBatch<B> {
     entries: Vec<BatchEntry>,
-    /// Pieces of all packets; `None` once they have been lent.
+    /// Payload pieces of all packets in order; `None` for those of packets that
+    /// [`next_packet`](Self::next_packet) has returned.
     pieces: Vec<Option<Piece<B>>>,
-    /// Headers and linear storage of all packets.
+    /// Bytes of all packets in order: the rewritten header of each, then its linear storage (the
+    /// packet in one piece, if the policy has it copied).
     bytes: Vec<u8>,
-    /// Parts of all packets.
-    parts: Vec<Part>,
     /// Pieces of the packet that is lent.
     lent: Vec<Piece<B>>,
-    /// Indices of the next packet, its first piece, its first byte and its first part.
+    /// Indices of the next packet, its first piece and its first byte.
     next: usize,
     next_piece: usize,
     next_byte: usize,
-    next_part: usize,
 }
 
 /// How many packets ahead memory is prefetched. With fewer, another core has not released the cache
@@ -53,7 +51,6 @@ struct BatchEntry {
     pieces: u32,
     header: u32,
     linear: u32,
-    parts: u32,
 }
 
 impl<B> PacketBatch<B> {
@@ -63,12 +60,10 @@ impl<B> PacketBatch<B> {
             entries: Vec::new(),
             pieces: Vec::new(),
             bytes: Vec::new(),
-            parts: Vec::new(),
             lent: Vec::new(),
             next: 0,
             next_piece: 0,
             next_byte: 0,
-            next_part: 0,
         }
     }
 
@@ -81,11 +76,7 @@ impl<B> PacketBatch<B> {
             pieces: packet.pieces.len() as u32,
             header: packet.header.len() as u32,
             linear: packet.linear.len() as u32,
-            parts: packet.parts.len() as u32,
         };
-        if !packet.parts.is_empty() {
-            self.parts.extend_from_slice(packet.parts);
-        }
         self.bytes.extend_from_slice(packet.header);
         self.bytes.extend_from_slice(packet.linear);
         self.pieces.extend(packet.pieces.drain(..).map(Some));
@@ -111,14 +102,15 @@ impl<B> PacketBatch<B> {
         self.len() == 0
     }
 
-    /// Lends the next packet, the oldest that is left. Buffers that are not taken from it are
-    /// dropped when the next one is lent, or by [`clear`](Self::clear).
+    /// Returns the next packet, the oldest that is left; it borrows the batch. Buffers that are not
+    /// taken from it are dropped by the next call, or by [`clear`](Self::clear).
     #[inline]
     pub fn next_packet(&mut self) -> Option<SuperPacket<'_, B>> {
         self.next_in(InBuffers)
     }
 
-    /// Lends the next packet, whose bytes lie in `memory`.
+    /// Returns the next packet as [`next_packet`](Self::next_packet) does. The bytes of its buffers
+    /// are found through `memory`.
     #[inline]
     pub(crate) fn next_in<M>(&mut self, memory: M) -> Option<SuperPacket<'_, B, M>> {
         self.lent.clear();
@@ -130,30 +122,27 @@ impl<B> PacketBatch<B> {
         let header = self.next_byte..self.next_byte + entry.header as usize;
         let linear = header.end..header.end + entry.linear as usize;
         self.next_byte = linear.end;
-        let parts = self.next_part..self.next_part + entry.parts as usize;
-        self.next_part = parts.end;
         Some(SuperPacket {
             metadata: entry.metadata,
             header: self.bytes.get(header)?,
             pieces: &mut self.lent,
             linear: self.bytes.get(linear)?,
-            parts: self.parts.get(parts)?,
             memory,
         })
     }
 
-    /// Removes the packets that have been lent, and moves the others to the front.
+    /// Removes the packets that [`next_packet`](Self::next_packet) has returned, and moves the
+    /// others to the front.
     #[cold]
     pub(crate) fn forget_taken(&mut self) {
         self.entries.drain(..self.next);
         self.pieces.drain(..self.next_piece);
         self.bytes.drain(..self.next_byte);
-        self.parts.drain(..self.next_part);
-        (self.next, self.next_piece, self.next_byte, self.next_part) = (0, 0, 0, 0);
+        (self.next, self.next_piece, self.next_byte) = (0, 0, 0);
     }
 
-    /// Takes back the packet lent last, with the pieces left in it, as the next packet. If no
-    /// pieces are left it is removed.
+    /// Puts back the packet that was returned last, with the pieces left in it, so that it is the
+    /// next packet again. If it had pieces and all were taken, it is not put back.
     pub(crate) fn take_back(&mut self) {
         let Some(entry) = self.entries.get(self.next.wrapping_sub(1)) else { return };
         let first_piece = self.next_piece - entry.pieces as usize;
@@ -162,7 +151,6 @@ impl<B> PacketBatch<B> {
         }
         self.next -= 1;
         self.next_byte -= (entry.header + entry.linear) as usize;
-        self.next_part -= entry.parts as usize;
         self.next_piece = first_piece;
         for (place, piece) in self.pieces.iter_mut().skip(first_piece).zip(self.lent.drain(..)) {
             *place = Some(piece);
@@ -174,9 +162,8 @@ impl<B> PacketBatch<B> {
         self.entries.clear();
         self.pieces.clear();
         self.bytes.clear();
-        self.parts.clear();
         self.lent.clear();
-        (self.next, self.next_piece, self.next_byte, self.next_part) = (0, 0, 0, 0);
+        (self.next, self.next_piece, self.next_byte) = (0, 0, 0);
     }
 }
 

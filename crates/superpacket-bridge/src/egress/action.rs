@@ -11,8 +11,8 @@ use superpacket::wire::{
 use superpacket_port::Buffer;
 use superpacket_port::features::Feature;
 
-use crate::frame::{PacketHead, network_offset};
 use crate::runtime::Runtime;
+use crate::switch::frame::{PacketHead, network_offset};
 
 /// The adaptation that a packet needs before it leaves by a port.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,10 +24,6 @@ pub(super) enum EgressAction {
     /// Segment the packet as given. The reason is set if the packet fits the MTU but the port does
     /// not support its segmentation.
     Segment(Gso, Option<Unsupported>),
-    /// Segment into the original packets, whose sizes or headers differ.
-    SegmentUneven,
-    /// Split into super-packets of uniform segments, which the port segments itself.
-    UniformParts(Layout),
     /// Split into super-packets of this payload size, the largest that the port accepts.
     SmallerSuperPackets(Gso, SegmentSize, Layout),
     /// Send the merged packet whole, with metadata that tells the port how to segment it.
@@ -84,9 +80,6 @@ pub(super) fn egress_action(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>)
             metadata.gso.map_or(EgressAction::TooLong, |gso| EgressAction::Segment(gso, None))
         };
     };
-    if let Some(action) = uneven(runtime, packet, &layout) {
-        return action;
-    }
     match metadata.gso {
         Some(gso) => for_super_packet(runtime, packet, gso, &layout, ip_length),
         None => for_merged(runtime, packet, &layout, ip_length, merged, checksum),
@@ -205,36 +198,6 @@ fn is_refused_checksum(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> b
         .as_ref()
         .and_then(PacketKind::of)
         .is_some_and(|kind| runtime.refused_checksums.contains(kind))
-}
-
-/// Returns the adaptation of an uneven packet; `None` if its segments are too long, so that it is
-/// segmented anew.
-fn uneven(
-    runtime: &Runtime,
-    packet: &SuperPacket<'_, Buffer>,
-    layout: &Layout,
-) -> Option<EgressAction> {
-    let longest = packet.parts().iter().map(|part| part.gso()).max_by_key(|gso| gso.size)?;
-    if SegmentSize::for_mtu(layout, longest.kind, runtime.mtu)
-        .is_none_or(|fitting| longest.size > fitting)
-    {
-        return None;
-    }
-    let headers = usize::from(layout.payload - layout.outermost());
-    let support = runtime.gso_support();
-    let taken = |gso: Gso, payload: usize| {
-        support.refuses(layout, &gso, headers + payload, payload).is_none()
-    };
-    // A part that is a single packet needs no support by the port.
-    let taken =
-        packet.parts().iter().all(|part| part.segments() == 1 || taken(part.gso(), part.payload()));
-    let partial = matches!(packet.metadata.checksum, RxChecksum::Partial { .. })
-        && runtime.has(Feature::TxChecksumming);
-    Some(if taken && partial {
-        EgressAction::UniformParts(*layout)
-    } else {
-        EgressAction::SegmentUneven
-    })
 }
 
 /// Returns whether the packet is segmented at these headers. For UDP, the offset of the partial

@@ -97,11 +97,8 @@ impl Bench {
 
     /// Aggregates frames, sends the result, and returns what the port was given.
     fn forward(&mut self, frames: &[Vec<u8>]) -> Vec<Sent> {
-        self.forward_by(Policy::gro(), frames)
-    }
-
-    fn forward_by(&mut self, policy: Policy, frames: &[Vec<u8>]) -> Vec<Sent> {
-        let mut aggregator = Aggregator::new(policy.with_partial_checksums(), HashKey::new(1));
+        let mut aggregator =
+            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         let mut packets =
             frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| self.add(packet);
@@ -198,7 +195,7 @@ fn a_port_with_tso_gets_super_packets_and_one_without_the_original_frames() {
 
 /// Returns frames of one flow with different payload sizes and with identifications that GRO would
 /// not merge.
-fn uneven() -> Vec<Vec<u8>> {
+fn unequal_frames() -> Vec<Vec<u8>> {
     let mut sequence = 1;
     [1_448, 1_448, 700, 1_448, 1_448, 9]
         .map(|payload| {
@@ -209,72 +206,6 @@ fn uneven() -> Vec<Vec<u8>> {
         .into()
 }
 
-#[test]
-fn uneven_packets_are_split_into_original_frames_or_uniform_parts() {
-    let policy = Policy::gro().with_merge_uneven();
-    // Three parts: consecutive identifications, a short packet, and jumping identifications. The
-    // last part is a single packet.
-    let with_ids = |ids: [u16; 7]| {
-        let mut sequence = 1;
-        let numbered = [1_448, 1_448, 700, 1_448, 1_448, 1_448, 1_448].into_iter().zip(ids);
-        let frame = |(payload, id)| {
-            let frame = Frame::tcp4(sequence, payload).with_id(id).to_bytes();
-            sequence += payload as u32;
-            frame
-        };
-        numbered.map(frame).collect::<Vec<_>>()
-    };
-    let frames = with_ids([5, 6, 7, 8, 9, 10, 70]);
-    for lacking in [
-        &[Feature::TcpSegmentationOffload][..],
-        &[Feature::TcpSegmentationOffload, Feature::ScatterGather],
-        &[Feature::TcpSegmentationOffload, Feature::TxChecksumming],
-    ] {
-        let mut unable = Bench::new(without(lacking));
-        assert!(bytes(&unable.forward_by(policy, &frames)) == frames, "{lacking:?}");
-        assert_eq!(
-            (
-                unable.egress.shared.counts.segmented.value(),
-                unable.egress.shared.counts.segments.value()
-            ),
-            (1, 7)
-        );
-    }
-    let mut able = Bench::new(|_| ());
-    let parts = able.forward_by(policy, &frames);
-    let sizes: Vec<_> = parts
-        .iter()
-        .map(|part| (part.bytes.len() - 54, part.gso.map(|gso| gso.size.get())))
-        .collect();
-    assert_eq!(sizes, [(3_596, Some(1_448)), (4_344, Some(1_448)), (1_448, None)]);
-    let mut cut = Vec::new();
-    for part in &parts {
-        let partial = RxChecksum::Partial { start: 34, offset: 16 };
-        let packet = GsoPacket::linear(&part.bytes, part.gso).with_checksum(partial);
-        let take = |segment: superpacket::segment::Segment<'_, _>| {
-            let mut frame = Vec::new();
-            segment.copy_to(&mut frame);
-            cut.push(frame);
-        };
-        assert!(part.partial);
-        able.segmenter
-            .segment(&packet, &SegmentOptions::default(), take)
-            .expect("a right super-packet");
-    }
-    assert!(cut == frames);
-    // If a part exceeds the port's limits, the whole packet is segmented.
-    let mut unable = Bench::new(|runtime| runtime.capabilities.gso.max_segments = 2);
-    assert!(bytes(&unable.forward_by(policy, &frames)) == frames);
-    let same_id = with_ids([1; 7]);
-    assert!(bytes(&Bench::new(|_| ()).forward_by(policy, &same_id)) == same_id);
-    // Segments that are too long for the port are segmented anew.
-    let small = Bench::new(|runtime| runtime.mtu = 1_000).forward_by(policy, &frames);
-    assert!(
-        tcp_payload(&small)
-            == frames.iter().flat_map(|frame| frame[54..].to_vec()).collect::<Vec<_>>()
-    );
-}
-
 /// Completes the checksum of a TCP frame that contains the sum of the pseudo-header.
 fn fill_in(frame: &mut [u8]) {
     let sum = superpacket_traffic::checksum::sum(&frame[34..]);
@@ -283,7 +214,7 @@ fn fill_in(frame: &mut [u8]) {
 
 #[test]
 fn packets_merged_by_lro_are_sent_whole() {
-    let frames = uneven();
+    let frames = unequal_frames();
     let stream: Vec<u8> = frames.iter().flat_map(|frame| frame[54..].to_vec()).collect();
     for storage in [Storage::Fragments, Storage::Linear] {
         let mut able = Bench::new(|_| ());

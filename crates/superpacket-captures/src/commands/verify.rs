@@ -36,8 +36,6 @@ pub struct VerifyOptions {
     pub stepping: Stepping,
     /// Whether UDP is aggregated too.
     pub udp: bool,
-    /// Whether TCP packets with different headers are merged too ([`Policy::merge_uneven`]).
-    pub uneven: bool,
     /// Whether a capture that ends within a record is an error.
     pub strict: bool,
     /// For tests: flips a bit in the payload of the super-packet with this number, from 1, in each
@@ -51,7 +49,6 @@ impl Default for VerifyOptions {
         VerifyOptions {
             stepping: Stepping::default(),
             udp: true,
-            uneven: false,
             strict: false,
             inject_fault: None,
         }
@@ -128,7 +125,6 @@ fn verify_one(
     let simd = Simd::detect();
     let policy =
         Policy::gro().with_mode(Mode::Gro { udp: options.udp }).with_checksum(ChecksumForm::Full);
-    let policy = if options.uneven { policy.with_merge_uneven() } else { policy };
     let mut input = OpenInput::open(input, options.strict, progress)?;
     let pool = BufferPool::default();
     let mut aggregator = CaptureAggregator::new(policy, options.stepping, simd);
@@ -257,10 +253,8 @@ impl Comparison {
         let gso = packet.metadata.gso.ok_or("a merged packet has no segment size")?;
         self.cut.clear();
         let buffers = [self.linear.as_slice()];
-        let again = GsoPacket::new(&buffers, gso)
-            .with_layer(layer)
-            .with_checksum(packet.metadata.checksum)
-            .with_parts(packet.parts());
+        let again =
+            GsoPacket::new(&buffers, gso).with_layer(layer).with_checksum(packet.metadata.checksum);
         let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
         self.segmenter
             .segment_linear(&again, &options, &mut self.cut)

@@ -22,9 +22,6 @@ pub(crate) struct VerifyArguments {
     /// Do not aggregate UDP
     #[arg(long)]
     pub(crate) no_udp: bool,
-    /// Also merge TCP packets that differ in their step of identifications, in length or in PSH
-    #[arg(long)]
-    pub(crate) uneven: bool,
     /// For tests: flip a bit in the payload of the Nth super-packet of each file before it is
     /// segmented; verification must find it
     #[arg(long, value_name = "N", hide = true)]
@@ -38,7 +35,6 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<bool, Failure> {
     let options = VerifyOptions {
         stepping: arguments.stepping.into(),
         udp: !arguments.no_udp,
-        uneven: arguments.uneven,
         strict: arguments.common.strict,
         inject_fault: arguments.inject_fault,
     };

@@ -96,7 +96,7 @@ For LRO, which `superpacket features PORT lro on --force` switches on: lro_max_a
 packets per merged packet (0: no limit), lro_max_desc the flows at the same time, and lro_acks \
 (on, off) says whether pure ACKs are absorbed. For GRO: gro_past_push (on, off) says whether \
 super-packets with PSH merge further, gro_udp_no_checksum (on, off) whether datagrams over IPv4 \
-without a checksum merge, gro_uneven (on, off) whether unequal TCP packets merge.
+without a checksum merge.
 
 address_limit is the maximum number of addresses learned behind a port (0: half of the table).
 

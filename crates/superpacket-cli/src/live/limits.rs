@@ -15,7 +15,7 @@ pub(crate) struct LimitsArguments {
     /// Only this port, by its name, or by its port string if it has none (packet:eth0)
     pub(crate) port: Option<String>,
     /// Limit to set: gso_max_size, gro_max_size, gro_flush_timeout, gap_timeout, too_big,
-    /// lro_max_aggr, lro_max_desc, lro_acks, gro_past_push, gro_udp_no_checksum, gro_uneven,
+    /// lro_max_aggr, lro_max_desc, lro_acks, gro_past_push, gro_udp_no_checksum,
     /// storage, delivery, address_limit, isolated, learning, flood, mcast_flood, bcast_flood,
     /// storm_broadcast, storm_multicast, storm_unknown, and rx_byte_rate, rx_byte_burst,
     /// rx_packet_rate, rx_packet_burst, and the same with tx

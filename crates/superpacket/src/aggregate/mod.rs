@@ -13,11 +13,6 @@
 //! These merge with each other only if the policy [gives up](Policy::merge_past_push) that flag on
 //! the segments in the middle.
 //!
-//! If the policy [allows it](Policy::merge_uneven), TCP packets merge that no single [`Gso`] could
-//! restore. The super-packet then has [parts].
-//!
-//! [`Gso`]: crate::segment::Gso
-//! [parts]: crate::super_packet::SuperPacket::parts
 //! [`RxPacket::gso`]: crate::packet::RxPacket::gso
 
 mod acknowledged;

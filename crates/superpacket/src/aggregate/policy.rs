@@ -113,17 +113,6 @@ pub struct Policy {
     /// Without a checksum, damage to the payload is not detected, and a checksum that damage turned
     /// into 0 counts as absent. Linux does not merge these datagrams (`udp_gro_receive_segment`).
     pub merge_udp_without_checksum: bool,
-    /// GRO: whether TCP packets merge although their IPv4 identifications do not continue, their
-    /// lengths differ, or one before the last has PSH. The super-packet has the union of their
-    /// flags, and its [parts] tell segmentation how to restore the same packets. Only without
-    /// tunnels and PPPoE.
-    ///
-    /// For consumers that segment with this crate or do not segment: a forwarder that segments in
-    /// software, or a stack. No `virtio_net_hdr` can express it, so it is off behind one, and where
-    /// packets are joined in their own buffers. With it, PSH is never given up (`merge_past_push`).
-    ///
-    /// [parts]: crate::super_packet::SuperPacket::parts
-    pub merge_uneven: bool,
     /// Whether an IPv6 packet of more than 65,575 bytes, whose length its header cannot hold,
     /// leaves with a hop-by-hop header that holds the length (RFC 2675). Older Linux receivers need
     /// it; newer ones accept a length of 0. Segmentation removes the header. Packets that are
@@ -163,7 +152,6 @@ impl Policy {
             trusted_input: false,
             merge_past_push: false,
             merge_udp_without_checksum: false,
-            merge_uneven: false,
             jumbo_option: false,
         }
     }
@@ -202,13 +190,6 @@ impl Policy {
     #[must_use]
     pub const fn with_merge_udp_without_checksum(self) -> Self {
         Policy { merge_udp_without_checksum: true, ..self }
-    }
-
-    /// Returns the policy with merging of TCP packets that differ; see
-    /// [`merge_uneven`](Self::merge_uneven).
-    #[must_use]
-    pub const fn with_merge_uneven(self) -> Self {
-        Policy { merge_uneven: true, ..self }
     }
 
     /// Returns the policy with a jumbo payload option on the longest IPv6 packets; see

@@ -24,9 +24,6 @@
 //! ([`parse_datagram`](crate::wire::parse_datagram)). A UDP super-packet whose partial checksum
 //! belongs to an outer UDP header is segmented at that header, whatever its segments carry.
 //!
-//! An uneven packet ([`Part`]) is segmented part by part: each part has its own identification,
-//! FIN, PSH and CWR.
-//!
 //! Bytes after the end of the IP packet (padding) belong to no segment. The pseudo-header has the
 //! addresses that [`checksum_addresses`](crate::wire::checksum_addresses) finds: with an IPv4
 //! source route or IPv6 routing header, the final destination. A partial checksum that is not 0
@@ -39,7 +36,6 @@ mod fragment;
 mod kind;
 mod options;
 mod output;
-mod part;
 mod payload;
 mod prepare;
 mod segmenter;
@@ -54,7 +50,6 @@ pub use options::{ChecksumOutput, SegmentOptions};
 pub use output::{
     BackToBack, EachBuffer, PayloadRange, Plan, Portion, Segment, SegmentBuffers, Written,
 };
-pub use part::Part;
 pub use segmenter::Segmenter;
 pub use source::{GsoPacket, Segmentable};
 pub use support::{GsoSupport, LinkHeaders, PacketKind, PacketKinds, Unsupported};

@@ -20,7 +20,7 @@ pub enum ChecksumOutput {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentOptions {
-    /// How to segment, instead of the packet's own metadata.
+    /// How to segment the packet, in place of its own metadata; `None` to segment it as they say.
     pub gso: Option<Gso>,
     /// Form of the segments' checksums.
     pub checksum: ChecksumOutput,
@@ -31,9 +31,6 @@ pub struct SegmentOptions {
     /// probability, from those of other segmenters (RFC 7739); without `os-random` all segmenters
     /// use the same ones.
     pub fragment_id: u32,
-    /// Whether each [part](super::Segmentable::parts) of an uneven packet is one segment: a
-    /// super-packet for a device, which segments it as [`Part::gso`](super::Part::gso) says.
-    pub whole_parts: bool,
 }
 
 impl Default for SegmentOptions {
@@ -43,7 +40,6 @@ impl Default for SegmentOptions {
             checksum: ChecksumOutput::Full,
             max_segments: MaxSegments::ANY,
             fragment_id: 0,
-            whole_parts: false,
         }
     }
 }
@@ -70,17 +66,11 @@ impl SegmentOptions {
         SegmentOptions { max_segments, ..self }
     }
 
-    /// Returns the options with this identification of IPv6 fragments; 0: the segmenter's own.
+    /// Returns the options with this identification of IPv6 fragments; with 0, the segmenter
+    /// chooses one.
     #[inline]
     #[must_use]
     pub const fn with_fragment_id(self, fragment_id: u32) -> Self {
         SegmentOptions { fragment_id, ..self }
-    }
-
-    /// Returns the options with which each part of an uneven packet is one segment.
-    #[inline]
-    #[must_use]
-    pub const fn with_whole_parts(self) -> Self {
-        SegmentOptions { whole_parts: true, ..self }
     }
 }

@@ -8,8 +8,8 @@ use super::output::Plan;
 use super::payload::{Position, copy_first_bytes, position_of, slices, sum_payload};
 use super::template::{SegmentCut, Template};
 use super::{
-    ChecksumForm, ChecksumOutput, Gso, GsoKind, MaxSegments, Part, SegmentError, SegmentOptions,
-    SegmentSize, Segmentable,
+    ChecksumForm, ChecksumOutput, Gso, GsoKind, MaxSegments, SegmentError, SegmentOptions,
+    Segmentable,
 };
 use crate::checksum::{Completion, RxChecksum, Sum, at_offset, transport_field, words};
 use superpacket_simd::Simd;
@@ -24,9 +24,9 @@ use crate::wire::{
 pub(super) struct Job {
     pub(super) template: Template,
     pub(super) plan: Plan,
-    /// The current part: the whole packet, unless it is [uneven](super::Part).
-    pub(super) part: PartAtWork,
-    /// Bytes of the [body](SegmentCut).
+    /// Bytes of the [body](SegmentCut) in each segment but the last.
+    size: usize,
+    /// Bytes of the body.
     pub(super) body: usize,
     /// Start of the payload.
     pub(super) start: Position,
@@ -34,43 +34,6 @@ pub(super) struct Job {
     pub(super) checksum: RxChecksum,
     /// Whether the packet passes whole.
     pub(super) passes: bool,
-}
-
-/// A part of a packet, all of whose segments but the last have one size.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PartAtWork {
-    /// Number of its first segment.
-    pub(super) first: u32,
-    /// Number of segments.
-    pub(super) segments: u32,
-    /// Bytes of the [body](SegmentCut) in each segment but the last.
-    size: usize,
-    /// Start and end in the body, in bytes.
-    start: usize,
-    end: usize,
-    /// Number of parts that follow it.
-    left: usize,
-    /// The flags that only this part carries.
-    flags: u8,
-    /// Whether parts are not segmented further.
-    uncut: bool,
-}
-
-impl PartAtWork {
-    /// Makes the only part of a body.
-    #[inline(always)]
-    const fn whole(segments: u32, size: usize, body: usize) -> Self {
-        PartAtWork {
-            first: 0,
-            segments,
-            size,
-            start: 0,
-            end: body,
-            left: 0,
-            flags: 0,
-            uncut: false,
-        }
-    }
 }
 
 /// The state of preparing a packet. It also holds the headers of its segments, which are written
@@ -87,77 +50,9 @@ impl Preparation {
         Preparation { simd, scratch: [0; SCRATCH], fragment_ids: FragmentIds::new() }
     }
 
-    /// Checks a packet, whose layout may be `known`, and builds its template in the scratch. If it
-    /// has several parts, the template is for the first, unless the options say how to segment.
-    #[inline(always)]
-    pub(super) fn parts<P: Segmentable + ?Sized>(
-        &mut self,
-        packet: &P,
-        options: &SegmentOptions,
-        known: Option<&Layout>,
-    ) -> Result<Job, SegmentError> {
-        match packet.parts() {
-            [first, ..] if options.gso.is_none() => self.uneven(packet, first, options, known),
-            _ => self.prepare(packet, options, known),
-        }
-    }
-
-    #[cold]
-    fn uneven<P: Segmentable + ?Sized>(
-        &mut self,
-        packet: &P,
-        first: &Part,
-        options: &SegmentOptions,
-        known: Option<&Layout>,
-    ) -> Result<Job, SegmentError> {
-        let (parts, uncut) = (packet.parts(), options.whole_parts);
-        // Checked with the longest segments of all parts.
-        let longest = parts.iter().map(|part| part.cut(uncut).0).max().unwrap_or(0);
-        let limit = usize::from(u16::MAX);
-        let Some(size) = SegmentSize::new(longest) else {
-            return Err(SegmentError::SegmentTooLong { needed: longest, limit });
-        };
-        let options = SegmentOptions { gso: Some(first.gso.with_size(size)), ..*options };
-        let mut job = self.prepare(
-            packet,
-            &SegmentOptions { max_segments: MaxSegments::ANY, ..options },
-            known,
-        )?;
-        let (mut payload, mut segments, mut flags) = (0, 0, 0);
-        for part in parts {
-            payload += part.payload as usize;
-            segments += u64::from(part.cut(uncut).1);
-            flags |= part.flags;
-        }
-        if payload != job.body {
-            return Err(SegmentError::Length { needed: payload, got: job.body });
-        }
-        let segments = u32::try_from(segments).unwrap_or(u32::MAX);
-        if segments > options.max_segments.get() {
-            return Err(SegmentError::TooManySegments {
-                needed: segments,
-                limit: options.max_segments.get(),
-            });
-        }
-        let last_length = job.template.base + parts.last().map_or(0, |part| part.last(uncut));
-        job.plan = Plan { segments, segment_length: job.plan.segment_length, last_length };
-        job.part = PartAtWork {
-            first: 0,
-            segments: 0,
-            size: 0,
-            start: 0,
-            end: 0,
-            left: parts.len(),
-            flags,
-            uncut,
-        };
-        job.next_part(packet);
-        Ok(job)
-    }
-
     /// Checks a packet, whose layout may be `known`, and builds its template in the scratch.
     #[inline(always)]
-    fn prepare<P: Segmentable + ?Sized>(
+    pub(super) fn prepare<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
         options: &SegmentOptions,
@@ -304,11 +199,10 @@ impl Preparation {
             last_length: base.saturating_add(body),
         };
         let start = position_of(packet, base)?;
-        let part = PartAtWork::whole(1, body.max(1), body);
         Ok(Job {
             template: Template::untouched(base),
             plan,
-            part,
+            size: body.max(1),
             body,
             start,
             checksum: state,
@@ -399,11 +293,10 @@ impl Preparation {
             (parts.first, parts.more),
         );
         let plan = Plan::new(base, size, body, MaxSegments::ANY)?;
-        let part = PartAtWork::whole(plan.segments, size, body);
         Ok(Job {
             template,
             plan,
-            part,
+            size,
             body,
             start: position,
             checksum: RxChecksum::None,
@@ -489,50 +382,16 @@ impl Job {
             return Err(SegmentError::SegmentTooLong { needed, limit: most });
         }
         let plan = Plan::new(template.base, size, body, limit)?;
-        let part = PartAtWork::whole(plan.segments, size, body);
-        Ok(Job { template, plan, part, body, start, checksum, passes: false })
+        Ok(Job { template, plan, size, body, start, checksum, passes: false })
     }
 
-    /// Returns the part of the packet that the segment with this number in the current part takes.
+    /// Returns the part of the packet that the segment with this number takes.
     #[inline(always)]
     pub(super) fn cut(&self, index: u32) -> SegmentCut {
-        let offset = self.part.start + index as usize * self.part.size;
-        let last = index + 1 == self.part.segments;
-        let length = if last { self.part.end - offset } else { self.part.size };
+        let offset = index as usize * self.size;
+        let last = index + 1 == self.plan.segments;
+        let length = if last { self.body - offset } else { self.size };
         SegmentCut { index, offset, length, last }
-    }
-
-    /// Returns whether the packet ends with this segment.
-    #[inline(always)]
-    pub(super) const fn is_last(&self, index: u32) -> bool {
-        index + 1 == self.plan.segments
-    }
-
-    /// Moves to the next part of the packet; `false` if there is none.
-    #[inline(always)]
-    pub(super) fn next_part<P: Segmentable + ?Sized>(&mut self, packet: &P) -> bool {
-        self.part.left != 0 && self.begin_part(packet.parts())
-    }
-
-    #[cold]
-    fn begin_part(&mut self, parts: &[Part]) -> bool {
-        let done = self.part;
-        let Some(part) = parts.len().checked_sub(done.left).and_then(|next| parts.get(next)) else {
-            return false;
-        };
-        let (size, segments) = part.cut(done.uncut);
-        let (first, start) = (done.first + done.segments, done.end);
-        self.part = PartAtWork {
-            first,
-            segments,
-            size,
-            start,
-            end: start + part.payload(),
-            left: done.left - 1,
-            ..done
-        };
-        self.template.begin_part(part, done.flags);
-        true
     }
 
     /// Returns the bytes of payload in the segments before this one.
@@ -540,10 +399,9 @@ impl Job {
         cut.offset.saturating_sub(self.template.extra)
     }
 
-    /// Returns the bytes of payload in all segments before the one with this number in the current
-    /// part.
-    pub(super) fn payload_up_to(&self, number: u32) -> usize {
-        let offset = (self.part.start + number as usize * self.part.size).min(self.part.end);
+    /// Returns the bytes of payload in all segments before the one with this number.
+    pub(super) fn payload_up_to(&self, index: u32) -> usize {
+        let offset = (index as usize * self.size).min(self.body);
         offset.saturating_sub(self.template.extra)
     }
 }

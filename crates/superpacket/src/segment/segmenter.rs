@@ -74,17 +74,17 @@ impl Segmenter {
         packet: &P,
         options: &SegmentOptions,
     ) -> Result<Plan, SegmentError> {
-        self.preparation.parts(packet, options, None).map(|job| job.plan)
+        self.preparation.prepare(packet, options, None).map(|job| job.plan)
     }
 
     /// Segments a packet into header bytes and payload ranges. Payload is read only if a checksum
-    /// needs it and its sum is not known. A packet with [parts](Segmentable::parts) is segmented
-    /// part by part, unless the options say how.
+    /// needs it and its sum is not known.
     ///
     /// A packet without [`Gso`](super::Gso) passes whole as one segment, bit for bit. With
     /// [`ChecksumOutput::Full`](super::ChecksumOutput::Full), a partial checksum is completed.
     ///
-    /// # Errors [`SegmentError`]; the sink was not called then.
+    /// # Errors
+    /// [`SegmentError`]; the sink was not called then.
     #[inline]
     pub fn segment<P: Segmentable + ?Sized>(
         &mut self,
@@ -93,7 +93,7 @@ impl Segmenter {
         sink: impl FnMut(Segment<'_, P>),
     ) -> Result<Plan, SegmentError> {
         let job =
-            self.preparation.parts(packet, options, None).map_err(|error| self.refuse(error))?;
+            self.preparation.prepare(packet, options, None).map_err(|error| self.refuse(error))?;
         Ok(self.gather_segments(packet, job, sink))
     }
 
@@ -103,7 +103,8 @@ impl Segmenter {
     /// `headers` provides a buffer for each header; all bytes of it may be overwritten. The sink
     /// receives each segment; [`SegmentBuffers::written`] is not called.
     ///
-    /// # Errors [`SegmentError`]; the sink was not called then, unless `headers` accepted the plan
+    /// # Errors
+    /// [`SegmentError`]; the sink was not called then, unless `headers` accepted the plan
     /// but had too few buffers.
     #[inline]
     pub fn segment_with_headers<P: Segmentable + ?Sized>(
@@ -114,45 +115,34 @@ impl Segmenter {
         mut sink: impl FnMut(Segment<'_, P>),
     ) -> Result<Plan, SegmentError> {
         let mut job =
-            self.preparation.parts(packet, options, None).map_err(|error| self.refuse(error))?;
+            self.preparation.prepare(packet, options, None).map_err(|error| self.refuse(error))?;
         headers.prepare(&job.plan).map_err(|error| self.refuse(error))?;
         let mut position = job.start;
-        loop {
-            for number in 0..job.part.segments {
-                let (cut, index) = (job.cut(number), job.part.first + number);
-                let needed = job.template.header_length(cut);
-                let buffer = headers.buffer(needed).unwrap_or(&mut []);
-                let got = buffer.len();
-                if got < needed {
-                    self.count_incomplete(&job, cut, index);
-                    return Err(self.refuse(SegmentError::OutputTooSmall { needed, got }));
-                }
-                let length = job.template.payload_length(cut);
-                let sums = payload_sums(
-                    packet,
-                    self.preparation.simd,
-                    position,
-                    length,
-                    job.template.wanted,
-                );
-                job.template.adapt_to(&mut self.preparation.scratch, cut);
-                put_header(buffer, &self.preparation.scratch, needed);
-                job.template.patch::<false>(buffer, cut, sums);
-                let last = job.is_last(index);
-                sink(Segment {
-                    header: &buffer[..needed],
-                    packet,
-                    position,
-                    length,
-                    index,
-                    last,
-                    checksum: job.checksum,
-                });
-                position = position.advance(packet, length);
+        for index in 0..job.plan.segments {
+            let cut = job.cut(index);
+            let needed = job.template.header_length(cut);
+            let buffer = headers.buffer(needed).unwrap_or(&mut []);
+            let got = buffer.len();
+            if got < needed {
+                self.count_incomplete(&job, cut, index);
+                return Err(self.refuse(SegmentError::OutputTooSmall { needed, got }));
             }
-            if !job.next_part(packet) {
-                break;
-            }
+            let length = job.template.payload_length(cut);
+            let sums =
+                payload_sums(packet, self.preparation.simd, position, length, job.template.wanted);
+            job.template.adapt_to(&mut self.preparation.scratch, cut);
+            put_header(buffer, &self.preparation.scratch, needed);
+            job.template.patch::<false>(buffer, cut, sums);
+            sink(Segment {
+                header: &buffer[..needed],
+                packet,
+                position,
+                length,
+                index,
+                last: cut.last,
+                checksum: job.checksum,
+            });
+            position = position.advance(packet, length);
         }
         self.counters.segments += u64::from(job.plan.segments);
         self.counters.payload_out += (job.body - job.template.extra) as u64;
@@ -162,7 +152,8 @@ impl Segmenter {
 
     /// Segments a packet into buffers, to which payload is copied and summed in one pass.
     ///
-    /// # Errors [`SegmentError`]; no segment was written then, unless `buffers` accepted the plan
+    /// # Errors
+    /// [`SegmentError`]; no segment was written then, unless `buffers` accepted the plan
     /// but had too few buffers. [`SegmentCounters`] says how that is counted.
     #[inline]
     pub fn segment_linear<P: Segmentable + ?Sized>(
@@ -184,7 +175,7 @@ impl Segmenter {
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Plan, SegmentError> {
         let job =
-            self.preparation.parts(packet, options, known).map_err(|error| self.refuse(error))?;
+            self.preparation.prepare(packet, options, known).map_err(|error| self.refuse(error))?;
         self.write_segments(packet, job, buffers)
     }
 
@@ -219,7 +210,8 @@ impl Segmenter {
     /// # Ok::<(), superpacket::SegmentError>(())
     /// ```
     ///
-    /// # Errors [`SegmentError`]; no segment was written then. Buffers that hold no segment are an
+    /// # Errors
+    /// [`SegmentError`]; no segment was written then. Buffers that hold no segment are an
     /// error; the next call may have others.
     #[inline]
     pub fn segment_portion<P: Segmentable + ?Sized>(
@@ -243,7 +235,7 @@ impl Segmenter {
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Portion, SegmentError> {
         self.preparation.fragment_ids.repeat(first != 0);
-        let job = self.preparation.parts(packet, options, known);
+        let job = self.preparation.prepare(packet, options, known);
         self.preparation.fragment_ids.repeat(false);
         let job = job.map_err(|error| self.refuse(error))?;
         self.write_portion(packet, job, first, buffers)
@@ -260,7 +252,8 @@ impl Segmenter {
     /// no-operations from the second fragment on. An IPv6 packet gets a fragment header behind its
     /// hop-by-hop and routing headers, unless it has one.
     ///
-    /// # Errors [`SegmentError::DontFragment`] if the packet is too long and has the don't-fragment
+    /// # Errors
+    /// [`SegmentError::DontFragment`] if the packet is too long and has the don't-fragment
     /// bit, or is IPv6 without `ipv6_id`; other errors if it is malformed. The sink was not called
     /// then.
     pub fn fragment<P: Segmentable + ?Sized>(
@@ -344,35 +337,25 @@ impl Segmenter {
         self.count(&job);
         let mut position = job.start;
         let mut payload_out = 0;
-        loop {
-            for number in 0..job.part.segments {
-                let (cut, index) = (job.cut(number), job.part.first + number);
-                let length = job.template.payload_length(cut);
-                let sums = payload_sums(
-                    packet,
-                    self.preparation.simd,
-                    position,
-                    length,
-                    job.template.wanted,
-                );
-                job.template.adapt_to(&mut self.preparation.scratch, cut);
-                job.template.patch::<false>(&mut self.preparation.scratch, cut, sums);
-                let header = &self.preparation.scratch[..job.template.header_length(cut)];
-                sink(Segment {
-                    header,
-                    packet,
-                    position,
-                    length,
-                    index,
-                    last: job.is_last(index),
-                    checksum: job.checksum,
-                });
-                position = position.advance(packet, length);
-                payload_out += length as u64;
-            }
-            if !job.next_part(packet) {
-                break;
-            }
+        for index in 0..job.plan.segments {
+            let cut = job.cut(index);
+            let length = job.template.payload_length(cut);
+            let sums =
+                payload_sums(packet, self.preparation.simd, position, length, job.template.wanted);
+            job.template.adapt_to(&mut self.preparation.scratch, cut);
+            job.template.patch::<false>(&mut self.preparation.scratch, cut, sums);
+            let header = &self.preparation.scratch[..job.template.header_length(cut)];
+            sink(Segment {
+                header,
+                packet,
+                position,
+                length,
+                index,
+                last: cut.last,
+                checksum: job.checksum,
+            });
+            position = position.advance(packet, length);
+            payload_out += length as u64;
         }
         self.counters.segments += u64::from(job.plan.segments);
         self.counters.payload_out += payload_out;
@@ -428,7 +411,8 @@ impl Segmenter {
         Ok(Portion { plan: whole.portion(first, done - first), left: whole.segments - done })
     }
 
-    /// Counts a portion that ends before the segment `cut`, after `payload` bytes of the packet.
+    /// Counts a portion of a packet that ends because the buffers do: its segments, and their
+    /// payload in bytes.
     #[cold]
     fn count_portion(&mut self, segments: u32, payload: usize) {
         self.counters.segments += u64::from(segments);
@@ -436,22 +420,14 @@ impl Segmenter {
         self.counters.payload_out += payload as u64;
     }
 
-    /// Moves to segment `first`: returns its number in the current part and the start of its
-    /// payload.
+    /// Moves to segment `first`: returns the start of its payload.
     #[cold]
-    fn skip<P: Segmentable + ?Sized>(
-        &mut self,
-        packet: &P,
-        job: &mut Job,
-        first: u32,
-    ) -> (u32, Position) {
-        while first - job.part.first >= job.part.segments && job.next_part(packet) {}
-        let number = first - job.part.first;
+    fn skip<P: Segmentable + ?Sized>(&mut self, packet: &P, job: &mut Job, first: u32) -> Position {
         // The first and the second segment change the template for all later ones.
-        for number in 0..number.min(2) {
-            job.template.adapt_to(&mut self.preparation.scratch, job.cut(number));
+        for index in 0..first.min(2) {
+            job.template.adapt_to(&mut self.preparation.scratch, job.cut(index));
         }
-        (number, job.start.advance(packet, job.payload_up_to(number)))
+        job.start.advance(packet, job.payload_up_to(first))
     }
 
     /// Writes the segments of a job from number `first` on, and returns how many of the packet's
@@ -465,48 +441,36 @@ impl Segmenter {
         first: u32,
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<u32, SegmentError> {
-        let (mut start, mut position) = (0, job.start);
+        let mut position = job.start;
         if PORTION && first != 0 {
-            (start, position) = self.skip(packet, &mut job, first);
+            position = self.skip(packet, &mut job, first);
         }
-        let before = if PORTION { job.payload_up_to(start) } else { 0 };
-        loop {
-            for number in start..job.part.segments {
-                let (cut, index) = (job.cut(number), job.part.first + number);
-                let header_length = job.template.header_length(cut);
-                let payload = job.template.payload_length(cut);
-                let length = header_length + payload;
-                let buffer = buffers.buffer(length).unwrap_or(&mut []);
-                let got = buffer.len();
-                let Some(segment) = buffer.get_mut(..length) else {
-                    if PORTION && index > first {
-                        self.count_portion(index - first, job.payload_before(cut) - before);
-                        return Ok(index);
-                    }
-                    self.count_incomplete(&job, cut, index);
-                    return Err(self.refuse(SegmentError::OutputTooSmall { needed: length, got }));
-                };
-                job.template.adapt_to(&mut self.preparation.scratch, cut);
-                // Patched in the buffer: copying bytes that were just patched would stall on each
-                // of these short writes.
-                put_header(segment, &self.preparation.scratch, header_length);
-                let (header, body) = segment.split_at_mut(header_length);
-                let wanted = if USUAL { WantedSums::WHOLE } else { job.template.wanted };
-                let (sums, next) =
-                    copy_payload(packet, self.preparation.simd, position, body, wanted);
-                position = next;
-                job.template.patch::<USUAL>(header, cut, sums);
-                buffers.written(Written {
-                    index,
-                    length,
-                    last: job.is_last(index),
-                    checksum: job.checksum,
-                });
-            }
-            if !job.next_part(packet) {
-                break;
-            }
-            start = 0;
+        let before = if PORTION { job.payload_up_to(first) } else { 0 };
+        for index in first..job.plan.segments {
+            let cut = job.cut(index);
+            let header_length = job.template.header_length(cut);
+            let payload = job.template.payload_length(cut);
+            let length = header_length + payload;
+            let buffer = buffers.buffer(length).unwrap_or(&mut []);
+            let got = buffer.len();
+            let Some(segment) = buffer.get_mut(..length) else {
+                if PORTION && index > first {
+                    self.count_portion(index - first, job.payload_before(cut) - before);
+                    return Ok(index);
+                }
+                self.count_incomplete(&job, cut, index);
+                return Err(self.refuse(SegmentError::OutputTooSmall { needed: length, got }));
+            };
+            job.template.adapt_to(&mut self.preparation.scratch, cut);
+            // Patched in the buffer: copying bytes that were just patched would stall on each
+            // of these short writes.
+            put_header(segment, &self.preparation.scratch, header_length);
+            let (header, body) = segment.split_at_mut(header_length);
+            let wanted = if USUAL { WantedSums::WHOLE } else { job.template.wanted };
+            let (sums, next) = copy_payload(packet, self.preparation.simd, position, body, wanted);
+            position = next;
+            job.template.patch::<USUAL>(header, cut, sums);
+            buffers.written(Written { index, length, last: cut.last, checksum: job.checksum });
         }
         self.counters.segments += u64::from(job.plan.segments - first);
         self.counters.payload_out += (job.body - job.template.extra - before) as u64;

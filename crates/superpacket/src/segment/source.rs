@@ -1,7 +1,7 @@
 //! Packets for the segmenter, in one buffer or several. [`RxPacket`](crate::packet::RxPacket) and
 //! [`SuperPacket`](crate::super_packet::SuperPacket) implement the trait in their own modules.
 
-use super::{Gso, Part};
+use super::Gso;
 use crate::checksum::RxChecksum;
 use crate::wire::Layer;
 
@@ -44,13 +44,6 @@ pub trait Segmentable {
         false
     }
 
-    /// Returns the parts of an uneven TCP packet; empty for other packets. Together they cover all
-    /// its payload.
-    #[inline]
-    fn parts(&self) -> &[Part] {
-        &[]
-    }
-
     /// Returns the length of the whole packet in bytes.
     fn length(&self) -> usize {
         (0..self.ranges())
@@ -70,10 +63,6 @@ pub struct GsoPacket<'a, B> {
     pub gso: Option<Gso>,
     /// The state of its checksums.
     pub checksum: RxChecksum,
-    /// The parts of an uneven packet: see [`SuperPacket::parts`].
-    ///
-    /// [`SuperPacket::parts`]: crate::super_packet::SuperPacket::parts
-    pub parts: &'a [Part],
 }
 
 impl<'a, B: AsRef<[u8]>> GsoPacket<'a, B> {
@@ -92,13 +81,7 @@ impl<'a, B: AsRef<[u8]>> GsoPacket<'a, B> {
     /// Makes a packet of an Ethernet frame in several buffers that is not a super-packet.
     #[inline]
     pub const fn uncut(buffers: &'a [B]) -> Self {
-        GsoPacket {
-            buffers,
-            layer: Layer::Ethernet,
-            gso: None,
-            checksum: RxChecksum::None,
-            parts: &[],
-        }
+        GsoPacket { buffers, layer: Layer::Ethernet, gso: None, checksum: RxChecksum::None }
     }
 
     /// Returns the packet with this checksum state.
@@ -113,13 +96,6 @@ impl<'a, B: AsRef<[u8]>> GsoPacket<'a, B> {
     #[must_use]
     pub const fn with_layer(self, layer: Layer) -> Self {
         GsoPacket { layer, ..self }
-    }
-
-    /// Returns the packet with the parts by which it is segmented.
-    #[inline]
-    #[must_use]
-    pub const fn with_parts(self, parts: &'a [Part]) -> Self {
-        GsoPacket { parts, ..self }
     }
 }
 
@@ -157,10 +133,5 @@ impl<B: AsRef<[u8]>> Segmentable for GsoPacket<'_, B> {
     #[inline]
     fn range(&self, index: usize) -> &[u8] {
         self.buffers.get(index).map_or(&[], AsRef::as_ref)
-    }
-
-    #[inline]
-    fn parts(&self) -> &[Part] {
-        self.parts
     }
 }

@@ -1,7 +1,7 @@
 //! The template: one header, prepared once and patched for each segment.
 
 use super::fragment::{Outermost, SCRATCH, keep_copied_options};
-use super::{ChecksumForm, Cwr, Gso, IpId, Part};
+use super::{ChecksumForm, Cwr, Gso, IpId};
 use crate::checksum::{
     RxChecksum, Sum, ipv4_header, pseudo_header, transport_field, tunnel_field, words,
 };
@@ -39,7 +39,8 @@ pub(super) struct PayloadSums {
 pub(super) struct WantedSums {
     /// Whether the sum of all payload is needed.
     pub(super) whole: bool,
-    /// Number of first bytes that another sum covers (DCCP's checksum coverage).
+    /// Number of first payload bytes that the checksum covers, if it does not cover all (DCCP's
+    /// checksum coverage): their sum is needed too.
     pub(super) covered: Option<usize>,
 }
 
@@ -72,7 +73,7 @@ pub(super) struct Network {
     version: IpVersion,
     /// Identification of the first segment.
     id: u16,
-    /// Difference between identifications.
+    /// Difference between the identifications of consecutive segments.
     id_step: u16,
     /// Flags and fragment offset of an IPv4 header.
     fragment: u16,
@@ -104,8 +105,9 @@ pub(super) struct Outer {
 #[derive(Clone, Copy, Debug)]
 struct Nested {
     outer: WireOuter,
-    /// Identification of the first segment, and the difference between identifications.
+    /// Identification of the first segment.
     id: u16,
+    /// Difference between the identifications of consecutive segments.
     id_step: u16,
 }
 
@@ -355,20 +357,6 @@ impl Template {
             network: Some(Network::new(bytes, packet.network, packet.version, IpId::Fixed)),
             transport: TransportPatch::Fragment { header: place, first: offset.0, more: offset.1 },
             wanted: WantedSums::default(),
-        }
-    }
-
-    /// Switches to another part of a TCP packet; `flags` are the flags that only some parts carry.
-    pub(super) fn begin_part(&mut self, part: &Part, flags: u8) {
-        if let Some(network) = &mut self.network
-            && network.version == IpVersion::V4
-        {
-            network.id = part.identification;
-            network.id_step = id_step(part.gso.id);
-        }
-        if let TransportPatch::Tcp { flags: word, cwr, .. } = &mut self.transport {
-            *word = (*word & !u16::from(flags)) | u16::from(part.flags);
-            *cwr = part.gso.cwr;
         }
     }
 
@@ -670,7 +658,7 @@ impl Nested {
     }
 }
 
-/// Returns the difference between identifications.
+/// Returns the difference between the identifications of consecutive segments.
 const fn id_step(id: IpId) -> u16 {
     match id {
         IpId::Increment => 1,
@@ -678,7 +666,8 @@ const fn id_step(id: IpId) -> u16 {
     }
 }
 
-/// Returns a header of `N` bytes. Its length is tested once, so that its fields need no test.
+/// Returns the `N` bytes of a header at `offset`. The length is tested once, so that fields need no
+/// test.
 #[inline(always)]
 fn header<const N: usize>(bytes: &mut [u8], offset: usize) -> Option<&mut [u8; N]> {
     bytes.get_mut(offset..)?.first_chunk_mut()

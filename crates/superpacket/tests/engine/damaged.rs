@@ -8,7 +8,7 @@ use superpacket::virtio::Framing;
 use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::Frame;
 
-use crate::support::{Output, Packet, Run, run, run_batches, unknown};
+use crate::support::{BatchAggregator, Output, Packet, Run, run, run_batches, unknown};
 
 /// The number of the damaged packet.
 const DAMAGED: usize = 7;
@@ -115,7 +115,6 @@ fn with_partial_checksums_trust_merges_what_it_was_told_to_merge() {
 
 #[test]
 fn borrowed_packets_are_verified_where_checksums_are_complete() {
-    use superpacket::BatchAggregator;
     let packets: Vec<_> =
         with_damage(&Frame::tcp6(1, 1000).at_ip()).into_iter().map(|packet| packet.bytes).collect();
     let policy = Policy::gro().with_trusted_input();

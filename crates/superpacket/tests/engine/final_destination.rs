@@ -7,7 +7,7 @@ use core::net::IpAddr;
 use crate::expect::*;
 use crate::support::*;
 use superpacket::Simd;
-use superpacket::aggregate::{BatchAggregator, HashKey, Policy, Reason};
+use superpacket::aggregate::{HashKey, Policy, Reason};
 use superpacket::checksum::{CompletionError, complete_partial};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{

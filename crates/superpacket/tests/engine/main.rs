@@ -37,6 +37,5 @@ mod smoke;
 mod super_packets;
 mod support;
 mod two_ways;
-mod uneven;
 mod unverified;
 mod virtio;

@@ -5,7 +5,6 @@ use crate::support::{Aggregator, AnyBytes};
 use superpacket::aggregate::{HashKey, Policy, Storage};
 use superpacket::segment::{ChecksumOutput, SegmentOptions, Segmenter};
 use superpacket::{PacketBatch, RxPacket, SuperPacket};
-use superpacket_traffic::frame::{Frame, PSH};
 use superpacket_traffic::workload::w1;
 
 /// Aggregates frames, 41 in a poll, sends what they merge to through a batch, and cuts it
@@ -63,14 +62,6 @@ fn what_goes_through_is_what_came() {
         left.sort();
         assert_eq!(came, left);
     }
-}
-
-#[test]
-fn parts_go_through_too() {
-    let mut frames = Frame::tcp4(0, 1_000).run(40);
-    frames.iter_mut().skip(4).step_by(5).for_each(|frame| frame.tcp_mut().flags |= PSH);
-    let came: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
-    assert_eq!(through(Policy::gro().with_merge_uneven(), &came), (came, 1));
 }
 
 #[test]

@@ -58,18 +58,17 @@ proptest! {
     /// Promises 1, 2, 3 and 5: order, reversibility, conservation, and what is not understood
     /// passes bit for bit.
     #[test]
-    fn gro_is_reversible(seed: u64, batch in 1usize..300, linear: bool, scatter: bool, full: bool, flows in 1u32..200, without_checksum: bool, uneven: bool) {
+    fn gro_is_reversible(seed: u64, batch in 1usize..300, linear: bool, scatter: bool, full: bool, flows in 1u32..200, without_checksum: bool, long: bool) {
         let policy = if without_checksum { Policy::gro_with_udp().with_merge_udp_without_checksum() } else { Policy::gro_with_udp() };
-        let policy = if uneven { policy.with_merge_uneven().with_max_bytes(u32::MAX).with_jumbo_option() } else { policy };
+        let policy = if long { policy.with_max_bytes(u32::MAX).with_jumbo_option() } else { policy };
         let policy = policy.with_storage(if linear { Storage::Linear } else { Storage::Fragments }).with_checksum(if full { ChecksumForm::Full } else { ChecksumForm::Partial }).with_max_flows(flows);
         holds(seed, 600, policy, batch, scatter);
     }
 
     /// The same with small limits, so that each of them ends merges.
     #[test]
-    fn gro_is_reversible_at_its_limits(seed: u64, bytes in 200u32..9000, packets in 1u32..9, fragments in 1u32..9, held in 2_000u64..60_000, uneven: bool) {
-        let policy = if uneven { Policy::gro_with_udp().with_merge_uneven() } else { Policy::gro_with_udp() };
-        let policy = policy.with_partial_checksums().with_max_bytes(bytes).with_max_packets(packets).with_max_fragments(fragments).with_max_held_bytes(held).with_max_datagrams(3);
+    fn gro_is_reversible_at_its_limits(seed: u64, bytes in 200u32..9000, packets in 1u32..9, fragments in 1u32..9, held in 2_000u64..60_000) {
+        let policy = Policy::gro_with_udp().with_partial_checksums().with_max_bytes(bytes).with_max_packets(packets).with_max_fragments(fragments).with_max_held_bytes(held).with_max_datagrams(3);
         let run = holds(seed, 400, policy, 64, true);
         for output in run.outputs.iter().filter(|output| output.metadata.packets > 1) {
             let layout = output.metadata.layout.expect("merged packets are understood");

@@ -1,22 +1,18 @@
 //! Packets that are written in portions, since there are fewer buffers than segments: together they
 //! are the very segments that come at once.
 
-use superpacket::aggregate::Policy;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
-    BackToBack, Cwr, EachBuffer, Gso, GsoKind, GsoPacket, Part, SegmentBuffers, SegmentError,
+    BackToBack, Cwr, EachBuffer, Gso, GsoKind, GsoPacket, SegmentBuffers, SegmentError,
     SegmentOptions, SegmentSize, Segmenter,
 };
-use superpacket_traffic::frame::{ACK, CWR, FIN, Frame, PSH, stream_bytes};
-
-use crate::support::{packets, run};
+use superpacket_traffic::frame::{ACK, CWR, FIN, Frame, PSH};
 
 /// A packet, and how it is cut.
 struct Whole {
     bytes: Vec<u8>,
     layer: Layer,
     gso: Option<Gso>,
-    parts: Vec<Part>,
     /// It is fragmented to this MTU instead.
     mtu: Option<usize>,
 }
@@ -27,14 +23,13 @@ impl Whole {
             Gso::new(kind, SegmentSize::new(size).expect("not 0")).with_cwr(Cwr::First)
         });
         let layer = if frame.link.is_some() { Layer::Ethernet } else { Layer::Ip };
-        Whole { bytes: frame.to_bytes(), layer, gso, parts: Vec::new(), mtu: None }
+        Whole { bytes: frame.to_bytes(), layer, gso, mtu: None }
     }
 
     fn packet(&self) -> GsoPacket<'_, Vec<u8>> {
         GsoPacket::linear(&self.bytes, self.gso)
             .with_layer(self.layer)
             .with_checksum(RxChecksum::None)
-            .with_parts(&self.parts)
     }
 
     /// Its segments, all at once.
@@ -120,26 +115,6 @@ fn wholes() -> Vec<Whole> {
     for frame in [fragmented, Frame::udp6(3_333)] {
         wholes.push(Whole { mtu: Some(340), ..Whole::of(&frame.at_ip(), None, 1) });
     }
-    // Uneven: in parts, each of which is cut by itself.
-    let mut next = Frame::tcp4(1, 100);
-    let frames: Vec<_> = [100, 100, 40, 60, 60, 60, 7, 100]
-        .map(|length| {
-            let frame =
-                next.clone().with(|frame| frame.payload = stream_bytes(length as u32, length));
-            next = frame.following();
-            frame
-        })
-        .into();
-    let run = run(Policy::gro().with_merge_uneven(), &packets(&frames));
-    assert!(run.outputs.len() == 1 && run.outputs[0].parts.len() > 2);
-    let output = run.outputs.into_iter().next().expect("one");
-    wholes.push(Whole {
-        bytes: output.bytes,
-        layer: output.metadata.layer,
-        gso: output.metadata.gso,
-        parts: output.parts,
-        mtu: None,
-    });
     wholes
 }
 
@@ -168,16 +143,14 @@ fn portions_are_the_segments_that_come_at_once() {
                     .collect()
             });
             assert!(each == expected, "packet {number}, {most} buffers of a pool");
-            if whole.parts.is_empty() {
-                let back_to_back = whole.in_portions(|write| {
-                    let mut bytes = vec![0; most * longest + longest / 2];
-                    let mut buffers = BackToBack::new(&mut bytes);
-                    write(&mut buffers);
-                    let used = buffers.used();
-                    bytes[..used].chunks(longest).map(<[u8]>::to_vec).collect()
-                });
-                assert!(back_to_back == expected, "packet {number}, room for {most}");
-            }
+            let back_to_back = whole.in_portions(|write| {
+                let mut bytes = vec![0; most * longest + longest / 2];
+                let mut buffers = BackToBack::new(&mut bytes);
+                write(&mut buffers);
+                let used = buffers.used();
+                bytes[..used].chunks(longest).map(<[u8]>::to_vec).collect()
+            });
+            assert!(back_to_back == expected, "packet {number}, room for {most}");
         }
     }
 }

@@ -3,9 +3,9 @@
 
 use std::cell::Cell;
 
-use crate::support::{Aggregator, AnyBytes};
+use crate::support::{Aggregator, AnyBytes, BatchAggregator};
 use superpacket::Layer;
-use superpacket::aggregate::{BatchAggregator, HashKey, Policy};
+use superpacket::aggregate::{HashKey, Policy};
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::segment::{ChecksumOutput, SegmentOptions, SegmentSize, Segmenter};
 use superpacket::super_packet::SuperPacket;

@@ -64,14 +64,11 @@ fn unequal_packets_are_restored_too() {
         })
         .collect();
     bench.capture("in.pcap", &spaced(&frames));
-    for (arguments, packets) in [(&[][..], 20..=40), (&["--uneven"], 1..=1)] {
-        let report = bench.json(&[&["verify", "in.pcap"], arguments].concat());
-        assert_eq!(report["mismatches"], 0, "{report}");
-        assert!(packets.contains(&report["packets_out"].as_u64().expect("a number")), "{report}");
-        let damaged =
-            bench.run(&[&["verify", "in.pcap", "--inject-fault", "1"], arguments].concat());
-        assert_eq!(damaged.status.code(), Some(1), "what is damaged is found");
-    }
+    let report = bench.json(&["verify", "in.pcap"]);
+    assert_eq!(report["mismatches"], 0, "{report}");
+    assert!((20..=40).contains(&report["packets_out"].as_u64().expect("a number")), "{report}");
+    let damaged = bench.run(&["verify", "in.pcap", "--inject-fault", "1"]);
+    assert_eq!(damaged.status.code(), Some(1), "what is damaged is found");
 }
 
 /// Returns flows of every protocol in every tunnel. A third of the packets is irregular: with one
@@ -94,7 +91,7 @@ fn irregular_packets_of_every_kind_are_restored() {
     for seed in 0..8 {
         let bench = Bench::new();
         bench.capture_of("in.pcapng", &interfaces, &traps(seed));
-        for arguments in [&[][..], &["--batch", "0", "--hold", "1h"], &["--uneven"]] {
+        for arguments in [&[][..], &["--batch", "0", "--hold", "1h"]] {
             let report = bench.json(&[&["verify", "in.pcapng"], arguments].concat());
             assert_eq!(report["mismatches"], 0, "seed {seed} {arguments:?}: {report}");
             assert_eq!(report["packets_in"], 4000);

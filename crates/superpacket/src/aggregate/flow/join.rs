@@ -64,13 +64,11 @@ impl<B> Held<B> {
         if facts.sequence != self.next_sequence {
             return Err(Reason::Sequence);
         }
-        // In an uneven flow, a packet that differs from the one before may begin a new part.
-        let mut anew = self.uneven.ended;
         if segments.size > self.segment_size {
-            anew = self.uneven.new_part_or(Reason::LongerSegment)?;
+            return Err(Reason::LongerSegment);
         }
         if is_super_packet && segments.size < self.segment_size {
-            anew = self.uneven.new_part_or(Reason::ShortSegment)?;
+            return Err(Reason::ShortSegment);
         }
         if facts.field != self.field {
             return Err(Reason::ChecksumForm);
@@ -94,12 +92,11 @@ impl<B> Held<B> {
         if self.layout.protocol == Protocol::Dccp && facts.payload != self.segment_size {
             return Err(Reason::ShortSegment);
         }
+        let only_one = self.packets == 1 && !self.ids_known;
         let mut id_run = self.id_run;
-        if self.layout.version == IpVersion::V4 && !anew {
-            match self.id_run.next(self.packets, self.only_one(), facts.id, segments.id) {
-                Some(next) => id_run = next,
-                None => anew = self.uneven.new_part_or(Reason::IpId)?,
-            }
+        if self.layout.version == IpVersion::V4 {
+            let next = id_run.next(self.packets, only_one, facts.id, segments.id);
+            id_run = next.ok_or(Reason::IpId)?;
         }
         if let Some(outer) = &self.layout.outer {
             if outer_checksums(header, Some(*outer), self.layout.nested) != self.outer_checksums {
@@ -107,25 +104,18 @@ impl<B> Held<B> {
             }
             let (mut outer_run, mut nested_run) = (self.outer_id_run, self.nested_id_run);
             if outer.version == IpVersion::V4 {
-                let next = outer_run.next(
-                    self.packets,
-                    self.only_one(),
-                    facts.outer_id,
-                    segments.outer_id,
-                );
+                let next =
+                    outer_run.next(self.packets, only_one, facts.outer_id, segments.outer_id);
                 outer_run = next.ok_or(Reason::IpId)?;
             }
             if let Some(Outer { version: IpVersion::V4, network, .. }) = self.layout.nested {
                 let id = be16(header, usize::from(network) + ipv4::ID);
-                let next = nested_run.next(self.packets, self.only_one(), id, segments.nested_id);
+                let next = nested_run.next(self.packets, only_one, id, segments.nested_id);
                 nested_run = next.ok_or(Reason::IpId)?;
             }
             (self.outer_id_run, self.nested_id_run) = (outer_run, nested_run);
         }
         self.id_run = id_run;
-        if anew {
-            self.begin_part(facts, segments);
-        }
         self.advance(packet, facts, self.layout.protocol);
         if is_super_packet {
             self.count_further(segments);
@@ -227,7 +217,7 @@ pub(in crate::aggregate) enum Attempt {
     Ended(Reason),
 }
 
-/// How a packet joined in LRO mode.
+/// How a packet joined a held flow; in GRO mode always `Merged`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::aggregate) enum Joined {
     /// The packet's payload was added.

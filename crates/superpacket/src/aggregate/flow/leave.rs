@@ -15,12 +15,12 @@ use crate::wire::{
 };
 use superpacket_simd::Simd;
 
-/// The lengths of a held packet that is about to leave.
+/// Lengths and metadata of a held packet that is about to leave.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::aggregate) struct Leaving {
     /// Length of the rewritten headers in bytes; 0 if none were rewritten.
     header: usize,
-    /// End of its outermost IP packet.
+    /// End of the outermost IP packet, in bytes from the start of the frame.
     end: u32,
     /// Length of the packet in bytes.
     pub(in crate::aggregate) length: u64,
@@ -65,9 +65,6 @@ impl<B> Held<B> {
         memory: &M,
     ) -> Leaving {
         let layout = &self.layout.known::<USUAL>();
-        if self.uneven.on {
-            self.finish_parts();
-        }
         self.write_lengths(layout);
         let lro = matches!(policy.mode, Mode::Lro { .. });
         let start = usize::from(layout.payload);
@@ -124,7 +121,7 @@ impl<B> Held<B> {
             end,
             length: u64::from(end),
             checksum: state,
-            gso: if lro { None } else { self.first_gso(layout) },
+            gso: if lro { None } else { self.gso(layout) },
         }
     }
 
@@ -173,8 +170,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Gives a merged packet without a checksum a partial one: no device header can express that a
-    /// packet has no checksum.
+    /// Lets a merged packet of datagrams without a checksum get a partial one: no `virtio_net_hdr`
+    /// can express that there is none.
     #[inline(always)]
     pub(in crate::aggregate) fn use_checksum_field(&mut self) {
         if self.field == ChecksumField::Unused {
@@ -183,7 +180,7 @@ impl<B> Held<B> {
     }
 
     /// Writes the sum of the pseudo-header into the outer UDP checksum of a super-packet in a
-    /// tunnel. Linux needs it there if the device header names the tunnel.
+    /// tunnel. Linux needs it there if the `virtio_net_hdr` describes the tunnel.
     #[cold]
     pub(in crate::aggregate) fn seed_outer_checksum(&mut self, leaving: &Leaving) {
         let Some(outer) =
@@ -263,19 +260,13 @@ impl<B> Held<B> {
             header: bytes.get(..leaving.header).unwrap_or(&[]),
             pieces: &mut self.pieces,
             linear: &self.linear,
-            parts: &self.uneven.parts,
             memory: (),
         }
     }
 
+    /// Returns how segmentation restores the packets.
     #[inline(always)]
-    fn first_gso(&self, layout: &Layout) -> Option<Gso> {
-        if let Some(part) = self.uneven.parts.first() { Some(part.gso()) } else { self.gso(layout) }
-    }
-
-    /// Returns how segmentation restores the packets, or those of the current part.
-    #[inline(always)]
-    pub(super) fn gso(&self, layout: &Layout) -> Option<Gso> {
+    fn gso(&self, layout: &Layout) -> Option<Gso> {
         let kind = match (layout.protocol, layout.version) {
             (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
             (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,

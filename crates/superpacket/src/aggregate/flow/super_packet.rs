@@ -32,7 +32,7 @@ impl<B> Held<B> {
             self.pieces.iter_mut().for_each(|piece| piece.flags &= !Piece::<B>::SUM);
         }
         self.gso = Some(gso);
-        if policy.merge_past_push && !self.uneven.on {
+        if policy.merge_past_push {
             // PSH stays in the header.
             self.flags &= !tcp::PSH;
         }
@@ -56,9 +56,6 @@ impl<B> Held<B> {
             self.nested_id_run.step = 0;
         }
         self.count_further(&segments);
-        if self.uneven.on && segments.last(layout.end - u32::from(layout.payload)) < segments.size {
-            self.end_part();
-        }
         let flags = usize::from(layout.transport) + tcp::FLAGS;
         if layout.protocol == Protocol::Tcp
             && segments.cwr_on_first

@@ -3,7 +3,7 @@
 
 use super::super::Reason;
 use super::super::examine::{Facts, examine};
-use super::super::flow::{Attempt, may_be_uneven, packet_limit};
+use super::super::flow::{Attempt, packet_limit};
 use super::super::poll::Poll;
 use super::super::segments::{self, Segments};
 use super::super::table::NONE;
@@ -64,9 +64,6 @@ impl<B> PacketReceiver<B> {
             None => {}
         }
         Ok(match segments.ending(facts.payload, packet_limit(layout, &self.in_force)) {
-            Some(Reason::ShortSegment) if may_be_uneven::<B, P>(layout, &self.in_force) => {
-                SuperPacketOutcome::Begins(facts)
-            }
             Some(reason) => SuperPacketOutcome::Ended(reason),
             None if self.in_force.merge_past_push => {
                 SuperPacketOutcome::Begins(Facts { flags: facts.flags & !tcp::PSH, ..facts })

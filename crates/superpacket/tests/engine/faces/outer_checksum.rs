@@ -54,7 +54,7 @@ fn field(bytes: &[u8], place: usize) -> u16 {
 fn framed(frames: &[Frame]) -> [Vec<u8>; 2] {
     let framing = framing(layer(&frames[0]));
     let packets: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
-    let mut aggregator = superpacket::BatchAggregator::framed(framing, Policy::gro_with_udp(), KEY);
+    let mut aggregator = BatchAggregator::framed(framing, Policy::gro_with_udp(), KEY);
     let mut gathered = Vec::new();
     aggregator.poll_gathered(&packets, |slices| {
         gathered.push(slices.iter().flat_map(|slice| slice.iter().copied()).collect::<Vec<_>>())
@@ -168,10 +168,12 @@ fn a_super_packet_that_passes_gets_the_sum_too() {
                 packet.layer = framing.layer;
                 assert!(packet.push(rest).is_ok());
                 let mut gathered = Vec::new();
-                superpacket::BatchAggregator::framed(framing, Policy::gro_with_udp(), KEY)
-                    .poll_gathered(&[packet], |slices| {
+                BatchAggregator::framed(framing, Policy::gro_with_udp(), KEY).poll_gathered(
+                    &[packet],
+                    |slices| {
                         gathered.extend(slices.iter().flat_map(|slice| slice.iter().copied()));
-                    });
+                    },
+                );
                 assert_eq!(field(&gathered[24..], place), left);
                 let mut others = gathered[24..].to_vec();
                 others[place..place + 2].copy_from_slice(&bytes[place..place + 2]);

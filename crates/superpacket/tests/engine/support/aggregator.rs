@@ -141,6 +141,18 @@ impl BatchAggregator {
         outcome(result, error)
     }
 
+    pub fn poll_without_sums<P: BorrowPacket, O: Outcome>(
+        &mut self,
+        packets: &[P],
+        mut sink: impl FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> O,
+    ) -> O {
+        let mut error = None;
+        let sink: &mut AnyBorrowedSink<'_, P> =
+            &mut |packet| sink(packet).into_result().map_err(|failed| error = Some(failed));
+        let result = self.0.poll_without_sums(packets, sink);
+        outcome(result, error)
+    }
+
     pub fn resume<P: BorrowPacket, O: Outcome>(
         &mut self,
         packets: &[P],

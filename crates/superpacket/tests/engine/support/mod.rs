@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use superpacket::aggregate::{Counters, HashKey, Policy, Reason};
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
-use superpacket::segment::{ChecksumOutput, GsoPacket, Part, SegmentOptions, Segmenter};
+use superpacket::segment::{ChecksumOutput, GsoPacket, SegmentOptions, Segmenter};
 use superpacket::super_packet::{Metadata, SuperPacket};
 use superpacket_traffic::check;
 use superpacket_traffic::frame::Frame;
@@ -107,8 +107,6 @@ pub struct Output {
     pub pieces: usize,
     /// It lay in one run of bytes.
     pub contiguous: bool,
-    /// Its parts, if it is uneven.
-    pub parts: Vec<Part>,
 }
 
 impl Output {
@@ -125,7 +123,6 @@ impl Output {
             metadata: packet.metadata,
             pieces: packet.pieces().len(),
             contiguous: packet.contiguous().is_some(),
-            parts: packet.parts().to_vec(),
         }
     }
 
@@ -142,8 +139,7 @@ impl Output {
         let mut frames = Vec::new();
         let packet = GsoPacket::linear(&self.bytes, gso)
             .with_layer(self.metadata.layer)
-            .with_checksum(self.metadata.checksum)
-            .with_parts(&self.parts);
+            .with_checksum(self.metadata.checksum);
         let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
         Segmenter::new()
             .segment(&packet, &options, |segment| {

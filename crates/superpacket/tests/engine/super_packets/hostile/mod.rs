@@ -299,13 +299,8 @@ fn borrowed_holds(seed: u64) {
                         .then_some((ours.kind, ours.size))
                     );
                 }
-                let output = Output {
-                    bytes,
-                    metadata: packet.metadata,
-                    pieces: 0,
-                    contiguous: false,
-                    parts: Vec::new(),
-                };
+                let output =
+                    Output { bytes, metadata: packet.metadata, pieces: 0, contiguous: false };
                 check.take(&output, segments(&packet), push);
                 Ok(())
             };

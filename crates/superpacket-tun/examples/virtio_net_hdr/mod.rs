@@ -1,0 +1,34 @@
+//! The `virtio_net_hdr` as tun-rs and lightway declare it. Copy it with the example.
+
+use superpacket::virtio::Header;
+
+/// The header before a super-packet, in the machine's byte order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VirtioNetHdr {
+    /// Flags.
+    pub flags: u8,
+    /// Kind of super-packet.
+    pub gso_type: u8,
+    /// Length of the headers; ignored in segmentation, since the packet contains it.
+    pub hdr_len: u16,
+    /// Payload bytes of each segment.
+    pub gso_size: u16,
+    /// Offset at which summing starts.
+    pub csum_start: u16,
+    /// Offset of the checksum from there.
+    pub csum_offset: u16,
+}
+
+impl From<Header> for VirtioNetHdr {
+    fn from(header: Header) -> Self {
+        let Header { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset, .. } = header;
+        VirtioNetHdr { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset }
+    }
+}
+
+impl From<VirtioNetHdr> for Header {
+    fn from(header: VirtioNetHdr) -> Self {
+        let VirtioNetHdr { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } = header;
+        Header { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset, ..Header::default() }
+    }
+}
