@@ -10,8 +10,8 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use super::escape::Escaped;
 use super::number::{number, shortest};
-use super::page::Escaped;
 use crate::commands::error::Error;
 
 /// Placeholder colours: text, text of axes, lines of the grid, the first and the second series.
@@ -113,7 +113,6 @@ struct AxesOptions<'a> {
 
 impl AxesOptions<'_> {
     fn draw<'a>(&self, area: &Area<'a>, width: u32) -> Drawn<Axes<'a>> {
-        // An axis without a unit counts, so it reaches far enough for labels that are whole numbers.
         let top = self.top * 1.08;
         // Labels of a short axis are less than 1 apart.
         let digits = match (self.unit, top) {

@@ -4,14 +4,16 @@
 //! Tables in a terminal are laid out by the program, which knows how wide it is.
 
 mod chart;
+mod escape;
 mod number;
 mod page;
 mod table;
 
 pub use chart::{Bar, BarRow, BarValue, Bars, Chart, ColumnPairs, NARROW, Steps, WIDE, svg_file};
+pub use escape::markdown;
 pub use number::{
     NOTHING, average, factor, factor_digits, grouped, number, percent, printable, range, ratio,
     shortest,
 };
 pub use page::{CSS, Colour, Page};
-pub use table::{Cell, Column, Table, markdown};
+pub use table::{Cell, Column, Table};

@@ -41,8 +41,8 @@ pub fn number(value: f64, digits: usize) -> String {
     format!("{sign}{whole}{fraction}")
 }
 
-/// Formats a number like [`number`], with at most `most` digits after the point and no zeros at their
-/// end. `most` is at least 1.
+/// Formats a number like [`number`], with at most `most` digits after the point and no zeros at
+/// their end. `most` is at least 1.
 pub fn shortest(value: f64, most: usize) -> String {
     number(value, most).trim_end_matches('0').trim_end_matches('.').to_owned()
 }

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::chart::{Chart, NARROW, WIDE};
-use super::number::printable;
+use super::escape::{Breakable, Escaped};
 use super::table::Table;
 use crate::commands::error::Error;
 
@@ -113,8 +113,8 @@ impl Page {
         self.text.push_str(&table.html());
     }
 
-    /// Draws a chart below its caption and the meanings of its colours. It is drawn for a screen and
-    /// for a phone; the page shows the one that fits.
+    /// Draws a chart below its caption and the meanings of its colours. It is drawn for a screen
+    /// and for a phone; the page shows the one that fits.
     ///
     /// # Errors
     /// [`Error::Plot`] if it cannot be drawn.
@@ -154,47 +154,5 @@ impl Page {
         body(self)?;
         self.add(format_args!("</details>"));
         Ok(())
-    }
-}
-
-/// Text from a capture or a file system, with control characters made visible and markup escaped.
-pub(super) struct Escaped<'a>(pub &'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for character in printable(self.0).chars() {
-            match character {
-                '&' => formatter.write_str("&amp;")?,
-                '<' => formatter.write_str("&lt;")?,
-                '>' => formatter.write_str("&gt;")?,
-                '"' => formatter.write_str("&quot;")?,
-                '\'' => formatter.write_str("&#39;")?,
-                other => formatter.write_char(other)?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A name that is escaped like [`Escaped`] and may be wrapped behind its separators.
-pub(super) struct Breakable<'a>(pub &'a str);
-
-impl fmt::Display for Breakable<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for part in self.0.split_inclusive(['/', '.', ':', '_', '-', ',']) {
-            write!(formatter, "{}<wbr>", Escaped(part))?;
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn markup_is_escaped() {
-        assert_eq!(Escaped("<b>&\"'\u{1b}").to_string(), "&lt;b&gt;&amp;&quot;&#39;\\u{1b}");
-        assert_eq!(Breakable("a/<b>").to_string(), "a/<wbr>&lt;b&gt;<wbr>");
     }
 }

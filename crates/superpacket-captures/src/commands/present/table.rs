@@ -2,8 +2,7 @@
 
 use std::fmt::Write;
 
-use super::number::printable;
-use super::page::{Breakable, Escaped};
+use super::escape::{Breakable, Escaped, markdown};
 
 /// A table of text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -148,11 +147,6 @@ fn class_attribute(class: &str) -> String {
         "" => String::new(),
         class => format!(" class=\"{class}\""),
     }
-}
-
-/// Escapes text so that it contains no cell border or markup of Markdown.
-pub fn markdown(text: &str) -> String {
-    printable(text).replace('|', "\\|").replace('<', "&lt;")
 }
 
 #[cfg(test)]
