@@ -245,7 +245,7 @@ impl Comparison {
         })?;
         check(&self.linear, &layout, None, self.simd)
             .map_err(|wrong| format!("the super-packet's own checksum is wrong: {wrong:?}"))?;
-        if self.fault == Some(self.tally.super_packets)
+        if self.fault == Some(self.tally.totals.super_packets)
             && let Some(byte) = self.linear.get_mut(usize::from(layout.payload))
         {
             *byte ^= 1;
