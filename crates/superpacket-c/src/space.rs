@@ -139,7 +139,7 @@ pub(crate) struct HeaderMemory<'a> {
     /// Number of used bytes in contiguous memory.
     used: usize,
     /// Number of outputs that have got separate memory.
-    given: usize,
+    places_used: usize,
 }
 
 /// Checks the caller's separate header memory. `names` are the names of the array and of one
@@ -226,7 +226,7 @@ impl Space<'_> {
             memory: unsafe { memory("space.headers", given.headers, given.headers_max) }?,
             places,
             used: 0,
-            given: 0,
+            places_used: 0,
         };
         let headers_needed = if headers.places.is_some() { 0 } else { SP_MAX_HEADER };
         let needed = [
@@ -304,9 +304,9 @@ impl Space<'_> {
 }
 
 impl<'a> HeaderMemory<'a> {
-    /// Creates header memory of [checked](read_places), separate places.
+    /// Creates header memory of separate places, one per output, which [`read_places`] has checked.
     pub(crate) fn of_places(places: &'a [*mut c_void]) -> Self {
-        HeaderMemory { memory: &mut [], places: Some(places), used: 0, given: 0 }
+        HeaderMemory { memory: &mut [], places: Some(places), used: 0, places_used: 0 }
     }
 }
 
@@ -317,7 +317,7 @@ impl HeaderMemory<'_> {
         let place = match self.places {
             None => self.memory.get_mut(self.used..).filter(|rest| rest.len() >= length)?,
             Some(places) => {
-                let place = places.get(self.given)?;
+                let place = places.get(self.places_used)?;
                 // SAFETY: the caller promises that each place has this many bytes, which are not
                 // used elsewhere. It was checked not to be NULL, and no other output has this
                 // place.
@@ -325,7 +325,7 @@ impl HeaderMemory<'_> {
                     .filter(|place| place.len() >= length)?
             }
         };
-        self.given += 1;
+        self.places_used += 1;
         self.used += length;
         Some(place)
     }
