@@ -1,4 +1,4 @@
-//! Maps bytes of headers to fields and to the rules about them.
+//! Tells for a byte of a packet's headers in which field it is, and which rule concerns the field.
 
 use superpacket::packet::Layer;
 use superpacket::wire::{IpVersion, Layout, Protocol, Tunnel, ethernet, ipv4, ipv6, pppoe, tcp};
@@ -6,12 +6,12 @@ use superpacket::wire::{IpVersion, Layout, Protocol, Tunnel, ethernet, ipv4, ipv
 use super::rule::Rule;
 use crate::commands::partial::be16;
 
-/// A field of a header.
+/// A field of a packet's headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HeaderField {
     pub(super) name: String,
     pub(super) rule: Rule,
-    /// Whether it is a checksum, which depends on all other fields.
+    /// Whether the field is a checksum, which depends on all other fields.
     pub(super) is_checksum: bool,
 }
 
@@ -23,7 +23,8 @@ fn field(prefix: &str, name: &str, rule: Rule) -> HeaderField {
     }
 }
 
-/// Returns the field that contains the byte at `place`. `difference` has the bits that differ.
+/// Returns the field that contains the byte at `place`. `difference` has those bits of the byte set
+/// that differ between two packets.
 pub(super) fn field_at(
     bytes: &[u8],
     layout: &Layout,
@@ -163,7 +164,7 @@ mod tests {
             (outer + 8, "outer ipv4.ttl"),
             (outer + 26, "outer udp.checksum"),
             (outer + 28, "outer geneve"),
-            // The inner Ethernet header of the outer tunnel.
+            // The Ethernet header inside the outer tunnel.
             (nested - 1, "outer geneve"),
             (nested + 8, "nested ipv4.ttl"),
             (nested + 20, "nested udp.ports"),
