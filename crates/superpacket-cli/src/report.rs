@@ -1,4 +1,4 @@
-//! Printing of reports: text and tables that fit a number of columns, and JSON.
+//! Prints reports: as text and tables that fit a number of columns, and as JSON.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,8 @@ use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
 pub(crate) use superpacket_captures::figures::{average, grouped, percent, printable};
 
-/// Prints text to standard output, or to standard error if the capture goes to standard output.
+/// Prints text to standard output, or to standard error if `to_error` is set because a capture is
+/// written to standard output.
 pub(crate) fn print(text: &str, to_error: bool) -> io::Result<()> {
     if to_error {
         io::stderr().lock().write_all(text.as_bytes())
@@ -19,8 +20,8 @@ pub(crate) fn print(text: &str, to_error: bool) -> io::Result<()> {
     }
 }
 
-/// Prints a report as JSON to standard output, in a stream, so that long reports take little
-/// memory.
+/// Prints a report as JSON to standard output. It is written piece by piece, so that long reports
+/// take little memory.
 pub(crate) fn print_json(report: &impl Serialize) -> io::Result<()> {
     let mut output = io::BufWriter::new(io::stdout().lock());
     serde_json::to_writer_pretty(&mut output, report)?;
@@ -28,10 +29,10 @@ pub(crate) fn print_json(report: &impl Serialize) -> io::Result<()> {
     output.flush()
 }
 
-/// Columns available to text if standard output is no terminal.
+/// Number of columns for text if standard output is no terminal.
 const PIPE_COLUMNS: usize = 80;
 
-/// Minimum number of columns; a narrower terminal is treated as this wide.
+/// Minimum number of columns. On a narrower terminal, text is formatted as if it had this many.
 const LEAST_COLUMNS: usize = 40;
 
 /// Returns the number of columns of the terminal, if standard output is one.
@@ -54,13 +55,14 @@ pub(crate) fn terminal_rows() -> Option<usize> {
         .filter(|&rows| rows > 0)
 }
 
-/// Returns the columns available to text: the terminal's, or 80 in a pipe or a file.
+/// Returns the number of columns for text: those of the terminal, or 80 if standard output is no
+/// terminal.
 pub(crate) fn columns() -> usize {
     terminal_columns().unwrap_or(PIPE_COLUMNS)
 }
 
-/// Returns a file's name as a heading. On a terminal, a name longer than a line is shortened to its
-/// end.
+/// Returns a file's name as a heading. On a terminal, only the end of a name is shown that is
+/// longer than a line.
 pub(crate) fn file_heading(name: &str) -> String {
     match terminal_columns() {
         Some(columns) => last_columns(&printable(name), columns),
@@ -77,14 +79,14 @@ fn last_columns(name: &str, columns: usize) -> String {
     }
 }
 
-/// Wraps text at blanks into lines of at most `columns` columns, each indented by `indent`. Longer
-/// words stay whole.
+/// Wraps text at blanks into lines of at most `columns` columns, each indented by `indent` blanks.
+/// A word that is longer than a line stays whole.
 pub(crate) fn paragraph(text: &str, indent: usize, columns: usize) -> String {
     hanging(text, indent, indent, columns)
 }
 
-/// Wraps text like [`paragraph`], with one indent for the first line and another for the rest.
-/// Blanks within a line are kept.
+/// Wraps text like [`paragraph`], but the first line is indented by `first` blanks and the others
+/// by `others`. Blanks within a line are kept.
 pub(crate) fn hanging(text: &str, first: usize, others: usize, columns: usize) -> String {
     let (first, others) = (" ".repeat(first), " ".repeat(others));
     let options = Options::new(columns)
@@ -97,7 +99,7 @@ pub(crate) fn hanging(text: &str, first: usize, others: usize, columns: usize) -
     textwrap::fill(text, options) + "\n"
 }
 
-/// Renders a table whose first column is text and whose other columns are numbers.
+/// Formats a table whose first column is text and whose other columns are numbers.
 pub(crate) fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -105,8 +107,8 @@ pub(crate) fn table<const N: usize>(
     lines(&layout(header, rows))
 }
 
-/// Renders a table like [`table`] within `columns` columns: names in the header and in the first
-/// column are wrapped as needed, numbers never.
+/// Formats a table like [`table`], with at most `columns` columns of characters. Names in the
+/// header and in the first column are wrapped if necessary, numbers never.
 pub(crate) fn fitting_table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -118,7 +120,8 @@ pub(crate) fn fitting_table<const N: usize>(
     let longest_word = |text: &str| {
         text.split_whitespace().map(|word| word.chars().count()).max().unwrap_or_default()
     };
-    // Padding of a column: two blanks left of the first, one left of the others, one right of each.
+    // Number of blanks in a column: two to the left of the first column, one to the left of the
+    // others, and one to the right of each.
     let whole: [usize; N] = std::array::from_fn(|index| {
         cells(index).max(header[index].chars().count()) + if index == 0 { 3 } else { 2 }
     });
@@ -135,7 +138,8 @@ pub(crate) fn fitting_table<const N: usize>(
         (*width, left) = (*width + more, left - more);
     }
     let mut table = layout(header, rows);
-    // Without dynamic arrangement, the table ignores width constraints and wraps no cell.
+    // Without dynamic arrangement, comfy-table ignores the maximum width of columns and wraps no
+    // cell.
     table.set_content_arrangement(ContentArrangement::Dynamic);
     for (column, width) in table.column_iter_mut().zip(widths) {
         column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(
@@ -145,7 +149,7 @@ pub(crate) fn fitting_table<const N: usize>(
     lines(&table)
 }
 
-/// Minimum width at which a name in the first column is readable.
+/// Minimum width with which a name in the first column can be read.
 const LEAST_NAME: usize = 16;
 
 fn layout<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> Table {
@@ -163,8 +167,8 @@ fn layout<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [Str
     table
 }
 
-/// Renders figures below their names, right-aligned: in one row, or in as many rows as lines of
-/// `columns` columns require.
+/// Formats figures below their names, aligned to the right: in one row, or in as many rows as lines
+/// of `columns` columns require.
 pub(crate) fn figures(figures: &[(&str, String)], columns: usize) -> String {
     let width =
         |(name, value): &(&str, String)| 2 + name.chars().count().max(value.chars().count());
@@ -192,7 +196,7 @@ pub(crate) fn figures(figures: &[(&str, String)], columns: usize) -> String {
     text
 }
 
-/// Returns the lines of a table without trailing blanks.
+/// Formats a table, and removes blanks from the ends of its lines.
 fn lines(table: &Table) -> String {
     let mut text = String::new();
     for line in table.lines() {
@@ -202,7 +206,7 @@ fn lines(table: &Table) -> String {
     text
 }
 
-/// Renders a table of reasons with the number of packets for each, the most frequent first.
+/// Formats a table of reasons with the number of packets for each, the most frequent first.
 pub(crate) fn reasons_table<'a>(reasons: impl IntoIterator<Item = (&'a str, u64)>) -> String {
     let mut sorted: Vec<_> = reasons.into_iter().collect();
     let all: u64 = sorted.iter().map(|(_, count)| count).sum();
