@@ -1,4 +1,4 @@
-//! The command line: the commands, with their help and examples.
+//! The arguments of the program: its commands, with their help texts and examples.
 
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 the check failed, 2 bad usage or unreadable input, 3 not all packets could be judged (check).";
 
-/// The commands.
+/// The commands of the program.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Merge the packets of each flow into super-packets, as GRO or LRO would have
@@ -206,7 +206,7 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    /// The text after the options in the help of every command, in paragraphs.
+    /// Returns the paragraphs of the texts that come after the options in the commands' help.
     fn paragraphs() -> Vec<(String, String)> {
         let program = Arguments::command();
         let each = program.get_subcommands().flat_map(|command| {
@@ -241,7 +241,7 @@ mod tests {
                 continue;
             };
             let (kind, _) = port.split_once(':').expect("a port string");
-            // Options are checked before this name, which no interface or file has.
+            // Options are checked before this name is used, which no interface or file has.
             let absent = if kind == "pcap" {
                 directory.join("absent.pcap").display().to_string()
             } else {
@@ -281,7 +281,7 @@ mod tests {
         for command in ["check", "stats", "fdb", "lab", "load"] {
             assert!(found.contains(&format!(" superpacket {command}")), "{command}: {found:?}");
         }
-        // Also after action words, which are not subcommands.
+        // Options must also be accepted after words such as `show`, which are no subcommands.
         for line in
             ["stats -j", "fdb show -j", "vlan show dev left -j", "check a --origin b -j", "top -j"]
         {

@@ -1,17 +1,17 @@
-//! Lists of the CPUs that threads are pinned to.
+//! Lists of CPUs to which threads are pinned, as arguments of commands.
 
 use std::fmt;
 
 use superpacket_lab::allowed_cpus;
 use superpacket_steer::{Cpu, CpuMask, MAX_CPUS};
 
-/// A non-empty list of CPUs on which this process may run. Its `Display` output parses to the same
-/// list.
+/// A list of CPUs on which this process may run, with at least one CPU. Its `Display` output can be
+/// parsed to the same list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CpuList(Box<CpuMask>);
 
 impl CpuList {
-    /// Parses a list such as `0,2-3`.
+    /// Parses a list such as `0,2-3`. All CPUs in it must be available to this process.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let mask = CpuMask::parse_list(text, MAX_CPUS).map_err(|error| error.to_string())?;
         let allowed: CpuMask = allowed_cpus()
@@ -30,7 +30,7 @@ impl CpuList {
         }
     }
 
-    /// Returns the CPU numbers; empty if no list is given.
+    /// Returns the numbers of the CPUs; none for `None`.
     pub(crate) fn numbers(list: Option<&Self>) -> Vec<usize> {
         list.iter().flat_map(|list| list.0.iter()).map(Cpu::number).collect()
     }

@@ -1,4 +1,4 @@
-//! Errors that end a command with exit code 2.
+//! The errors with which a command ends, with exit code 2.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub(crate) enum Failure {
     /// A capture ends within a record, and `--strict` was given.
     #[error("{0} (--strict)")]
     CutShort(Truncated),
-    /// At least one of several captures could not be read; each was reported when it failed.
+    /// Some of several captures could not be read. The error of each was printed when it occurred.
     #[error("{0} of the captures could not be read")]
     Unreadable(usize),
     /// The arguments are invalid or contradict each other.
@@ -39,7 +39,7 @@ pub(crate) enum Failure {
     #[cfg(target_os = "linux")]
     #[error("{0}")]
     Bridge(String),
-    /// The lab could not start its first experiment.
+    /// The lab could not start even its first experiment.
     #[cfg(target_os = "linux")]
     #[error("the lab cannot begin: {0}")]
     Lab(String),
@@ -65,8 +65,8 @@ impl From<superpacket_captures::Error> for Failure {
 }
 
 impl Failure {
-    /// Returns whether the reader of standard output has closed it. The program treats this as
-    /// success.
+    /// Returns whether the error is that another program has stopped reading standard output. This
+    /// counts as success.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         match self {
             Failure::Print(error) => error.kind() == io::ErrorKind::BrokenPipe,

@@ -1,4 +1,5 @@
-//! `superpacket load`: the lab's load generator between two existing network namespaces.
+//! `superpacket load`: runs the lab's load generator between two network namespaces that exist
+//! already.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use crate::cpus::CpuList;
 use crate::failure::Failure;
 use crate::report::{columns, figures, print, print_json, printable};
 
-/// Key of the byte patterns that are sent and compared.
+/// Seed of the bytes that are sent if all received bytes are to be compared.
 const PATTERN_KEY: u64 = 0x5eed;
 
 /// The kind of load, named after netperf's tests.
@@ -33,7 +34,7 @@ enum LoadKind {
     Udp,
 }
 
-/// The direction of the bytes.
+/// The direction in which the load is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LoadDirection {
     /// From the client to the server
@@ -95,10 +96,10 @@ pub(crate) struct LoadArguments {
     json: bool,
 }
 
-/// The result of a load.
+/// The result of the measurement, as it is printed.
 #[derive(Debug, Default, Serialize)]
 struct LoadReport {
-    /// netperf's name of the test.
+    /// The name of the measurement in netperf.
     test: &'static str,
     connections: u16,
     seconds: f64,
@@ -116,8 +117,8 @@ struct LoadReport {
     receiver_cpu: f64,
     /// CPU time of the whole machine, in percent of all CPUs.
     machine_cpu: f64,
-    /// CPU time of the whole machine in microseconds per 1,024 bytes, or per transaction: netperf's
-    /// service demand.
+    /// CPU time of the whole machine in microseconds per 1,024 bytes, or per transaction; netperf
+    /// calls this the service demand.
     service_demand_us: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     retransmitted_segments: Option<u64>,
@@ -140,7 +141,7 @@ struct Datagrams {
     most_merged: u64,
 }
 
-/// Runs the load and prints its result.
+/// Runs `superpacket load`: generates the load and prints the result.
 pub(crate) fn run(arguments: &LoadArguments) -> Result<CommandOutcome, Failure> {
     arguments.check()?;
     match arguments.load() {
@@ -161,7 +162,7 @@ pub(crate) fn run(arguments: &LoadArguments) -> Result<CommandOutcome, Failure> 
 }
 
 impl LoadArguments {
-    /// Checks that the options fit together, before anything runs.
+    /// Returns an error if the options contradict each other, before anything runs.
     fn check(&self) -> Result<(), Failure> {
         let only = |option: &str, kinds: &[LoadKind], given: bool| match given
             && !kinds.contains(&self.kind)
@@ -191,7 +192,7 @@ impl LoadArguments {
         Ok(())
     }
 
-    /// Runs the load between the two namespaces.
+    /// Generates the load between the two network namespaces, and returns the result.
     fn load(&self) -> Result<LoadReport, LabError> {
         let (client, server) =
             (host("client", self.client.as_deref())?, host("server", self.server.as_deref())?);
@@ -202,7 +203,7 @@ impl LoadArguments {
         match self.kind {
             LoadKind::Stream => self.tcp_bulk(&route, Source::Memory, pinning),
             LoadKind::Sendfile => {
-                // netperf fills a file of a few megabytes and sends it repeatedly.
+                // Like netperf, sends a file of a few megabytes again and again.
                 let length = self.bytes.unwrap_or(64 << 20).min(64 << 20);
                 let file = PatternFile::new(length, PATTERN_KEY)?;
                 self.tcp_bulk(&route, Source::File(file), pinning)
@@ -212,7 +213,7 @@ impl LoadArguments {
         }
     }
 
-    /// Runs TCP_STREAM or TCP_SENDFILE.
+    /// Measures the throughput of TCP like netperf's TCP_STREAM or TCP_SENDFILE.
     fn tcp_bulk(
         &self,
         route: &Route<'_>,
@@ -236,7 +237,7 @@ impl LoadArguments {
         Ok(self.bulk_report(&load.run(route)?))
     }
 
-    /// Runs TCP_RR.
+    /// Measures requests and answers over TCP like netperf's TCP_RR.
     fn tcp_transactions(
         &self,
         route: &Route<'_>,
@@ -271,7 +272,7 @@ impl LoadArguments {
         })
     }
 
-    /// Runs UDP_STREAM.
+    /// Measures the throughput of UDP like netperf's UDP_STREAM.
     fn udp_bulk(&self, route: &Route<'_>, pinning: Pinning) -> Result<LoadReport, LabError> {
         let load = UdpBulk {
             flows: usize::from(self.connections),
@@ -306,12 +307,12 @@ impl LoadArguments {
         })
     }
 
-    /// Returns the key of the byte patterns, if every byte is to be compared.
+    /// Returns the seed of the bytes to send if every byte is to be compared; otherwise `None`.
     fn pattern_key(&self) -> Option<u64> {
         self.verify.then_some(PATTERN_KEY)
     }
 
-    /// Returns the report of TCP_STREAM or TCP_SENDFILE.
+    /// Returns the result of a measurement like TCP_STREAM or TCP_SENDFILE.
     fn bulk_report(&self, report: &BulkReport) -> LoadReport {
         let directions = || report.forward.iter().chain(&report.reverse);
         let sum = |cpu: fn(&superpacket_lab::DirectionReport) -> CpuTime| {
@@ -337,7 +338,7 @@ impl LoadArguments {
         }
     }
 
-    /// Returns the part of a report that all loads share.
+    /// Returns the fields of the result that all kinds of load have.
     fn report(
         &self,
         test: &'static str,
@@ -360,8 +361,8 @@ impl LoadArguments {
 }
 
 impl LoadReport {
-    /// Renders the report like netperf: figures below their names, in one line or in as many as
-    /// lines of `width` columns require.
+    /// Formats the result like netperf, with figures below their names. The figures are in one
+    /// line, or in as many as lines of `width` columns require.
     fn text(&self, width: usize) -> String {
         let mut columns: Vec<(&str, String)> = vec![("s", format!("{:.1}", self.seconds))];
         let mut add =
@@ -402,7 +403,8 @@ impl LoadReport {
     }
 }
 
-/// Opens the network namespace that an argument names: a process number, a name or a path.
+/// Opens the network namespace that an argument names: by the number of a process in it, by its
+/// name, or by its path.
 fn host(name: &str, namespace: Option<&str>) -> Result<Host, LabError> {
     let path = match namespace {
         None => return Host::of_this_thread(name),
@@ -415,7 +417,7 @@ fn host(name: &str, namespace: Option<&str>) -> Result<Host, LabError> {
     Host::of_file(name, &path)
 }
 
-/// Returns the whole machine's CPU time in microseconds per 1,024 bytes.
+/// Returns the CPU time of the whole machine in microseconds per 1,024 bytes sent.
 fn machine_demand(machine: &MachineUsage, bytes: u64) -> f64 {
     service_demand(Duration::from_secs_f64(machine.total.busy()), bytes)
 }

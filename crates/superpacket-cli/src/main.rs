@@ -35,12 +35,12 @@ use arguments::{Arguments, Command};
 use failure::Failure;
 use superpacket_captures::Verdict;
 
-/// The result of a command that ran to its end or was interrupted.
+/// How a command ended, unless with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CommandOutcome {
     /// The command did its work, and a check found no fault.
     Done,
-    /// The check failed.
+    /// The command did its work, and a check found a fault.
     Failed,
     /// The check found no fault, but could not judge every packet.
     Incomplete,
@@ -55,8 +55,8 @@ const INTERRUPTED: u8 = 130;
 fn main() -> ExitCode {
     let command = Arguments::parse().command;
     if !command.handles_signals() {
-        // An interrupted run removes its unfinished files. If the handler cannot be installed, the
-        // run still leaves OUT unchanged.
+        // If the run is interrupted, this removes unfinished files. Without it, an existing output
+        // file would still be left unchanged.
         let _ = signals::end_program();
     }
     match run(command) {
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
         Ok(CommandOutcome::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
-            // A failed write to standard error cannot be reported anywhere.
+            // If this write to standard error fails, that cannot be reported anywhere.
             let _ = writeln!(
                 std::io::stderr(),
                 "superpacket: {}",
@@ -91,7 +91,8 @@ fn run(command: Command) -> Result<CommandOutcome, Failure> {
             return Ok(match captures::check::run(&arguments)? {
                 Verdict::Faithful => CommandOutcome::Done,
                 Verdict::Unfaithful => CommandOutcome::Failed,
-                // `Verdict` is non-exhaustive: a verdict unknown to this version is not a success.
+                // `Verdict` is non-exhaustive. A result that this version does not know is not a
+                // success.
                 _ => CommandOutcome::Incomplete,
             });
         }

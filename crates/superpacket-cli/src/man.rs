@@ -1,12 +1,12 @@
-//! Man pages, in roff.
+//! Makes man pages in roff from the help texts of commands.
 
 use std::io;
 
 use clap::Command;
 use clap_mangen::Man;
 
-/// Returns the man page of a command. The help text after the options is split into the usual
-/// sections of man pages: examples, notes, exit status.
+/// Returns the man page of a command. The help text after the options becomes sections that are
+/// usual in man pages: examples, notes, exit status.
 pub(crate) fn page(command: Command, title: Option<String>) -> io::Result<String> {
     let after = command
         .get_after_long_help()
@@ -38,7 +38,7 @@ pub(crate) fn page(command: Command, title: Option<String>) -> io::Result<String
     Ok(text)
 }
 
-/// Returns the sections for the help text that follows the options.
+/// Converts the help text after the options to sections of a man page.
 fn sections(after: &str) -> String {
     let (mut examples, mut notes, mut status) = (String::new(), String::new(), String::new());
     for paragraph in
@@ -64,7 +64,7 @@ fn sections(after: &str) -> String {
 /// Escapes text so that roff prints it unchanged.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
-    // A line that begins with a period would be a request.
+    // In roff, a line that begins with a period is a request to the formatter.
     if text.starts_with('.') { format!("\\&{text}") } else { text }
 }
 

@@ -1,4 +1,4 @@
-//! A progress bar on standard error, if that is a terminal.
+//! Shows progress on standard error, if that is a terminal.
 
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -9,30 +9,31 @@ use superpacket_captures::{Error, Progress, Truncated};
 use crate::failure::Failure;
 use crate::report::printable;
 
-/// A progress bar that also prints warnings and errors about the captures to standard error.
+/// A progress bar for the reading of captures. Warnings and errors are printed to standard error
+/// without disturbing it.
 #[derive(Debug)]
 pub(crate) struct Bar {
     quiet: bool,
     bar: Option<ProgressBar>,
-    /// The errors of captures that could not be read.
+    /// The errors of the captures that could not be read, as they were printed.
     unreadable: Vec<String>,
 }
 
 impl Bar {
-    /// Creates the state without a bar. No bar is ever shown if `quiet`, or if standard error is no
-    /// terminal.
+    /// Returns a progress bar that is not shown yet. It is never shown if `quiet` is set, or if
+    /// standard error is no terminal.
     pub(crate) fn new(quiet: bool) -> Self {
         Bar { quiet: quiet || !std::io::stderr().is_terminal(), bar: None, unreadable: Vec::new() }
     }
 
-    /// Returns the errors of captures that could not be read, as they were printed.
+    /// Returns the errors of the captures that could not be read, as they were printed.
     pub(crate) fn into_unreadable(self) -> Vec<String> {
         self.unreadable
     }
 }
 
 impl Progress for Bar {
-    /// Shows a bar over `length` bytes of a file, or a spinner if the length is unknown.
+    /// Shows the progress in a file of `length` bytes, or a spinner if the length is unknown.
     fn begin(&mut self, input: &str, length: Option<u64>) {
         if self.quiet {
             return;
@@ -71,7 +72,7 @@ impl Progress for Bar {
             error => error.to_string(),
         };
         let text = printable(&text);
-        // A failed write to standard error cannot be reported anywhere.
+        // If this write to standard error fails, that cannot be reported anywhere.
         let _ = writeln!(std::io::stderr(), "superpacket: {text}");
         self.unreadable.push(text);
     }
@@ -79,7 +80,7 @@ impl Progress for Bar {
 
 /// Prints a warning to standard error.
 pub(crate) fn warn(text: &str) {
-    // A failed write to standard error cannot be reported anywhere.
+    // If this write to standard error fails, that cannot be reported anywhere.
     let _ = writeln!(std::io::stderr(), "superpacket: warning: {text}");
 }
 

@@ -1,4 +1,4 @@
-//! Printing of reports: text and tables that fit a number of columns, and JSON.
+//! Prints reports: as text and tables that fit a number of columns, and as JSON.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,8 @@ use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 use superpacket_captures::present::Table;
 pub(crate) use superpacket_captures::present::{average, grouped, percent, printable};
 
-/// Prints text to standard output, or to standard error if the capture goes to standard output.
+/// Prints text to standard output, or to standard error if `to_error` is set because a capture is
+/// written to standard output.
 pub(crate) fn print(text: &str, to_error: bool) -> io::Result<()> {
     if to_error {
         io::stderr().lock().write_all(text.as_bytes())
@@ -22,8 +23,8 @@ pub(crate) fn print(text: &str, to_error: bool) -> io::Result<()> {
     }
 }
 
-/// Prints a report as JSON to standard output, in a stream, so that long reports take little
-/// memory.
+/// Prints a report as JSON to standard output. It is written piece by piece, so that long reports
+/// take little memory.
 pub(crate) fn print_json(report: &impl Serialize) -> io::Result<()> {
     let mut output = io::BufWriter::new(io::stdout().lock());
     serde_json::to_writer_pretty(&mut output, report)?;
@@ -31,10 +32,10 @@ pub(crate) fn print_json(report: &impl Serialize) -> io::Result<()> {
     output.flush()
 }
 
-/// Columns available to text if standard output is no terminal.
+/// Number of columns for text if standard output is no terminal.
 const PIPE_COLUMNS: usize = 80;
 
-/// Minimum number of columns; a narrower terminal is treated as this wide.
+/// Minimum number of columns. On a narrower terminal, text is formatted as if it had this many.
 const LEAST_COLUMNS: usize = 40;
 
 /// Returns the number of columns of the terminal, if standard output is one.
@@ -57,13 +58,14 @@ pub(crate) fn terminal_rows() -> Option<usize> {
         .filter(|&rows| rows > 0)
 }
 
-/// Returns the columns available to text: the terminal's, or 80 in a pipe or a file.
+/// Returns the number of columns for text: those of the terminal, or 80 if standard output is no
+/// terminal.
 pub(crate) fn columns() -> usize {
     terminal_columns().unwrap_or(PIPE_COLUMNS)
 }
 
-/// Returns a file's name as a heading. On a terminal, a name longer than a line is shortened to its
-/// end.
+/// Returns a file's name as a heading. On a terminal, only the end of a name is shown that is
+/// longer than a line.
 pub(crate) fn file_heading(name: &str) -> String {
     match terminal_columns() {
         Some(columns) => last_columns(&printable(name), columns),
@@ -80,14 +82,14 @@ fn last_columns(name: &str, columns: usize) -> String {
     }
 }
 
-/// Wraps text at blanks into lines of at most `columns` columns, each indented by `indent`. Longer
-/// words stay whole.
+/// Wraps text at blanks into lines of at most `columns` columns, each indented by `indent` blanks.
+/// A word that is longer than a line stays whole.
 pub(crate) fn paragraph(text: &str, indent: usize, columns: usize) -> String {
     hanging(text, indent, indent, columns)
 }
 
-/// Wraps text like [`paragraph`], with one indent for the first line and another for the rest.
-/// Blanks within a line are kept.
+/// Wraps text like [`paragraph`], but the first line is indented by `first` blanks and the others
+/// by `others`. Blanks within a line are kept.
 pub(crate) fn hanging(text: &str, first: usize, others: usize, columns: usize) -> String {
     let (first, others) = (" ".repeat(first), " ".repeat(others));
     let options = Options::new(columns)
@@ -100,7 +102,7 @@ pub(crate) fn hanging(text: &str, first: usize, others: usize, columns: usize) -
     textwrap::fill(text, options) + "\n"
 }
 
-/// Renders a table whose first column is text and whose other columns are numbers.
+/// Formats a table whose first column is text and whose other columns are numbers.
 pub(crate) fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -150,7 +152,7 @@ pub(crate) fn fitting_table(table: &Table, columns: usize) -> String {
     lines(&text)
 }
 
-/// Minimum width at which a name in the first column is readable.
+/// Minimum width with which a name in the first column can be read.
 const LEAST_NAME: usize = 16;
 
 fn layout(table: &Table, indent: u16) -> TextTable {
@@ -169,8 +171,8 @@ fn layout(table: &Table, indent: u16) -> TextTable {
     text
 }
 
-/// Renders figures below their names, right-aligned: in one row, or in as many rows as lines of
-/// `columns` columns require.
+/// Formats figures below their names, aligned to the right: in one row, or in as many rows as lines
+/// of `columns` columns require.
 pub(crate) fn figures(figures: &[(&str, String)], columns: usize) -> String {
     let width =
         |(name, value): &(&str, String)| 2 + name.chars().count().max(value.chars().count());
@@ -208,7 +210,7 @@ fn lines(table: &TextTable) -> String {
     text
 }
 
-/// Renders a table of reasons with the number of packets for each, the most frequent first.
+/// Formats a table of reasons with the number of packets for each, the most frequent first.
 pub(crate) fn reasons_table<'a>(reasons: impl IntoIterator<Item = (&'a str, u64)>) -> String {
     let mut sorted: Vec<_> = reasons.into_iter().collect();
     let all: u64 = sorted.iter().map(|(_, count)| count).sum();

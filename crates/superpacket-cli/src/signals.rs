@@ -1,4 +1,4 @@
-//! Signals that end the program.
+//! Handles the signals that end the program.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use std::io;
 pub(crate) fn ending() -> Vec<i32> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-    // Without /proc the answer is unknown, and SIGHUP counts as not ignored.
+    // Without /proc it is unknown whether SIGHUP is ignored, and it counts as not ignored.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if is_ignored(&status, SIGHUP) { vec![SIGINT, SIGTERM] } else { vec![SIGINT, SIGTERM, SIGHUP] }
 }
@@ -25,7 +25,7 @@ fn is_ignored(status: &str, signal: i32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Starts a thread that removes unfinished files and ends the program on a signal.
+/// Starts a thread that waits for a signal, then removes unfinished files and ends the program.
 ///
 /// # Errors
 /// If the signals cannot be handled.
@@ -36,7 +36,7 @@ pub(crate) fn end_program() -> io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
 }
 
-/// Starts a thread that removes unfinished files and ends the program on a signal.
+/// Starts a thread that waits for a signal, then removes unfinished files and ends the program.
 ///
 /// # Errors
 /// If the signals cannot be handled.
@@ -51,7 +51,7 @@ pub(crate) fn end_program() -> io::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, ended.clone())?;
     }
-    // Only Unix can block on signals; other systems poll a flag.
+    // Only on Unix can a thread sleep until a signal arrives. On other systems it checks a flag.
     let wait = move || {
         while !ended.load(Ordering::Relaxed) {
             std::thread::sleep(std::time::Duration::from_millis(50));

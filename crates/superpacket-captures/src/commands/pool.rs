@@ -13,7 +13,6 @@ use crate::file::{Frame, FrameOptions, OptionForm, Timestamp};
 const SMALLEST: usize = 128;
 /// Number of different capacities in the pool, up to 64 KiB. Longer buffers are allocated for a
 /// frame and freed afterwards.
-/// freed.
 const CLASSES: usize = 10;
 /// Maximum number of bytes in unused buffers of the pool.
 const MOST_IDLE: usize = 4 << 20;

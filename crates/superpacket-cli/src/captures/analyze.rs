@@ -1,4 +1,4 @@
-//! `superpacket analyze`.
+//! `superpacket analyze`: the command's arguments and its report as text.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,7 @@ pub(crate) struct AnalyzeArguments {
     pub(crate) common: CaptureOptions,
 }
 
-/// Runs the command.
+/// Runs `superpacket analyze`.
 pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<(), Failure> {
     check_page(arguments.html.as_deref(), &arguments.inputs, "an")?;
     let options = AnalyzeOptions {
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<(), Failure> {
     conclude(&report.unreadable)
 }
 
-/// Renders the report in lines of at most `columns` columns.
+/// Formats the report as text with lines of at most `columns` columns.
 fn text(report: &AnalyzeReport, columns: usize) -> String {
     let mut text = String::new();
     for file in &report.files {

@@ -1,4 +1,4 @@
-//! `superpacket check`.
+//! `superpacket check`: the command's arguments and its report as text.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{columns, grouped, hanging, paragraph, print, print_json, printable};
 
-/// The rules to check by.
+/// By which rules packets are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Strictness {
     /// The rules of Linux
@@ -42,7 +42,7 @@ pub(crate) struct CheckArguments {
     pub(crate) common: CaptureOptions,
 }
 
-/// Runs the command, and returns the verdict.
+/// Runs `superpacket check`, and returns its result.
 pub(crate) fn run(arguments: &CheckArguments) -> Result<Verdict, Failure> {
     if is_stream(&arguments.checked) && is_stream(&arguments.origin) {
         return Err(Failure::Usage(
@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<Verdict, Failure> {
     Ok(report.verdict)
 }
 
-/// Renders the report in lines of at most `columns` columns.
+/// Formats the report as text with lines of at most `columns` columns.
 fn text(report: &CheckReport, columns: usize) -> String {
     let mut text = format!("{}, of {}\n\n", printable(&report.checked), printable(&report.origin));
     let counts = format!(
@@ -138,7 +138,7 @@ fn text(report: &CheckReport, columns: usize) -> String {
     text
 }
 
-/// Renders a violation in one line.
+/// Describes a violation of a rule in one line.
 fn sentence(violation: &Violation) -> String {
     let Violation { packet, origin, field, rule, found } = violation;
     let packet = match (packet, origin) {
@@ -150,7 +150,7 @@ fn sentence(violation: &Violation) -> String {
     format!("{packet}: {}, {field}: {}", rule.name(), printable(found))
 }
 
-/// Returns one line per kind of packets that could not be judged.
+/// Describes the packets that could not be judged, with a line for each kind.
 fn not_judged(not_judged: &NotJudged) -> Vec<String> {
     let NotJudged {
         headers,

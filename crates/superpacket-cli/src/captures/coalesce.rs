@@ -1,4 +1,4 @@
-//! `superpacket coalesce`.
+//! `superpacket coalesce`: the command's arguments and its report as text.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{print, print_json, printable};
 
-/// The rules to aggregate by.
+/// By which rules packets are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CoalesceMode {
     /// Merged packets can be segmented into the same frames again
@@ -62,10 +62,10 @@ pub(crate) struct CoalesceArguments {
     pub(crate) common: CaptureOptions,
 }
 
-/// The longest packet that the engine merges, in bytes.
+/// Maximum length in bytes of the packets that the aggregation engine makes.
 const MAX_BYTES: u32 = superpacket::aggregate::MAX_BIG_LENGTH;
 
-/// Runs the command.
+/// Runs `superpacket coalesce`.
 pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
     let options = options(arguments)?;
     check_report(&arguments.output, arguments.common.json)?;

@@ -1,5 +1,5 @@
-//! The capture commands: their arguments, and their reports as text or JSON. The work is done in
-//! `superpacket-captures`.
+//! The commands for captures: their arguments, and their reports as text or JSON. The crate
+//! `superpacket-captures` does the work.
 
 pub(crate) mod analyze;
 pub(crate) mod check;
@@ -17,7 +17,7 @@ use superpacket_captures::{Input, Totals, Unreadable};
 use crate::failure::Failure;
 use crate::report::{average, grouped, reasons_table, table};
 
-/// Returns whether a path means standard input or output.
+/// Returns whether a path means standard input or standard output: `-`.
 pub(crate) fn is_stream(path: &Path) -> bool {
     path == Path::new("-")
 }
@@ -26,7 +26,7 @@ fn inputs(paths: &[PathBuf]) -> Vec<Input<'_>> {
     paths.iter().map(|path| Input::Path(path)).collect()
 }
 
-/// Refuses a JSON report if the capture goes to standard output too.
+/// Returns an error if the capture and a JSON report are both written to standard output.
 fn check_report(output: &Path, json: bool) -> Result<(), Failure> {
     if json && is_stream(output) {
         return Err(Failure::Usage("--json prints to standard output, where the capture goes: choose a file for one of them".to_owned()));
@@ -34,7 +34,8 @@ fn check_report(output: &Path, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses a page that would overwrite an input. `article` precedes "input" in the message.
+/// Returns an error if an HTML page would overwrite an input. `article` is the word before "input"
+/// in the message.
 fn check_page(page: Option<&Path>, inputs: &[PathBuf], article: &str) -> Result<(), Failure> {
     let Some(page) = page else { return Ok(()) };
     if is_stream(page) {
@@ -54,7 +55,8 @@ fn write_page(path: &Path, page: &str) -> Result<(), Failure> {
         .map_err(|source| Failure::Page { path: path.to_owned(), source })
 }
 
-/// Renders a table of packets and bytes in and out, and a table of the reasons.
+/// Formats a table of packets and bytes before and after the command, and a table of the reasons
+/// why packets were not merged or cut.
 fn summary(totals: &Totals, verb: &str) -> String {
     let per_packet = |bytes: u64, packets: u64| average(bytes, packets, 0);
     let mut text = table(
@@ -83,12 +85,13 @@ fn summary(totals: &Totals, verb: &str) -> String {
     text
 }
 
-/// Renders the table of reasons, the most frequent first.
+/// Formats the table of the reasons why packets were not merged or cut, the most frequent first.
 fn reasons(totals: &Totals) -> String {
     reasons_table(totals.reasons.iter().map(|(name, count)| (*name, *count)))
 }
 
-/// Returns the last line of a report on several captures; empty if all could be read.
+/// Returns the last line of a report on several captures, which tells how many could not be read;
+/// empty if all could be read.
 fn unreadable(unreadable: &Unreadable) -> String {
     match unreadable.messages.len() {
         0 => String::new(),
@@ -96,7 +99,7 @@ fn unreadable(unreadable: &Unreadable) -> String {
     }
 }
 
-/// Returns an error if some captures could not be read; called after the report is printed.
+/// Returns an error if some captures could not be read. Called after the report is printed.
 fn conclude(unreadable: &Unreadable) -> Result<(), Failure> {
     match unreadable.messages.len() {
         0 => Ok(()),

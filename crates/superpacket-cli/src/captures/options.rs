@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::amount::nanoseconds;
 
-/// Options for how aggregation steps through a capture.
+/// Options that tell when packets leave the aggregation of a capture.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Stepping {
     /// Packets per poll, at whose end everything held is flushed; 0: only at the end of the file
@@ -21,7 +21,7 @@ impl From<Stepping> for superpacket_captures::Stepping {
     }
 }
 
-/// Options of every command that reads captures.
+/// Options of all commands that read captures.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct CaptureOptions {
     /// Print the report as JSON

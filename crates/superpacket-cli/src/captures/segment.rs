@@ -1,4 +1,4 @@
-//! `superpacket segment`.
+//! `superpacket segment`: the command's arguments and its report as text.
 
 use std::path::PathBuf;
 
@@ -36,7 +36,7 @@ pub(crate) struct SegmentArguments {
     pub(crate) common: CaptureOptions,
 }
 
-/// Runs the command.
+/// Runs `superpacket segment`.
 pub(crate) fn run(arguments: &SegmentArguments) -> Result<(), Failure> {
     check_report(&arguments.output, arguments.common.json)?;
     let options = SegmentOptions {

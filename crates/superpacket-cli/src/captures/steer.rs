@@ -1,4 +1,4 @@
-//! `superpacket steer`.
+//! `superpacket steer`: the command's arguments and its report as text.
 
 use std::path::PathBuf;
 
@@ -48,12 +48,12 @@ pub(crate) struct SteerArguments {
     pub(crate) common: CaptureOptions,
 }
 
-/// Parses a bitmap of CPUs.
+/// Parses a set of CPUs in the hexadecimal format of `rps_cpus`.
 fn mask(text: &str) -> Result<CpuMask, String> {
     text.parse().map_err(|error: superpacket_steer::MaskError| error.to_string())
 }
 
-/// Parses a list of CPUs.
+/// Parses a set of CPUs as a list such as `0-3,8`.
 fn cpu_list(text: &str) -> Result<CpuMask, String> {
     CpuMask::parse_list(text, MAX_CPUS).map_err(|error| error.to_string())
 }
@@ -83,7 +83,7 @@ fn toeplitz_key(text: &str) -> Result<ToeplitzKey, String> {
     }
 }
 
-/// Runs the command.
+/// Runs `superpacket steer`.
 pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
     check_page(arguments.html.as_deref(), std::slice::from_ref(&arguments.input), "the")?;
     let options = SteerOptions {
@@ -110,10 +110,11 @@ pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Maximum number of CPUs in the table; if there are more, the busiest are shown.
+/// Maximum number of CPUs in the table. If there are more, only the busiest are shown.
 const MAX_ROWS: usize = 64;
 
-/// Renders the report with the `top` first flows, in lines of at most `columns` columns.
+/// Formats the report as text with lines of at most `columns` columns, and with the `top` largest
+/// flows.
 fn text(report: &SteerReport, top: usize, columns: usize) -> String {
     let mut text =
         format!("{}\n{}\n", file_heading(&report.file), paragraph(&summary(report), 2, columns));

@@ -1,4 +1,4 @@
-//! `superpacket verify`.
+//! `superpacket verify`: the command's arguments and its report as text.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ pub(crate) struct VerifyArguments {
     pub(crate) common: CaptureOptions,
 }
 
-/// Runs the command, and returns `true` if every byte was restored.
+/// Runs `superpacket verify`, and returns `true` if every byte was restored.
 pub(crate) fn run(arguments: &VerifyArguments) -> Result<bool, Failure> {
     let options = VerifyOptions {
         stepping: arguments.stepping.into(),

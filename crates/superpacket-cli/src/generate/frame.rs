@@ -1,11 +1,11 @@
-//! A builder for the packets of generated flows.
+//! Builds the packets of the flows that `superpacket generate` writes.
 
 use superpacket::Simd;
 use superpacket::checksum::{pseudo_header, transport_field};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::wire::{IpVersion, Protocol, ethernet, ipv4, ipv6, tcp, udp, vxlan};
 
-/// The traffic of a flow.
+/// The kind of traffic that a flow has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlowKind {
     /// TCP over IPv4 with timestamps, 1448 bytes per segment.
@@ -21,8 +21,8 @@ pub(super) enum FlowKind {
 }
 
 impl FlowKind {
-    /// Returns the traffic of a flow of the mixed workload in a round: the flow's own kind, and a
-    /// small datagram every fifth time.
+    /// Returns what a flow of the mixed workload sends in a round: the traffic of the flow's own
+    /// kind or, every fifth time, a small datagram.
     pub(super) fn mixed(flow: u32, round: u32) -> FlowKind {
         if (flow + round) % 5 == 4 {
             return FlowKind::Query;
@@ -30,7 +30,7 @@ impl FlowKind {
         [FlowKind::Tcp4, FlowKind::Tcp6, FlowKind::Udp, FlowKind::Vxlan][flow as usize % 4]
     }
 
-    /// Returns the payload bytes of a full segment.
+    /// Returns the number of payload bytes in a full segment.
     fn payload_length(self) -> usize {
         match self {
             FlowKind::Tcp4 => 1448,
@@ -50,7 +50,7 @@ impl FlowKind {
     }
 }
 
-/// The direction of a packet.
+/// To which end of its flow a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PacketDirection {
     ToClient,
@@ -67,7 +67,7 @@ impl PacketDirection {
     }
 }
 
-/// The varying fields of a TCP header.
+/// The fields of a TCP header that differ between packets of a flow.
 #[derive(Clone, Copy, Debug)]
 struct TcpFields {
     sequence: u32,
@@ -76,29 +76,29 @@ struct TcpFields {
     timestamp: u32,
 }
 
-/// A builder of packets that reuses one buffer.
+/// Builds one packet after the other in the same buffer.
 #[derive(Debug)]
 pub(super) struct PacketBuilder {
-    /// Payload bytes of a full segment, if not the default of the flow's kind.
+    /// Number of payload bytes in a full segment; `None` for the default of the flow's kind.
     payload: Option<usize>,
     packet: Vec<u8>,
     simd: Simd,
 }
 
 impl PacketBuilder {
-    /// Creates a builder. Full segments carry `payload` bytes; by default they fill 1500 bytes of
-    /// IP.
+    /// Creates a builder. Full segments carry `payload` bytes; with `None`, as many as fit in an IP
+    /// packet of 1500 bytes.
     pub(super) fn new(payload: Option<usize>) -> Self {
         PacketBuilder { payload, packet: Vec::with_capacity(1 << 16), simd: Simd::detect() }
     }
 
-    /// Returns the packet built last.
+    /// Returns the bytes of the packet that was built last.
     pub(super) fn packet(&self) -> &[u8] {
         &self.packet
     }
 
-    /// Builds a burst of `segments` full segments. Returns how to segment it, or `None` for a
-    /// single small packet.
+    /// Builds a super-packet of `segments` full segments, which a flow sends in a burst. Returns
+    /// how to segment it; `None` if it is a single small packet.
     pub(super) fn burst(
         &mut self,
         kind: FlowKind,
@@ -109,7 +109,8 @@ impl PacketBuilder {
         let size = self.segment_size(kind);
         let payload = if kind == FlowKind::Query { size } else { size * segments as usize };
         let sequence = first_sequence(flow).wrapping_add(round.wrapping_mul(payload as u32));
-        // A burst ends with PSH. A single segment is part of a longer stream, and has none.
+        // A burst ends with PSH. A burst of one segment counts as part of a longer stream, without
+        // PSH.
         let flags = if segments > 1 { tcp::ACK | tcp::PSH } else { tcp::ACK };
         let fields = TcpFields { sequence, acknowledgement: 1, flags, timestamp: round + 1000 };
         self.build(
@@ -129,8 +130,8 @@ impl PacketBuilder {
         Some(Gso::new(gso, SegmentSize::new(size)?))
     }
 
-    /// Builds the acknowledgement of the first `segments` segments of a burst of `burst`. Returns
-    /// `false` if the flow has no acknowledgements.
+    /// Builds the receiver's acknowledgement of the first `segments` segments of a burst of `burst`
+    /// segments. Returns `false` if the flow has no acknowledgements.
     pub(super) fn acknowledge(
         &mut self,
         kind: FlowKind,
@@ -237,7 +238,7 @@ impl PacketBuilder {
         direction: PacketDirection,
         length: usize,
     ) {
-        // Flows that share their ports differ in the address of the client.
+        // Flows with the same ports have clients with different addresses.
         let host = (flow / 50_000).wrapping_add(1);
         match version {
             IpVersion::V4 => {
@@ -269,14 +270,14 @@ impl PacketBuilder {
         }
     }
 
-    /// Appends a UDP header with checksum 0.
+    /// Appends a UDP header whose checksum field is 0.
     fn udp(&mut self, source: u16, destination: u16, length: usize) {
         for field in [source, destination, length as u16, 0] {
             self.packet.extend_from_slice(&field.to_be_bytes());
         }
     }
 
-    /// Appends a TCP header with timestamps and checksum 0.
+    /// Appends a TCP header with timestamps, whose checksum field is 0.
     fn tcp(&mut self, source: u16, destination: u16, fields: TcpFields) {
         self.packet.extend_from_slice(&source.to_be_bytes());
         self.packet.extend_from_slice(&destination.to_be_bytes());
@@ -288,8 +289,8 @@ impl PacketBuilder {
         self.packet.extend_from_slice(&999u32.to_be_bytes());
     }
 
-    /// Appends payload: a pattern that differs between flows. Its period is prime, so it is never
-    /// aligned to segments.
+    /// Appends payload with a pattern that differs between flows. It repeats after a prime number
+    /// of bytes, so that segments after each other have different bytes.
     fn append_payload(&mut self, length: usize, flow: u32) {
         const PERIOD: usize = 251;
         let mut pattern = [0u8; PERIOD];
@@ -311,7 +312,7 @@ fn transport_length(protocol: Protocol) -> usize {
     }
 }
 
-/// Returns the first sequence number of a flow.
+/// Returns the sequence number of a flow's first segment.
 fn first_sequence(flow: u32) -> u32 {
     flow.wrapping_mul(0x9e37_79b1)
 }

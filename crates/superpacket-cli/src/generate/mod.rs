@@ -1,8 +1,9 @@
-//! `superpacket generate`: captures of synthetic traffic; the same arguments give the same file.
+//! `superpacket generate`: writes captures of synthetic traffic. The same arguments always give the
+//! same file.
 //!
-//! Flows take turns. In its turn a flow sends a burst: one super-packet, segmented as by TSO
-//! hardware (or left whole with `--uncut`). Its receiver acknowledges every second segment. The
-//! simulated wire runs at 10 Gb/s.
+//! Flows send one after the other, each a burst: one super-packet, segmented as by TSO hardware (or
+//! left whole with `--uncut`). The receiver acknowledges every second segment. The simulated
+//! network has 10 Gb/s.
 
 mod frame;
 
@@ -66,7 +67,8 @@ pub(crate) struct GenerateArguments {
 /// Time of the first packet: 2026-01-01T00:00:00 UTC, in nanoseconds since 1970.
 const START: u64 = 1_767_225_600_000_000_000;
 
-/// Bytes that each frame takes on the wire besides its own: preamble, checksum, gap.
+/// Number of bytes that Ethernet adds to each frame on the wire: preamble, frame check sequence,
+/// gap.
 const WIRE_OVERHEAD: u64 = 24;
 
 #[derive(Serialize)]
@@ -78,7 +80,7 @@ struct GenerateReport {
     flows: u32,
 }
 
-/// Runs the command.
+/// Runs `superpacket generate`.
 pub(crate) fn run(arguments: &GenerateArguments) -> Result<(), Failure> {
     if arguments.json && is_stream(&arguments.output) {
         return Err(Failure::Usage("--json prints to standard output, where the capture goes: choose a file for one of them".to_owned()));
@@ -136,7 +138,7 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The simulated wire, which writes each packet to the capture.
+/// The simulated network, which writes each packet to the capture with its time.
 struct Wire {
     writer: Writer,
     segmenter: Segmenter,
@@ -147,7 +149,7 @@ struct Wire {
 }
 
 impl Wire {
-    /// Sends the burst of one flow, and the acknowledgements of its receiver.
+    /// Writes the burst of one flow, and the acknowledgements of its receiver.
     fn send_burst(
         &mut self,
         builder: &mut PacketBuilder,
@@ -198,7 +200,7 @@ impl Wire {
         self.writer.write(record, parts)?;
         self.packets += 1;
         self.bytes += length as u64;
-        // 10 Gb/s: 0.8 ns per byte.
+        // At 10 Gb/s, a byte takes 0.8 ns.
         self.time += (length as u64 + WIRE_OVERHEAD) * 8 / 10;
         Ok(())
     }

@@ -1,29 +1,29 @@
-//! The history of a rate over the last minute.
+//! Keeps the values that a rate had in the last minute.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Time span that the history covers.
+/// The time for which values are kept.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The samples of a rate over the last minute.
+/// The values that a rate had in the last minute.
 #[derive(Clone, Debug)]
 pub(super) struct History {
-    /// The oldest first; `None` for an interval without data.
+    /// One value for each interval, the oldest first; `None` for an interval without data.
     rates: VecDeque<Option<f64>>,
-    /// Number of samples in a minute.
+    /// Number of intervals in a minute.
     samples: usize,
 }
 
 impl History {
-    /// Creates an empty history of a rate that is sampled once per `interval`.
+    /// Creates an empty history of a rate that is measured once per `interval`.
     pub(super) fn new(interval: Duration) -> Self {
         let samples =
             (MINUTE.as_secs_f64() / interval.as_secs_f64().max(0.001)).round().max(1.0) as usize;
         History { rates: VecDeque::with_capacity(samples), samples }
     }
 
-    /// Adds the rate of the next interval.
+    /// Adds the value of the next interval, and removes the oldest if it is older than a minute.
     pub(super) fn push(&mut self, rate: Option<f64>) {
         if self.rates.len() == self.samples {
             self.rates.pop_front();
@@ -31,13 +31,13 @@ impl History {
         self.rates.push_back(rate);
     }
 
-    /// Returns the highest rate.
+    /// Returns the highest value of the last minute; 0 if there is none.
     pub(super) fn maximum(&self) -> f64 {
         self.rates.iter().flatten().copied().fold(0.0, f64::max)
     }
 
-    /// Returns the minute as `cells` cells, the newest last. A cell is the average of its samples,
-    /// or `None` if it has none.
+    /// Divides the minute into `cells` equal parts, the newest last, and returns the average value
+    /// in each; `None` for a part without data.
     pub(super) fn cells(&self, cells: usize) -> Vec<Option<u64>> {
         let missing = self.samples - self.rates.len();
         let cell = |number: usize| {
@@ -81,7 +81,7 @@ mod tests {
             (None, Some(15), Some(30)),
             "what is not known is no zero"
         );
-        // If there are fewer samples than cells, each sample fills several cells.
+        // If there are fewer values than parts, each value fills several parts.
         let mut slow = History::new(Duration::from_secs(20));
         [1.0, 2.0].into_iter().for_each(|rate| slow.push(Some(rate)));
         assert_eq!(slow.cells(6), [None, None, Some(1), Some(1), Some(2), Some(2)]);

@@ -1,4 +1,4 @@
-//! `superpacket top`: a live view of a bridge.
+//! `superpacket top`: shows the rates of a running bridge and keeps them up to date.
 
 mod history;
 mod rates;
@@ -45,7 +45,7 @@ fn interval(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Shows the bridge until `q` is pressed, or prints the rates of one interval as JSON.
+/// Shows the rates of the bridge until `q` is pressed, or prints those of one interval as JSON.
 pub(crate) fn run(arguments: &TopArguments) -> Result<(), Failure> {
     let interval = Duration::from_nanos(arguments.interval);
     let mut client = connect(&arguments.connection)?;
@@ -78,12 +78,12 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<(), Failure> {
 }
 
 /// Starts a thread that ends the program when the terminal is closed. The main thread cannot notice
-/// it: crossterm retries at the end of file and never returns.
+/// this: crossterm retries at the end of file and never returns.
 ///
 /// # Errors
 /// If the thread cannot be started.
 fn end_with_terminal(ending: Arc<AtomicBool>) -> io::Result<()> {
-    /// Time for the main thread to end by itself and restore the terminal.
+    /// Time for which the main thread may try to end and restore the terminal itself.
     const GRACE: Duration = Duration::from_secs(1);
     let watch = move || {
         while !ending.load(Ordering::Relaxed) {
@@ -100,7 +100,7 @@ fn end_with_terminal(ending: Arc<AtomicBool>) -> io::Result<()> {
     std::thread::Builder::new().name("terminal".into()).spawn(watch).map(drop)
 }
 
-/// Returns whether a terminal is closed, that is, its other end is gone.
+/// Returns whether a terminal is closed: whether its other end is gone.
 fn is_closed(terminal: BorrowedFd<'_>) -> bool {
     let mut waiting = [PollFd::new(&terminal, PollFlags::empty())];
     poll(&mut waiting, Some(&Timespec::default())).is_ok()
@@ -118,7 +118,7 @@ fn sample(client: &mut Client) -> Result<BridgeSample, ClientError> {
 /// The state of a running `superpacket top`.
 struct TopView {
     path: PathBuf,
-    /// `None` while the bridge cannot be reached.
+    /// The connection to the bridge; `None` while the bridge cannot be reached.
     client: Option<Client>,
     previous: Option<BridgeSample>,
     screen: Screen,
@@ -134,7 +134,7 @@ impl TopView {
                 next = Instant::now() + self.interval;
             }
             terminal.draw(|frame| draw(frame, &mut self.screen))?;
-            // A short timeout, so that a signal is noticed soon.
+            // The timeout is short, so that a signal is noticed soon.
             if event::poll(
                 next.saturating_duration_since(Instant::now()).min(Duration::from_millis(200)),
             )? {
@@ -153,8 +153,8 @@ impl TopView {
         Ok(())
     }
 
-    /// Queries the bridge. If it cannot be reached, shows the error and tries to reconnect at the
-    /// next call.
+    /// Reads the counters of the bridge. If the bridge cannot be reached, shows the error and tries
+    /// to connect again at the next call.
     fn update(&mut self) {
         let result = match &mut self.client {
             Some(client) => sample(client),
@@ -168,7 +168,7 @@ impl TopView {
         match result {
             Ok(sample) => {
                 self.screen.problem = None;
-                // The first sample has no predecessor: it shows the totals, and rates of 0.
+                // Nothing was read before the first sample, so it shows the totals, and rates of 0.
                 match &self.previous {
                     Some(previous) => {
                         self.screen.show(sample.since(previous));
@@ -182,7 +182,7 @@ impl TopView {
                 self.screen.problem = Some(error.to_string());
                 self.screen.record_nothing();
                 self.client = None;
-                // A restarted bridge counts from zero.
+                // A bridge that was restarted counts from zero.
                 self.previous = None;
             }
         }
@@ -190,7 +190,7 @@ impl TopView {
 }
 
 impl Screen {
-    /// Handles a key, and returns `true` to quit.
+    /// Handles a key that was pressed, and returns `true` if the program is to end.
     fn press(&mut self, key: KeyEvent) -> bool {
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return true,

@@ -1,4 +1,4 @@
-//! Rates, computed from two samples of the counters.
+//! Computes rates from two samples of a bridge's counters.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use superpacket_bridge::report::{PortReport, PortStats};
 
-/// The state and counters of a bridge at one time.
+/// The state and counters of a bridge's ports at one time.
 #[derive(Clone, Debug)]
 pub(super) struct BridgeSample {
     pub(super) taken_at: Instant,
@@ -14,12 +14,12 @@ pub(super) struct BridgeSample {
     pub(super) stats: Vec<PortStats>,
 }
 
-/// The rates of a port over an interval.
+/// The rates of a port between two samples of its counters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct PortRates {
     /// The port's name, or its port string if it has none.
     pub(super) port: String,
-    /// `up`, `down` or `gone`.
+    /// State of the port's link: `up`, `down` or `gone`.
     pub(super) state: String,
     /// Packets received per second; a super-packet counts once.
     pub(super) rx_packets: f64,
@@ -29,40 +29,41 @@ pub(super) struct PortRates {
     pub(super) tx_packets: f64,
     /// Bits handed to the port per second.
     pub(super) tx_bits: f64,
-    /// Received packets that joined another packet, per second.
+    /// Received packets that were merged into another packet, per second.
     pub(super) merged: f64,
-    /// Average number of packets per aggregated packet; 0 if none was aggregated.
+    /// Average number of packets in a packet that the bridge has merged; 0 if there was none.
     pub(super) packets_per_aggregate: f64,
-    /// Average number of frames per super-packet on the way in, received as such or aggregated; 0
-    /// if there was none.
+    /// Average number of frames in a received super-packet, whether received as such or merged by
+    /// the bridge; 0 if there was none.
     pub(super) packets_per_rx_super_packet: f64,
-    /// Average number of frames per super-packet handed to the port; 0 if there was none.
+    /// Average number of frames in a super-packet that was handed to the port; 0 if there was none.
     pub(super) packets_per_super_packet: f64,
-    /// Packets segmented in software before the port, per second.
+    /// Packets that software segmented before they were handed to the port, per second.
     pub(super) segmented: f64,
-    /// The part of `segmented` that was segmented only because this port cannot send super-packets
+    /// Those of `segmented` that were segmented only because the port cannot send super-packets
     /// with a fixed IP identification, per second.
     pub(super) segmented_for_ids: f64,
-    /// LRO's counters, by their names in `inet_lro`: `aggregated`, `flushed`, `no_desc`.
+    /// The counters of LRO, by their names in the kernel's `inet_lro`: `aggregated`, `flushed`,
+    /// `no_desc`.
     pub(super) lro: BTreeMap<&'static str, CounterRate>,
-    /// Dropped packets by cause.
+    /// Packets that were dropped, by the reason.
     pub(super) drops: BTreeMap<String, CounterRate>,
-    /// Packets that left aggregation, by reason.
+    /// Packets that left aggregation, by the reason why they were not held longer.
     pub(super) reasons: BTreeMap<String, CounterRate>,
 }
 
-/// A counter with its current rate.
+/// The rate and the total of a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct CounterRate {
-    /// Events per second.
+    /// How much the counter has increased per second.
     pub(super) rate: f64,
-    /// Events since the bridge started.
+    /// The value of the counter, which counts from the start of the bridge.
     pub(super) total: u64,
 }
 
 impl BridgeSample {
-    /// Returns the rates since an earlier sample. A port that is missing in that sample has rates
-    /// of 0.
+    /// Returns the rates between an earlier sample and this one. They are 0 for a port that is not
+    /// in the earlier sample.
     pub(super) fn since(&self, before: &BridgeSample) -> Vec<PortRates> {
         let time = self.taken_at.saturating_duration_since(before.taken_at);
         let rates = |now: &PortStats| {
@@ -142,7 +143,7 @@ mod tests {
             tx_super_segments: rx_packets,
             merged: rx_packets / 10 * 9,
             aggregated: rx_packets / 10,
-            // 45 frames per super-packet.
+            // Each super-packet has 45 frames.
             rx_super_packets: rx_packets / 10,
             rx_super_segments: rx_packets / 10 * 45,
             lro_no_desc: 3 * ring,

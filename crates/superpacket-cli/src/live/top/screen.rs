@@ -1,4 +1,4 @@
-//! The drawing of `superpacket top`.
+//! Draws the screen of `superpacket top`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,34 +13,34 @@ use super::history::History;
 use super::rates::{CounterRate, PortRates};
 use crate::report::printable;
 
-/// The contents of the screen.
+/// What the screen of `superpacket top` shows.
 #[derive(Debug, Default)]
 pub(super) struct Screen {
     /// Path of the bridge's control socket.
     pub(super) title: String,
-    /// Error to show if the figures could not be updated.
+    /// The error to show if the rates could not be updated; otherwise `None`.
     pub(super) problem: Option<String>,
     ports: Vec<PortRates>,
-    /// Bits per second in and out, by port.
+    /// For each port, the bits per second received and sent in the last minute.
     history: BTreeMap<String, [History; 2]>,
     interval: Duration,
     state: TableState,
 }
 
 impl Screen {
-    /// Creates an empty screen, which is updated once per `interval`.
+    /// Creates a screen without ports, which is updated once per `interval`.
     pub(super) fn new(interval: Duration) -> Self {
         Screen { interval, ..Screen::default() }
     }
 
-    /// Replaces the ports that are shown.
+    /// Replaces the ports whose rates are shown.
     pub(super) fn show(&mut self, ports: Vec<PortRates>) {
         self.history.retain(|name, _| ports.iter().any(|port| port.port == *name));
         self.ports = ports;
         self.scroll(0);
     }
 
-    /// Adds the current rates to the history.
+    /// Adds the current rates to the values of the last minute.
     pub(super) fn record(&mut self) {
         for port in &self.ports {
             let history = self
@@ -53,7 +53,7 @@ impl Screen {
         }
     }
 
-    /// Adds an interval without data to the history.
+    /// Adds an interval without data to the values of the last minute.
     pub(super) fn record_nothing(&mut self) {
         self.history.values_mut().flatten().for_each(|history| history.push(None));
     }
@@ -64,8 +64,8 @@ impl Screen {
         *self.state.offset_mut() = self.state.offset().saturating_add_signed(by).min(last);
     }
 
-    /// Returns the width of the name column: the length of the longest name, if a screen of
-    /// `columns` columns has room for it.
+    /// Returns the width of the column with the ports' names: that of the longest name, if a screen
+    /// of `columns` columns has room for it.
     fn name_width(&self, columns: u16) -> u16 {
         let others: u16 = COLUMNS.iter().map(|(_, width)| width + 1).sum();
         let longest = self
@@ -78,8 +78,8 @@ impl Screen {
     }
 }
 
-/// The columns after the port's name, with their widths. On a screen of 80 columns they leave 22
-/// for the name.
+/// The columns after the ports' names, each with its width. On a screen of 80 columns they leave 22
+/// for the names.
 const COLUMNS: [(&str, u16); 9] = [
     ("state", 5),
     ("rx p/s", 6),
@@ -92,10 +92,11 @@ const COLUMNS: [(&str, u16); 9] = [
     ("cut/s", 6),
 ];
 
-/// Number of columns from which the lists are placed side by side.
+/// Number of screen columns from which the lists of counters are placed side by side.
 const WIDE: u16 = 120;
 
-/// Draws the whole screen: the ports, the last minute of each, and the lists of counters by cause.
+/// Draws the whole screen: the rates of the ports, the last minute of each, and lists of counters
+/// by reason.
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let mut rest = frame.area();
     let names = screen.name_width(rest.width);
@@ -119,7 +120,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     frame.render_widget(Paragraph::new(keys.map(|line| Line::from(line).dim()).to_vec()), legend);
 }
 
-/// Splits up to `rows` rows from the top of an area.
+/// Removes up to `rows` rows from the top of an area, and returns them.
 fn take(area: &mut Rect, rows: u16) -> Rect {
     let taken = Rect { height: rows.min(area.height), ..*area };
     (area.y, area.height) = (area.y + taken.height, area.height - taken.height);
@@ -190,7 +191,8 @@ fn draw_ports(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen, names: u16
     frame.render_stateful_widget(table, area, &mut screen.state);
 }
 
-/// Draws the last minute of each port, from the first port shown on, as far as the area allows.
+/// Draws the last minute of the ports, from the first one shown on, as many as the area has room
+/// for.
 fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
     let ports: Vec<_> = screen.ports.iter().skip(screen.state.offset()).collect();
     let shown = ports.len().min(usize::from(area.height / 2));
@@ -198,7 +200,7 @@ fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
         return;
     }
     let each = area.height / shown as u16;
-    // An empty row follows each port's bars, unless the area is too small.
+    // There is an empty row after the bars of each port, unless the area is too small.
     let bars = each.saturating_sub(2).max(1);
     for port in ports.into_iter().take(shown) {
         let [heading, place] = [take(&mut area, 1), take(&mut area, bars)];
@@ -237,7 +239,7 @@ fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
     }
 }
 
-/// A list of counters by cause, for all ports.
+/// A list of counters by reason, for all ports.
 struct CounterList {
     header: Vec<Cell<'static>>,
     rows: Vec<Row<'static>>,
@@ -252,8 +254,8 @@ impl CounterList {
     }
 }
 
-/// Returns the lists: drops by cause, LRO's counters if a port used LRO, and the reasons for
-/// leaving aggregation.
+/// Returns the lists to show: dropped packets by reason, the counters of LRO if any port uses it,
+/// and the packets that left aggregation by reason.
 fn lists(ports: &[PortRates], names: u16) -> Vec<CounterList> {
     let by_cause =
         |what: &'static str,
@@ -303,7 +305,7 @@ fn lists(ports: &[PortRates], names: u16) -> Vec<CounterList> {
     lists
 }
 
-/// Returns the non-zero counters of all ports and causes, the most frequent first.
+/// Returns all counters that are not zero, for each port and reason, the most frequent first.
 fn most_frequent(
     ports: &[PortRates],
     read: fn(&PortRates) -> &BTreeMap<String, CounterRate>,
@@ -321,8 +323,8 @@ fn most_frequent(
     all
 }
 
-/// Splits the areas of the lists from the bottom of `area`, at most half of it. On a wide screen
-/// they are side by side.
+/// Takes room for the lists from the bottom of `area`, at most half of it. Returns an area for
+/// each; on a wide screen they are side by side.
 fn places(area: &mut Rect, lists: &[CounterList]) -> Vec<Rect> {
     let budget = area.height / 2;
     let heights: Vec<u16> = if area.width >= WIDE {
@@ -331,7 +333,7 @@ fn places(area: &mut Rect, lists: &[CounterList]) -> Vec<Rect> {
     } else {
         let mut left = budget;
         let shares = lists.iter().enumerate().map(|(index, list)| {
-            // Reserve an empty row between lists.
+            // There is an empty row between lists.
             let behind = (lists.len() - index - 1) as u16;
             let height =
                 list.height().min((left.saturating_sub(behind) / (behind + 1)).max(1)).min(left);
@@ -377,7 +379,7 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, list: CounterList) {
 fn number(value: f64) -> String {
     let (scaled, unit) = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]
         .into_iter()
-        // A value that rounds up to 1000 of a unit is shown as 1 of the next unit.
+        // A value that rounds up to 1000 of a unit is shown with the next unit.
         .find(|(factor, _)| value >= factor * 0.9995)
         .map_or((value, ""), |(factor, unit)| (value / factor, unit));
     match (unit, scaled) {
@@ -388,7 +390,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Formats bits per second as Gb/s, in at most five characters.
+/// Formats bits per second as gigabits per second, in at most five characters.
 fn gigabits(bits: f64) -> String {
     match bits / 1e9 {
         ..9.995 => format!("{:.2}", bits / 1e9),
@@ -397,7 +399,7 @@ fn gigabits(bits: f64) -> String {
     }
 }
 
-/// Formats the packets per super-packet; a dash if there was none.
+/// Formats a number of packets per super-packet, with a dash if there was no super-packet.
 fn each(packets: f64) -> String {
     if packets > 0.0 { format!("{packets:.1}") } else { "-".into() }
 }
