@@ -143,7 +143,8 @@ impl Tally {
     /// Returns whether the packets that left account for every frame read.
     pub(crate) fn balanced(&self) -> bool {
         let reasons: u64 = self.reasons.iter().chain(&self.passed).sum();
-        self.totals.packets_in == self.totals.packets_out + self.totals.merged && reasons == self.totals.packets_out
+        self.totals.packets_in == self.totals.packets_out + self.totals.merged
+            && reasons == self.totals.packets_out
     }
 
     /// Returns the counts in the form of reports.
