@@ -27,13 +27,15 @@ pub use rps::RpsChange;
 pub use server::{ControlCounters, ControlServer};
 pub use socket::{ControlSocket, SocketError};
 
+use std::collections::BTreeMap;
+
 use superpacket_port::PortSpec;
 use superpacket_port::features::Feature;
 
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::monitor::{Monitor, MonitorSettings};
 use crate::report::{MdbReport, PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
-use crate::settings::{PortChange, TooBig};
+use crate::settings::{PortChange, SettingValue};
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
 /// The requests to a running bridge: reports, and changes to its ports and settings.
@@ -59,32 +61,6 @@ pub trait Control: Send + Sync {
         on: bool,
         force: bool,
     ) -> Result<PortFeatures, Refusal>;
-
-    /// Sets a limit of a port, one of [`Limits::names`](crate::settings::Limits::names).
-    ///
-    /// # Errors
-    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
-    fn set_limit(&self, port: &str, name: &str, value: u64) -> Result<PortReport, Refusal>;
-
-    /// Sets the treatment of packets that exceed a port's MTU and cannot be segmented.
-    ///
-    /// # Errors
-    /// [`ErrorCode::UnknownPort`].
-    fn set_too_big(&self, port: &str, what: TooBig) -> Result<PortReport, Refusal>;
-
-    /// Sets an aggregation setting of a port, one of
-    /// [`PortSettings::AGGREGATION`](crate::settings::PortSettings::AGGREGATION).
-    ///
-    /// # Errors
-    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
-    fn set_aggregation(&self, port: &str, name: &str, word: &str) -> Result<PortReport, Refusal>;
-
-    /// Turns a forwarding switch of a port on or off, one of
-    /// [`Forwarding::NAMES`](crate::settings::Forwarding::NAMES).
-    ///
-    /// # Errors
-    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
-    fn set_forwarding(&self, port: &str, name: &str, on: bool) -> Result<PortReport, Refusal>;
 
     /// Adds and opens a port with the default settings.
     ///
@@ -178,12 +154,16 @@ pub trait Control: Send + Sync {
     /// Returns the steering settings that apply to all ports, and the workers.
     fn steering(&self) -> SteeringReport;
 
-    /// Changes a steering setting that applies to all ports, one of
-    /// [`SteeringSettings::NAMES`](crate::settings::SteeringSettings::NAMES).
+    /// Changes steering settings that apply to all ports, by the names in
+    /// [`SteeringSettings::SETTINGS`](crate::settings::NamedSettings::SETTINGS): all of them, or
+    /// none if one is refused.
     ///
     /// # Errors
-    /// [`ErrorCode::UnknownName`] for an unknown name, or [`ErrorCode::Refused`] with the reason.
-    fn set_steering(&self, name: &str, value: &str) -> Result<SteeringReport, Refusal>;
+    /// [`ErrorCode::Refused`] with the reason.
+    fn set_steering(
+        &self,
+        settings: &BTreeMap<String, SettingValue>,
+    ) -> Result<SteeringReport, Refusal>;
 
     /// Starts a monitor, which copies packets that ports receive and send.
     ///

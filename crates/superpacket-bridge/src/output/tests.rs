@@ -13,6 +13,7 @@ use super::*;
 use crate::fdb::Station;
 use crate::loops::{LoopGuard, MAX_LOOP_REPEATS, REMEMBERED, WINDOW};
 use crate::runtime::tests::shared_as;
+use crate::settings::{NamedSettings, PortSettings};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
@@ -382,7 +383,9 @@ fn switched(ports: usize, these: &[usize], name: &str, on: bool) -> Bench {
     for &port in these {
         let runtime =
             &mut bench.forwarder.egress[port].as_mut().expect("the port is there").runtime;
-        runtime.forwarding.set(name, on).expect("it is a switch");
+        let mut settings = PortSettings::new("memory:m".parse().expect("a port string"));
+        settings.set(name, on).expect("it is a switch");
+        runtime.forwarding = settings.forwarding;
     }
     bench
 }

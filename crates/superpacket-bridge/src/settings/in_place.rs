@@ -6,6 +6,8 @@ use std::str::FromStr;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::SettingValue;
+
 /// When a receive queue with an RPS mask is processed by the thread that receives its packets,
 /// instead of by workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +27,11 @@ impl InPlace {
     /// The name of [`Automatic`](Self::Automatic) in commands and files.
     const AUTOMATIC: &str = "auto";
 
+    /// The name of an absent setting in commands and files.
+    pub(super) const DEFAULT: &str = "default";
+
     /// The allowed values, for error messages.
-    const ALLOWED: &str = "\"auto\", or a number of packets a second (0: always steer)";
+    pub(super) const ALLOWED: &str = "\"auto\", or a number of packets a second (0: always steer)";
 }
 
 /// Writes `auto`, or the rate in packets per second.
@@ -50,6 +55,15 @@ impl FromStr for InPlace {
                 .parse()
                 .map(InPlace::Below)
                 .map_err(|_| format!("it is {}, not {text:?}", Self::ALLOWED)),
+        }
+    }
+}
+
+impl From<InPlace> for SettingValue {
+    fn from(in_place: InPlace) -> Self {
+        match in_place {
+            InPlace::Automatic => InPlace::AUTOMATIC.into(),
+            InPlace::Below(rate) => rate.into(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::multicast::message::tests::{igmp, packet4};
+use crate::settings::NamedSettings;
 
 const ATTACKER: usize = 0;
 const GUEST: usize = 1;
@@ -45,7 +46,7 @@ fn frames_dropped_by_storm_limits_are_not_recorded() {
     let mut bench = Bench::new(&[1500; 3], |_| ());
     bench.ports[ATTACKER]
         .0
-        .change(|settings| settings.limits.set("storm_broadcast", 1))
+        .change(|settings| settings.set("storm_broadcast", 1))
         .expect("it is a limit");
     arm(&mut bench);
     for round in 0..5 {
