@@ -17,6 +17,7 @@ mod supervise;
 mod trim;
 mod vlan;
 
+use std::error::Error;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +25,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use superpacket::aggregate::HashKey;
-use superpacket_port::system::LinkEvents;
+use superpacket_port::system::{LinkEvents, StoppableThread};
 use superpacket_steer::FlowHashKey;
 
 use crate::consumer::Factory;
@@ -32,14 +33,13 @@ use crate::error::BridgeError;
 use crate::icmp;
 use crate::links;
 use crate::monitor::Monitors;
-use crate::multicast::Snooping;
 use crate::poll_thread::{PollThread, SupervisorEvent, ThreadContext};
 use crate::report::{PortFeatures, PortReport, PortStats};
 use crate::runtime::SharedPort;
 use crate::settings::{BridgeSettings, InPlace, PortSettings, UsableCpus};
 use crate::steering::SteeringState;
-use crate::stoppable::Stoppable;
-use crate::table::AddressTable;
+use crate::switch::multicast::Snooping;
+use crate::switch::table::AddressTable;
 
 pub(crate) use fdb::check_layer;
 use fdb::check_static;
@@ -56,7 +56,7 @@ pub struct Bridge {
     supervisor: Option<JoinHandle<()>>,
     /// `None` if the kernel cannot report interface changes; the supervisor then polls the ports
     /// more often.
-    links: Option<Stoppable>,
+    links: Option<StoppableThread>,
 }
 
 #[derive(Debug)]
@@ -107,10 +107,10 @@ impl Bridge {
     /// bridge's threads do not have them either.
     ///
     /// # Errors
-    /// Those of [`start`](Bridge::start), and the error of `opened`.
+    /// Those of [`start`](Bridge::start), and [`BridgeError::Opened`] with the error of `opened`.
     pub fn start_with(
         settings: BridgeSettings,
-        opened: impl FnOnce() -> Result<(), crate::privileges::PrivilegeError>,
+        opened: impl FnOnce() -> Result<(), Box<dyn Error + Send + Sync>>,
     ) -> Result<Bridge, BridgeError> {
         let bridge = Bridge::assemble(settings, opened, None)?;
         bridge.inner.warn_of_one_port();
@@ -119,7 +119,7 @@ impl Bridge {
 
     fn assemble(
         settings: BridgeSettings,
-        opened: impl FnOnce() -> Result<(), crate::privileges::PrivilegeError>,
+        opened: impl FnOnce() -> Result<(), Box<dyn Error + Send + Sync>>,
         factory: Option<Factory>,
     ) -> Result<Bridge, BridgeError> {
         reject_duplicates(&settings.ports)?;
@@ -137,7 +137,7 @@ impl Bridge {
         // is missed.
         let events = LinkEvents::open();
         let unheard = |error: &std::io::Error| tracing::warn!(%error, "the kernel does not report interface changes: ports are checked at intervals");
-        opened()?;
+        opened().map_err(BridgeError::Opened)?;
         let threads = match settings.threads {
             0 => std::thread::available_parallelism()
                 .map_or(1, std::num::NonZero::get)

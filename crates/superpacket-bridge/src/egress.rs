@@ -22,13 +22,13 @@ use superpacket_port::{
     Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch, TxFrame,
 };
 
-use crate::bucket::taken_by;
 use crate::counters::DropReason;
 use crate::monitor::Copies;
 use crate::queues::QueueCounts;
 use crate::runtime::{Runtime, SharedPort};
 use crate::settings::TooBig;
-use crate::vlan::{PortVlans, number};
+use crate::switch::bucket::taken_by;
+use crate::switch::vlan::{PortVlans, number};
 use action::{EgressAction, egress_action};
 
 /// Number of retries at a full port before its frames are dropped.

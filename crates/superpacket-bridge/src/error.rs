@@ -4,9 +4,8 @@ use std::any::Any;
 
 use superpacket_port::{PortError, PortSpec};
 
-use crate::fdb::Station;
-use crate::privileges::PrivilegeError;
 use crate::settings::SteeringProblem;
+use crate::switch::fdb::Station;
 use crate::topology::TopologyError;
 
 /// The bridge could not be started or changed. Unless a variant says otherwise, nothing has
@@ -154,9 +153,10 @@ pub enum BridgeError {
     /// The machine's CPUs could not be read.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// Privileges could not be given up.
+    /// The step that the caller takes once the ports are open has failed
+    /// ([`Bridge::start_with`](crate::Bridge::start_with)).
     #[error(transparent)]
-    Privileges(#[from] PrivilegeError),
+    Opened(Box<dyn std::error::Error + Send + Sync>),
     /// The system refused a thread or a descriptor.
     #[error("{action}: {source}")]
     System {

@@ -23,8 +23,8 @@ use crate::runtime::SharedPort;
 use crate::settings::MAX_PORTS;
 use crate::settings::{InPlace, PortSettings, SteeringSettings};
 use crate::steering::SteeringState;
-use crate::table::AddressTable;
-use crate::vlan::VlanProtocol;
+use crate::switch::table::AddressTable;
+use crate::switch::vlan::VlanProtocol;
 
 /// A bridge without threads. The capabilities and MTU of its ports are those at the time they
 /// joined.

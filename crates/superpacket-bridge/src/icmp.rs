@@ -8,9 +8,9 @@ use superpacket::checksum::{Sum, pseudo_header, words};
 use superpacket::packet::VlanTag;
 use superpacket::wire::IpVersion;
 
-use crate::bucket::TokenBucket;
-use crate::frame::ETHERNET;
-use crate::rates::Rate;
+use crate::switch::bucket::TokenBucket;
+use crate::switch::frame::ETHERNET;
+use crate::switch::rates::Rate;
 
 /// Bytes of an IPv4 header without options.
 const IPV4: usize = 20;

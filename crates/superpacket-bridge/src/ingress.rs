@@ -11,7 +11,6 @@ use superpacket::super_packet::SuperPacket;
 use superpacket_port::features::Feature;
 use superpacket_port::{Buffer, POLL_LIMIT, PortError, Receive, wire_bytes, wire_segments};
 
-use crate::bucket::BucketLevel;
 use crate::counters::DropReason;
 use crate::handover::Doorbell;
 use crate::output::PacketForwarder;
@@ -19,7 +18,8 @@ use crate::queues::QueueCounts;
 use crate::rewritten::copied;
 use crate::runtime::{Runtime, SharedPort};
 use crate::steering::{Dispatch, SteeringState};
-use crate::tag;
+use crate::switch::bucket::BucketLevel;
+use crate::switch::tag;
 
 /// Wire frames and bytes of a full super-packet. A rate limit reserves this much for each packet
 /// before its size is known.

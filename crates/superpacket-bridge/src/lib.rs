@@ -4,15 +4,8 @@
 //! late as possible, at the egress port. Single packets are aggregated as early as possible. Each
 //! offload has its ethtool name, and is switched per port while the bridge runs.
 //!
-//! The path of a packet, one file per step:
-//! ```text
-//! poll_thread  a thread polls its receive queues
-//! ingress      trusts or drops device checksums and hashes; GRO or LRO
-//! steering     processes in place, or hands over (handover) to the worker of another CPU
-//! output       learns and looks up addresses; one port, all others, or a group's (multicast)
-//! egress       sends whole, segments, completes checksums, fragments or drops; sends in batches
-//! monitor      copies what ports receive and send, on request
-//! ```
+//! A [`Bridge`] has threads of its own, opens its ports by their strings, and opens them again when
+//! they come back:
 //!
 //! ```no_run
 //! use superpacket_bridge::Bridge;
@@ -26,55 +19,76 @@
 //! bridge.stop();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! A [`Forwarder`] takes the same steps without threads, when an event loop says so:
+//!
+//! ```no_run
+//! use std::time::{Duration, Instant};
+//! use superpacket::aggregate::HashKey;
+//! use superpacket_bridge::Forwarder;
+//! use superpacket_bridge::settings::PortSettings;
+//!
+//! let mut forwarder = Forwarder::new(8192, Duration::from_secs(300), HashKey::new(0));
+//! for port in ["packet:eth1", "tap:tap0"] {
+//!     let settings = PortSettings::new(port.parse()?);
+//!     let port = superpacket_port::open(&settings.port)?;
+//!     forwarder.join(settings, port)?;
+//! }
+//! let start = Instant::now();
+//! loop {
+//!     forwarder.round(start.elapsed().as_nanos() as u64)?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`Steered`] has one port, whose packets go to the caller's own protocol instead of other ports.
+//!
+//! This crate is the packets' path alone. The control socket, the configuration file, metrics and
+//! all else that a service needs are in the crate `superpacket-daemon`.
+//!
+//! The path of a packet, one file per step:
+//! ```text
+//! poll_thread  a thread polls its receive queues
+//! ingress      trusts or drops device checksums and hashes; GRO or LRO
+//! steering     processes in place, or hands over (handover) to the worker of another CPU
+//! output       asks the switch which ports a packet leaves by: one, all others, or a group's
+//! switch       learns and looks up addresses; VLANs, multicast groups, loops, rate limits
+//! egress       sends whole, segments, completes checksums, fragments or drops; sends in batches
+//! monitor      copies what ports receive and send, on request
+//! ```
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
 
 mod bridge;
-mod bucket;
 mod claim;
 mod command;
-pub mod config;
 pub mod consumer;
-pub mod control;
 mod count;
 mod counters;
 mod cpus;
 mod egress;
 mod error;
-#[cfg(test)]
-mod fake_bridge;
-pub mod fdb;
 mod forwarder;
-mod frame;
 mod handover;
 mod icmp;
 mod ingress;
 mod links;
-mod loops;
-pub mod metrics;
 pub mod monitor;
-mod multicast;
 mod output;
 mod poll_thread;
-pub mod privileges;
 mod queues;
-mod rates;
-pub mod reload;
 pub mod report;
 mod rewritten;
 mod runtime;
-mod serve;
 pub mod settings;
 mod steering;
-mod stoppable;
-mod table;
-mod tag;
+mod switch;
 pub mod topology;
-pub mod vlan;
 
 pub use bridge::{Bridge, Steered};
 pub use error::BridgeError;
 pub use forwarder::Forwarder;
+pub use switch::{fdb, vlan};
 
 /// Runs the example of the crate's README as a doc test.
 #[cfg(doctest)]

@@ -4,9 +4,7 @@ use std::io;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use superpacket_port::system::LinkEvents;
-
-use crate::stoppable::Stoppable;
+use superpacket_port::system::{LinkEvents, StoppableThread};
 
 /// Minimum interval between two notices, so that hundreds of new interfaces do not cause hundreds
 /// of checks.
@@ -20,8 +18,8 @@ const MIN_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 pub(crate) fn watch(
     events: LinkEvents,
     mut changed: impl FnMut() + Send + 'static,
-) -> io::Result<Stoppable> {
-    Stoppable::start("superpacket-link", move |stop| {
+) -> io::Result<StoppableThread> {
+    StoppableThread::start("superpacket-link", move |stop| {
         let mut listen = || -> io::Result<()> {
             loop {
                 let mut waiting =

@@ -9,19 +9,21 @@ use superpacket::super_packet::SuperPacket;
 use superpacket::wire::MAX_HEADER;
 use superpacket_port::{Buffer, Outgoing};
 
-use crate::bucket::{TokenBucket, taken_by};
 use crate::consumer::{Consumer, ConsumerPort};
 use crate::counters::DropReason;
 use crate::egress::Egress;
-use crate::frame::{ADDRESSES, Addresses, FrameDestination, PacketHead, addresses, network_offset};
 use crate::icmp;
-use crate::loops::IngressPort;
 use crate::monitor::{Copies, Monitors};
-use crate::multicast::{MessageSource, Recipients, Snooping};
 use crate::runtime::SharedPort;
 use crate::settings::Forwarding;
-use crate::table::{AddressTable, Located};
-use crate::vlan::{PortVlans, VlanProtocol, number};
+use crate::switch::bucket::{TokenBucket, taken_by};
+use crate::switch::frame::{
+    ADDRESSES, Addresses, FrameDestination, PacketHead, addresses, network_offset,
+};
+use crate::switch::loops::IngressPort;
+use crate::switch::multicast::{MessageSource, Recipients, Snooping};
+use crate::switch::table::{AddressTable, Located};
+use crate::switch::vlan::{PortVlans, VlanProtocol, number};
 
 /// Number of frames after which a batch is sent early, while they are still in the cache.
 const FLUSH_AT: usize = 256;

@@ -21,7 +21,6 @@ use superpacket_port::PortError;
 use superpacket_port::system::pin_thread;
 use superpacket_steer::{Cpu, SockFlowTable};
 
-use crate::bucket::TokenBucket;
 use crate::command::ThreadCommand;
 use crate::consumer::{Consumer, Factory};
 use crate::count::Count;
@@ -31,12 +30,13 @@ use crate::error::panic_message;
 use crate::handover::{BacklogReceiver, Doorbell, WorkerLifetime};
 use crate::ingress::{Ingress, PollBuffer};
 use crate::monitor::Monitors;
-use crate::multicast::Snooping;
 use crate::output::PacketForwarder;
 use crate::runtime::SharedPort;
 use crate::steering::{QueueWindow, SteeringState, Utilisation, WorkerHandle};
-use crate::table::AddressTable;
-use crate::vlan::VlanProtocol;
+use crate::switch::bucket::TokenBucket;
+use crate::switch::multicast::Snooping;
+use crate::switch::table::AddressTable;
+use crate::switch::vlan::VlanProtocol;
 use sleep::{pause, unwatch};
 
 /// Pause before a queue is polled again whose interface is down, in nanoseconds.

@@ -10,12 +10,12 @@ use superpacket::segment::{GsoSupport, PacketKind, PacketKinds};
 use superpacket_port::features::{Feature, FeatureSet, Resolved, resolve};
 use superpacket_port::{Capabilities, PortState};
 
-use crate::bucket::PortBuckets;
 use crate::counters::PortCounts;
-use crate::fdb::Station;
 use crate::report::{FeatureReport, PortFeatures, SegmentationReport};
 use crate::settings::{Forwarding, Limits, PortSettings, PortSteering, TooBig};
-use crate::vlan::{PortVlans, VlanProtocol};
+use crate::switch::bucket::PortBuckets;
+use crate::switch::fdb::Station;
+use crate::switch::vlan::{PortVlans, VlanProtocol};
 
 /// The state of a port that all threads share.
 #[derive(Debug)]

@@ -15,17 +15,17 @@ use superpacket::aggregate::{Delivery, MAX_IP_LENGTH, Storage};
 use superpacket_port::PortSpec;
 use superpacket_port::features::{Feature, FeatureSet};
 
-use crate::fdb::Station;
-use crate::vlan::{PortVlans, VlanProtocol};
+use crate::switch::fdb::Station;
+use crate::switch::vlan::{PortVlans, VlanProtocol};
 
 pub use crate::cpus::{UsableCpus, possible_cpus};
-pub use crate::rates::Rates;
+pub use crate::switch::rates::Rates;
 pub use change::PortChange;
 pub use in_place::InPlace;
 pub use setting::{NamedSettings, Setting, SettingType, SettingValue};
-pub(crate) use steering::queue_flows;
 pub use steering::{
     HashFunction, HashSettings, PerQueue, PortSteering, SteeringProblem, SteeringSettings,
+    queue_flows,
 };
 
 /// The requested configuration of a bridge: its ports, and the settings that apply to all ports.
@@ -174,7 +174,7 @@ pub struct Limits {
 pub(crate) const MAX_PORTS: usize = 1024;
 
 /// Maximum size of the address table in entries; such a table takes 16 MB.
-pub(crate) const MAX_ADDRESSES: u32 = 1 << 20;
+pub const MAX_ADDRESSES: u32 = 1 << 20;
 
 impl Default for Limits {
     fn default() -> Self {

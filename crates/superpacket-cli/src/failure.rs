@@ -34,7 +34,7 @@ pub(crate) enum Failure {
     /// The control connection to a bridge failed, or the bridge refused the request.
     #[cfg(target_os = "linux")]
     #[error(transparent)]
-    Control(#[from] superpacket_bridge::control::ClientError),
+    Control(#[from] superpacket_daemon::control::ClientError),
     /// The bridge could not run.
     #[cfg(target_os = "linux")]
     #[error("{0}")]

@@ -65,7 +65,8 @@ impl Blast {
         Self { frame, time: Duration::from_secs(1), batch: 64, cpus: Vec::new() }
     }
 
-    /// Sends from `from`, and counts at `to`.
+    /// Sends frames from interface `from` as fast as possible, and counts those that reach
+    /// interface `to`.
     ///
     /// # Errors
     ///

@@ -105,7 +105,7 @@ impl AddAssign for CpuTime {
 
 impl Sub for CpuTime {
     type Output = Self;
-    /// Saturates at zero.
+    /// Subtracts user time and system time; each difference is at least zero.
     fn sub(self, other: Self) -> Self {
         Self {
             user: self.user.saturating_sub(other.user),
@@ -190,7 +190,7 @@ pub struct MachineUsage {
 }
 
 impl MachineSample {
-    /// Reads the counters.
+    /// Reads the current counters of all CPUs.
     ///
     /// # Errors
     ///

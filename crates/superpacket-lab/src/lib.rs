@@ -24,24 +24,29 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use superpacket_lab::{LabError, Route, TcpBulk, TcpTransactions, ThreeHosts, Until,
-//! available_or_skip};
+//! use superpacket_lab::{
+//!     LabError, Route, TcpBulk, TcpTransactions, ThreeHosts, Until, available_or_skip,
+//! };
 //!
 //! superpacket_lab::enter_user_namespace_before_main!();
 //!
 //! fn main() -> Result<(), LabError> {
-// Hosts A and B, joined by a kernel bridge on a middle host.
+//!     // Hosts A and B, joined by a kernel bridge on a middle host.
 //!     let Some(hosts) = available_or_skip(ThreeHosts::new()) else { return Ok(()) };
 //!     let Some(_bridge) = available_or_skip(hosts.with_kernel_bridge()) else { return Ok(()) };
 //!     hosts.a.link.set_feature("tcp-segmentation-offload", false)?;
 //!
 //!     let route = Route::ipv4(&hosts.a, &hosts.b);
-//!   let bulk = TcpBulk { flows: 4, until: Until::Time(Duration::from_millis(100)), verify:
-//!   Some(1), ..TcpBulk::default() }; let report = bulk.run(&route)?;
-//!   assert_eq!(report.forward.map(|direction| direction.flows.len()), Some(4));
+//!     let until = Until::Time(Duration::from_millis(100));
+//!     let bulk = TcpBulk { flows: 4, until, verify: Some(1), ..TcpBulk::default() };
+//!     let report = bulk.run(&route)?;
+//!     assert_eq!(report.forward.map(|direction| direction.flows.len()), Some(4));
 //!
-//!   let requests = TcpTransactions { connections: 8, time: Duration::from_millis(100),
-//!   ..TcpTransactions::default() }; assert!(requests.run(&route)?.per_second() > 0.0); Ok(()) }
+//!     let time = Duration::from_millis(100);
+//!     let requests = TcpTransactions { connections: 8, time, ..TcpTransactions::default() };
+//!     assert!(requests.run(&route)?.per_second() > 0.0);
+//!     Ok(())
+//! }
 //! ```
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]

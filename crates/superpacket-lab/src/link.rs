@@ -66,13 +66,13 @@ pub struct LinkStatistics {
 /// unchanged. Limits above 65,536 enable BIG TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeLimits {
-    /// Limit for sending: IPv6, and IPv4 if below 64 KB.
+    /// Limit for sending: over IPv6, and over IPv4 if the limit is below 64 KB.
     pub gso_max_size: Option<u32>,
-    /// Limit for GRO: IPv6, and IPv4 if below 64 KB.
+    /// Limit for GRO: over IPv6, and over IPv4 if the limit is below 64 KB.
     pub gro_max_size: Option<u32>,
-    /// Limit for sending IPv4.
+    /// Limit for sending over IPv4.
     pub gso_ipv4_max_size: Option<u32>,
-    /// Limit for GRO of IPv4.
+    /// Limit for GRO over IPv4.
     pub gro_ipv4_max_size: Option<u32>,
     /// Maximum segments per sent super-packet.
     pub gso_max_segments: Option<u32>,

@@ -23,7 +23,7 @@ pub fn interleaved<E>(
     Ok(figures)
 }
 
-/// Measures `a` and `b` in turn, `rounds` times.
+/// Measures `a` and `b` in turn, `rounds` times, and compares their figures round by round.
 ///
 /// # Errors
 ///

@@ -46,7 +46,8 @@ impl Pattern {
         tail.copy_from_slice(&word[..tail.len()]);
     }
 
-    /// Returns the index of the first byte of `bytes` that differs from the stream at `offset`.
+    /// Returns the index of the first byte of `bytes` that differs from the stream at `offset`;
+    /// `None` if all are equal.
     #[must_use]
     pub fn first_difference(&self, offset: u64, bytes: &[u8]) -> Option<usize> {
         let mut expected = [0; 4096];
@@ -108,7 +109,8 @@ impl Producer {
     }
 }
 
-/// The receiving side of a checked stream.
+/// The receiving side of a checked stream: hashes the received bytes, and finds the first wrong
+/// one.
 pub(crate) struct Checker {
     offset: u64,
     sum: XxHash3_64,
@@ -140,7 +142,7 @@ impl Checker {
         self.sum.finish()
     }
 
-    /// Returns the offset of the first wrong byte.
+    /// Returns the offset of the first wrong byte in the stream; `None` if all were right.
     pub(crate) fn first_difference(&self) -> Option<u64> {
         self.first_difference
     }

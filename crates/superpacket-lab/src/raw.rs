@@ -58,7 +58,7 @@ pub struct CapturedFrame {
     pub bytes: Vec<u8>,
     /// The tag that was removed from the frame.
     pub vlan: Option<VlanTag>,
-    /// The virtio header, if the socket uses them.
+    /// The frame's virtio header, if the socket was opened with virtio headers.
     pub vnet: Option<VnetHeader>,
 }
 

@@ -216,7 +216,8 @@ impl TagChange {
     }
 }
 
-/// Adjusts the offsets in a virtio header to `added` bytes in front of them.
+/// Adjusts the offsets in a virtio header after `added` bytes were inserted before the headers to
+/// which they point.
 fn shift(mut header: VnetHeader, added: u16) -> VnetHeader {
     if header.flags & 1 != 0 {
         header.csum_start += added;

@@ -1,4 +1,4 @@
-//! Buffers of the caller in which packets are joined or segmented.
+//! Buffers that belong to the caller, in which the engine joins packets or into which it cuts them.
 
 use alloc::vec::Vec;
 

@@ -30,9 +30,9 @@ pub enum RxChecksum {
         /// Number of verified checksums besides the outermost.
         level: u8,
     },
-    /// The one's-complement sum of all bytes after the 14-byte Ethernet header, or of the whole
-    /// packet if it starts at IP. VLAN tags and padding are included. The value is a host integer
-    /// of big-endian words (`CHECKSUM_COMPLETE`).
+    /// The device has computed the one's-complement sum of all bytes after the 14-byte Ethernet
+    /// header, or of the whole packet if it starts at IP. VLAN tags and padding are included. The
+    /// value is a host integer of big-endian words (`CHECKSUM_COMPLETE`).
     Complete(u16),
     /// The checksum field holds the pseudo-header's sum, not inverted; [`complete_partial`]
     /// completes it.
@@ -124,8 +124,8 @@ impl Sum {
     }
 }
 
-/// Returns the sum of bytes as it counts when they start at `offset`. At an odd offset its two
-/// bytes are swapped (RFC 1071, section 2 (B)).
+/// Returns what a range of bytes with this `sum` adds to the sum of a packet in which it starts at
+/// `offset`: at an odd offset, the two bytes of the sum are swapped (RFC 1071, section 2 (B)).
 #[inline(always)]
 pub const fn at_offset(sum: u16, offset: usize) -> u16 {
     if offset & 1 == 1 { sum.swap_bytes() } else { sum }
@@ -160,10 +160,10 @@ pub fn pseudo_header(network: &[u8], version: IpVersion, protocol: u8, length: u
     addresses.add(u16::from(protocol)).add32(length)
 }
 
-/// Returns the sum of the innermost pseudo-header of a packet with this layout, without its length.
-/// `None` if its addresses are not known.
+/// Returns the sum of the innermost pseudo-header of a packet with this layout, without the length
+/// field. `None` if the addresses that the checksum covers are not known.
 ///
-/// If the layout is a constant, only the addresses are read.
+/// If the compiler knows the layout as a constant, only the addresses are read.
 #[inline(always)]
 pub(crate) fn pseudo_header_of(header: &[u8], layout: &Layout) -> Option<Sum> {
     let network = header.get(usize::from(layout.network)..).unwrap_or(&[]);
@@ -194,8 +194,8 @@ fn header_addresses(network: &[u8], version: IpVersion) -> Sum {
     addresses.unwrap_or_default()
 }
 
-/// Returns the sum of the addresses that a checksum covers if options or extension headers may hold
-/// others than the IP header; `None` if they are not known.
+/// Returns the sum of the addresses that a transport checksum covers, where options or extension
+/// headers may name other addresses than the IP header. `None` if they are not known.
 #[cold]
 #[inline(never)]
 fn other_addresses(network: &[u8], version: IpVersion) -> Option<Sum> {
@@ -257,8 +257,8 @@ pub fn ipv4_header(header: &[u8]) -> u16 {
     words(header).subtract(crate::wire::be16(header, ipv4::CHECKSUM)).checksum()
 }
 
-/// Returns the value of the field for a transport checksum. UDP sends a computed 0 as 0xFFFF, since
-/// 0 means "none" (RFC 768).
+/// Returns the value that a computed transport checksum has in the header's field. UDP sends a
+/// computed 0 as 0xFFFF, since 0 means "none" (RFC 768).
 #[inline(always)]
 pub const fn transport_field(protocol: Protocol, checksum: u16) -> u16 {
     match (protocol, checksum) {
@@ -284,9 +284,9 @@ pub(crate) fn tunnel_field(headers: &[u8], field: u16, rest: u16, pseudo: Option
     }
 }
 
-/// Returns the offset of a tunnel's UDP checksum, and the sum of its pseudo-header in a packet of
-/// `length` bytes. Linux needs this sum in the field of a super-packet, and adds the rest for each
-/// segment (`__skb_udp_tunnel_segment`).
+/// Returns the offset of the UDP checksum of a tunnel, and the sum of the outer pseudo-header in a
+/// packet of `length` bytes. Linux needs this sum in the field of a super-packet, and adds the rest
+/// for each segment (`__skb_udp_tunnel_segment`).
 pub(crate) fn tunnel_seed(headers: &[u8], outer: &Outer, length: usize) -> (usize, u16) {
     let transport = usize::from(outer.transport);
     let network = headers.get(usize::from(outer.network)..).unwrap_or(&[]);

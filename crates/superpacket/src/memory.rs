@@ -1,5 +1,5 @@
-//! Access to the bytes of buffers, which lie in the buffers themselves or with the caller of a
-//! poll.
+//! Access to the bytes of buffers. A buffer holds its bytes itself, or is an index of bytes that
+//! the caller lends for one call.
 
 /// Finds the bytes of a packet's buffers.
 ///

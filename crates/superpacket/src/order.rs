@@ -55,16 +55,17 @@ impl OrderKey {
 /// Puts the packets of a batch in order, and keeps its memory for the next batch.
 #[derive(Debug, Default)]
 pub struct Order {
-    /// The keys, each with the index at which its packet came.
+    /// The order key of each packet that has one, with the packet's index in the batch as received.
     keys: Vec<(OrderKey, u32)>,
-    /// The indices of a stream's packets, in order.
+    /// Indices in the batch at which the packets with keys are placed: grouped by stream, and in
+    /// increasing order within a stream.
     places: Vec<u32>,
-    /// The index from which the packet of each index comes.
+    /// For each index of the ordered batch, the index at which its packet was received.
     from: Vec<u32>,
 }
 
 impl Order {
-    /// Makes one without memory.
+    /// Makes an `Order` that has not allocated memory yet.
     pub const fn new() -> Self {
         Order { keys: Vec::new(), places: Vec::new(), from: Vec::new() }
     }
@@ -75,8 +76,9 @@ impl Order {
     /// The packets of a stream are exchanged only with each other. Packets without a key, and those
     /// of other streams, stay where they are. Packets with equal positions keep their order.
     ///
-    /// Packets that are in order by stream cost one comparison each. Otherwise the keys are sorted,
-    /// with about `n log n` comparisons for `n` packets whatever the traffic.
+    /// A batch that is already sorted by stream and position costs one comparison per packet.
+    /// Otherwise the keys are sorted, with about `n log n` comparisons for `n` packets whatever the
+    /// traffic.
     ///
     /// # Panics
     /// If there are more than `u32::MAX` packets.
@@ -112,8 +114,8 @@ impl Order {
     }
 }
 
-/// Moves the packet at index `from[i]` to each index `i`, and returns the number of packets that
-/// moved.
+/// Moves the packet at index `from[i]` to index `i`, for every `i`, and returns the number of
+/// packets that moved.
 fn permute<T>(packets: &mut [T], from: &mut [u32]) -> usize {
     let mut moved = 0;
     for start in 0..packets.len() {
@@ -139,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// What a packet was when it came: its place and its key.
+    /// A packet of a test: its index before ordering, and its key.
     type Came = (usize, Option<OrderKey>);
 
     fn restored(keys: &[Option<OrderKey>]) -> (Vec<Came>, usize) {
@@ -175,7 +177,8 @@ mod tests {
             let streams = |key: Option<OrderKey>| key.map(|key| key.stream);
             let mut expected = Vec::new();
             for (place, key) in keys.iter().enumerate() {
-                // The packet of this stream that as many come before as came before this place.
+                // The packet expected at this index: if `before` packets of its stream have lower
+                // indices, the one that `before` others precede in the stream's order.
                 let before = keys[..place].iter().filter(|other| streams(**other) == streams(*key)).count();
                 let mut stream: Vec<_> = (0..keys.len()).filter(|&other| streams(keys[other]) == streams(*key)).collect();
                 if key.is_some() {

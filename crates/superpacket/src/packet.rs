@@ -30,7 +30,7 @@ pub struct VlanTag {
     pub control: u16,
 }
 
-/// The buffers behind a packet's first, in a box, so that a packet of one buffer is small.
+/// The buffers of a packet after its first one, boxed so that a packet of one buffer is small.
 #[derive(Debug)]
 pub struct Chain<B>(Box<ChainStorage<B>>);
 
@@ -71,19 +71,19 @@ impl<B> Default for Chain<B> {
 // the writes have reached the cache: 4 ns per packet.
 #[repr(C, align(16))]
 pub struct RxPacket<B> {
-    /// The receive queue.
+    /// Number of the receive queue from which the packet came.
     pub queue: u16,
     /// Layer at which the packet starts.
     pub layer: Layer,
-    /// The device's flow hash.
+    /// The flow hash that the device computed, if it did.
     pub hash: Option<FlowHash>,
-    /// The device's state of the checksums.
+    /// What the device reports about the packet's checksums.
     pub checksum: RxChecksum,
     /// The VLAN tag that the device stripped.
     pub vlan: Option<VlanTag>,
-    /// How the packet is to be segmented, if it came as a super-packet. GRO merges it further as
-    /// its segments would have merged. [`checksum`](Self::checksum) tells the form of its
-    /// checksums; [`Gso::checksum`] is ignored.
+    /// How the packet is to be segmented, if it was received as a super-packet. GRO may merge it
+    /// with other packets, as its segments would have merged. Whether its checksums are partial
+    /// follows from [`checksum`](Self::checksum); [`Gso::checksum`] is ignored.
     pub gso: Option<Gso>,
     pub(crate) first: B,
     /// Time of arrival in nanoseconds of any clock; only differences are used.
@@ -91,8 +91,8 @@ pub struct RxPacket<B> {
     pub(crate) rest: Option<Chain<B>>,
 }
 
-/// Alignment and maximum size, in bytes, of the fields that steering reads; a divisor of the cache
-/// line's size.
+/// Alignment, and maximum total size, in bytes, of the packet fields that steering reads. It
+/// divides the size of a cache line, so that the fields lie in one.
 pub(crate) const STEERING_UNIT: usize = 16;
 
 const _: () = {
@@ -102,13 +102,13 @@ const _: () = {
     assert!(offset_of!(RxPacket<&[u8]>, layer) + size_of::<Layer>() <= STEERING_UNIT);
 };
 
-/// The packet has the maximum number of buffers. Returns the buffer that did not fit.
+/// The error of adding a buffer to a packet that already has [`MAX_BUFFERS`]. Contains the buffer.
 #[derive(Debug, thiserror::Error)]
 #[error("a packet has at most {MAX_BUFFERS} buffers")]
 pub struct TooManyBuffers<B>(pub B);
 
 impl<B> RxPacket<B> {
-    /// Makes a packet of an Ethernet frame in one buffer, without metadata.
+    /// Makes a received packet that is an Ethernet frame in one buffer, without metadata.
     #[inline]
     pub fn new(buffer: B) -> Self {
         RxPacket {
@@ -124,7 +124,7 @@ impl<B> RxPacket<B> {
         }
     }
 
-    /// Makes a packet of an IP packet in one buffer, without metadata.
+    /// Makes a received packet that starts at its IP header, in one buffer, without metadata.
     #[inline]
     pub fn ip(buffer: B) -> Self {
         RxPacket { layer: Layer::Ip, ..Self::new(buffer) }
@@ -146,7 +146,7 @@ impl<B> RxPacket<B> {
         self
     }
 
-    /// Returns the packet as a super-packet to be segmented like this.
+    /// Returns the packet as a super-packet that is to be segmented as `gso` says.
     #[inline]
     #[must_use]
     pub fn with_gso(mut self, gso: Gso) -> Self {
@@ -154,7 +154,8 @@ impl<B> RxPacket<B> {
         self
     }
 
-    /// Returns how a super-packet is to be segmented, with the form of its own checksums.
+    /// Returns how the packet is to be segmented, or `None` if it is no super-packet. The segments
+    /// have partial checksums if the packet's own checksum is partial, otherwise full ones.
     pub(crate) fn gso_with_checksum_form(&self) -> Option<Gso> {
         with_checksum_form(self.gso, self.checksum)
     }
@@ -167,8 +168,8 @@ impl<B> RxPacket<B> {
         self
     }
 
-    /// Returns the packet with an empty chain for the buffers after the first. A chain that the
-    /// aggregator gave back saves an allocation.
+    /// Returns the packet with an empty chain for the buffers after the first. A chain that
+    /// [`Aggregator::chain`](crate::Aggregator::chain) returned saves an allocation.
     #[must_use]
     pub fn with_chain(mut self, chain: Chain<B>) -> Self {
         self.rest.get_or_insert(chain);
@@ -220,7 +221,7 @@ impl<B> RxPacket<B> {
     }
 }
 
-/// A received packet is cut as its device reported.
+/// A received super-packet can be segmented as its device reported it ([`RxPacket::gso`]).
 impl<B: AsRef<[u8]>> Segmentable for RxPacket<B> {
     fn layer(&self) -> Layer {
         self.layer
@@ -255,7 +256,8 @@ impl<B: AsRef<[u8]>> Segmentable for RxPacket<B> {
     }
 }
 
-/// Returns how a packet with this checksum is to be segmented, with the form of its own checksums.
+/// Returns `gso` with the checksum form of the packet itself: partial if the packet's `checksum` is
+/// partial, otherwise full.
 #[inline(always)]
 pub(crate) fn with_checksum_form(gso: Option<Gso>, checksum: RxChecksum) -> Option<Gso> {
     let form = if let RxChecksum::Partial { .. } = checksum {
@@ -292,7 +294,8 @@ impl Gathered {
         self.bytes.get(..self.filled).unwrap_or(&self.bytes)
     }
 
-    /// Returns the bytes up to and including a 16-bit field at `place`, which is set to `value`.
+    /// Returns the copy with the 16-bit field at offset `place` set to `value`, and cut off behind
+    /// it.
     #[cfg(feature = "std")]
     pub(crate) fn ending_with(mut self, place: usize, value: u16) -> Self {
         put16(&mut self.bytes, place, value);

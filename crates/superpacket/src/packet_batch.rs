@@ -27,9 +27,11 @@ use crate::super_packet::{Metadata, Piece, SuperPacket};
 /// ```
 pub struct PacketBatch<B> {
     entries: Vec<BatchEntry>,
-    /// Pieces of all packets; `None` once they have been lent.
+    /// Payload pieces of all packets in order; `None` for those of packets that
+    /// [`next_packet`](Self::next_packet) has returned.
     pieces: Vec<Option<Piece<B>>>,
-    /// Headers and linear storage of all packets.
+    /// Bytes of all packets in order: the rewritten header of each, then its linear storage (the
+    /// packet in one piece, if the policy has it copied).
     bytes: Vec<u8>,
     /// Pieces of the packet that is lent.
     lent: Vec<Piece<B>>,
@@ -100,14 +102,15 @@ impl<B> PacketBatch<B> {
         self.len() == 0
     }
 
-    /// Lends the next packet, the oldest that is left. Buffers that are not taken from it are
-    /// dropped when the next one is lent, or by [`clear`](Self::clear).
+    /// Returns the next packet, the oldest that is left; it borrows the batch. Buffers that are not
+    /// taken from it are dropped by the next call, or by [`clear`](Self::clear).
     #[inline]
     pub fn next_packet(&mut self) -> Option<SuperPacket<'_, B>> {
         self.next_in(InBuffers)
     }
 
-    /// Lends the next packet, whose bytes lie in `memory`.
+    /// Returns the next packet as [`next_packet`](Self::next_packet) does. The bytes of its buffers
+    /// are found through `memory`.
     #[inline]
     pub(crate) fn next_in<M>(&mut self, memory: M) -> Option<SuperPacket<'_, B, M>> {
         self.lent.clear();
@@ -128,7 +131,8 @@ impl<B> PacketBatch<B> {
         })
     }
 
-    /// Removes the packets that have been lent, and moves the others to the front.
+    /// Removes the packets that [`next_packet`](Self::next_packet) has returned, and moves the
+    /// others to the front.
     #[cold]
     pub(crate) fn forget_taken(&mut self) {
         self.entries.drain(..self.next);
@@ -137,8 +141,8 @@ impl<B> PacketBatch<B> {
         (self.next, self.next_piece, self.next_byte) = (0, 0, 0);
     }
 
-    /// Takes back the packet lent last, with the pieces left in it, as the next packet. If no
-    /// pieces are left it is removed.
+    /// Puts back the packet that was returned last, with the pieces left in it, so that it is the
+    /// next packet again. If it had pieces and all were taken, it is not put back.
     pub(crate) fn take_back(&mut self) {
         let Some(entry) = self.entries.get(self.next.wrapping_sub(1)) else { return };
         let first_piece = self.next_piece - entry.pieces as usize;

@@ -5,10 +5,10 @@ use crate::wire::Refusal;
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// The reason why a packet left.
+        /// The reason why a packet left the aggregator.
         ///
-        /// Each packet that leaves the aggregator, merged or single, has exactly one, so the counts
-        /// of all reasons add up to the packets out.
+        /// Each packet that leaves, merged or single, has exactly one, so the counts of all reasons
+        /// add up to the packets out.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         #[non_exhaustive]
@@ -48,7 +48,8 @@ reasons! {
     IpOptions = "ip_options",
     /// The reserved bit of the IPv4 header is set.
     ReservedBit = "reserved_bit",
-    /// The IP length is 0: left to the device, or larger than the field (BIG TCP).
+    /// The IP length field is 0, because the device is to fill it in, or because the length is too
+    /// large for the field (BIG TCP).
     NoLength = "no_length",
     /// Bytes follow the end of the IP packet and may not be removed.
     Padded = "padded",
@@ -70,8 +71,8 @@ reasons! {
     /// The receiver of a `virtio_net_hdr` could not segment the merged packet; see
     /// [`GsoSupport`](crate::segment::GsoSupport).
     CannotSegment = "cannot_segment",
-    /// The packet was the only one of a call that holds no packet before and after, so it was not
-    /// read.
+    /// The packet was the only one of its call, and the aggregator holds no packets between calls.
+    /// It could not merge, so it was not read.
     Alone = "alone",
     /// The packet is a super-packet that does not merge: in LRO mode, in a tunnel that has a
     /// checksum, of UDP fragments or DCCP, or with a GSO kind that contradicts its headers.
@@ -110,14 +111,17 @@ reasons! {
 
     // Reasons of packets that were held, merged or still single: the event that ended their
     // aggregation.
-    /// PSH or FIN ended it; a single packet with either is not held at all.
+    /// A segment with PSH or FIN ended the aggregation; a single packet with either is not held at
+    /// all.
     Push = "push",
-    /// A segment shorter than the others ended it; a super-packet that ends with one is not held.
+    /// A segment shorter than the others ended the aggregation; a super-packet whose last segment
+    /// is shorter is not held at all.
     ShortSegment = "short_segment",
     /// The next packet would have exceeded the limit of bytes, or the room in the first packet's
     /// buffer.
     ByteLimit = "byte_limit",
-    /// The merged packet reached the limit of packets, or a super-packet would have exceeded it.
+    /// The merged packet reached the maximum number of packets, or a received super-packet would
+    /// have exceeded it.
     PacketLimit = "packet_limit",
     /// The merged packet reached the limit of fragments.
     FragmentLimit = "fragment_limit",
@@ -125,14 +129,14 @@ reasons! {
     PollEnd = "poll_end",
     /// The packet was held for the policy's hold time.
     HoldTime = "hold_time",
-    /// The caller asked for the packet.
+    /// The caller asked for the held packets.
     Requested = "requested",
     /// A newer flow needed the table entry.
     Evicted = "evicted",
     /// The held bytes reached their limit.
     MemoryLimit = "memory_limit",
-    /// A packet of its flow, or of an unknown flow between its addresses, had to pass unchanged and
-    /// in order.
+    /// A later packet of the same flow, or one of an unknown flow between the same addresses,
+    /// passed unchanged. The held packet left first, so that order is kept.
     Overtaken = "overtaken",
     /// The next packet's sequence number was not the expected one.
     Sequence = "sequence",
@@ -170,7 +174,7 @@ reasons! {
     ChecksumForm = "checksum_form",
 }
 
-/// A packet with refused headers leaves for the reason of the same name.
+/// Converts the reason why the headers of a packet were refused into the reason of the same name.
 impl From<Refusal> for Reason {
     #[inline(always)]
     fn from(refusal: Refusal) -> Self {

@@ -13,11 +13,13 @@ use crate::wire::Layout;
 /// A part of a packet: a range of one buffer.
 #[derive(Debug)]
 pub struct Piece<B> {
-    /// The buffer; `None` if the bytes lie in the packet's linear storage.
+    /// The buffer that holds the bytes; `None` if they were copied into the packet's linear
+    /// storage.
     pub(crate) buffer: Option<B>,
     pub(crate) start: u32,
     pub(crate) length: u32,
-    /// The sum of a received packet's payload, if `SUM` is set.
+    /// One's-complement sum of the payload of the received packet that starts with this piece, if
+    /// `flags` has `SUM`.
     pub(crate) sum: u16,
     pub(crate) flags: u8,
 }
@@ -25,8 +27,8 @@ pub struct Piece<B> {
 impl<B> Piece<B> {
     /// Flag: the piece is the first of a received packet's payload.
     pub(crate) const FIRST: u8 = 1;
-    /// Flag: `sum` is the one's-complement sum of that packet's payload, which extends from this
-    /// piece to the next one with `FIRST`.
+    /// Flag of a piece with `FIRST`: `sum` is the one's-complement sum of the received packet's
+    /// payload, which extends from this piece to the next one with `FIRST`.
     pub(crate) const SUM: u8 = 2;
 
     /// Returns the buffer, if the piece has its own.
@@ -70,7 +72,7 @@ impl<B> Piece<B> {
         }
     }
 
-    /// Returns the bytes, in their own buffer or in `linear`.
+    /// Returns the bytes of the piece: a range of its buffer, which `memory` finds, or of `linear`.
     #[inline(always)]
     pub(crate) fn bytes<'a>(&'a self, memory: &'a impl Memory<B>, linear: &'a [u8]) -> &'a [u8] {
         let whole = match &self.buffer {
@@ -82,7 +84,7 @@ impl<B> Piece<B> {
     }
 }
 
-/// The metadata of a packet.
+/// Metadata of a packet that leaves the aggregator.
 ///
 /// The first 16 bytes hold all that steering reads of a packet with a device's hash, as in
 /// [`RxPacket`](crate::packet::RxPacket).
@@ -92,32 +94,32 @@ impl<B> Piece<B> {
 #[repr(C, align(16))]
 #[non_exhaustive]
 pub struct Metadata {
-    /// The device's flow hash.
+    /// The flow hash that the device computed, if it did.
     pub hash: Option<FlowHash>,
-    /// The receive queue.
+    /// Number of the receive queue from which the packet came.
     pub queue: u16,
     /// Layer at which the packet starts.
     pub layer: Layer,
-    /// The reason why it left.
+    /// The reason why the packet left the aggregator.
     pub reason: Reason,
-    /// Number of received packets in it, absorbed ACKs included. A received super-packet counts
-    /// once.
+    /// Number of received packets that this packet consists of, absorbed ACKs included. A received
+    /// super-packet counts once.
     pub packets: u32,
-    /// Offsets of its headers, if the engine understood them.
+    /// Offsets of the packet's headers, if the engine understood them.
     pub layout: Option<Layout>,
-    /// The state of its checksums.
+    /// What is known about the packet's checksums: verified, partial, or nothing.
     pub checksum: RxChecksum,
     /// The VLAN tag that the device stripped.
     pub vlan: Option<VlanTag>,
-    /// How to segment it. `None` for a single packet that did not come as a super-packet, for
-    /// merged ACKs, and for packets that LRO merged.
+    /// How to segment the packet. `None` for a single packet that did not come as a super-packet,
+    /// for merged ACKs, and for packets that LRO merged.
     pub gso: Option<Gso>,
-    /// Number of pure ACKs that it absorbed. A consumer that counts ACKs for its congestion window
-    /// adds them.
+    /// Number of pure ACKs that were merged into this packet. A consumer that counts ACKs for its
+    /// congestion window adds them.
     pub absorbed_acks: u32,
-    /// Time of arrival of its last packet, in nanoseconds.
+    /// Time at which the last received packet in this packet arrived, in nanoseconds.
     pub time: u64,
-    /// Largest payload of a packet in it, in bytes; 0 if not known.
+    /// Largest payload of a received packet in this packet, in bytes; 0 if not known.
     pub largest_payload: u32,
 }
 
@@ -179,7 +181,7 @@ impl<'a, B, M> SuperPacket<'a, B, M> {
         self.metadata.packets > 1
     }
 
-    /// Returns the packet with its bytes in `memory`.
+    /// Returns the same packet, with `memory` to find the bytes of its buffers.
     #[inline(always)]
     pub(crate) fn with_memory<N>(self, memory: N) -> SuperPacket<'a, B, N> {
         let SuperPacket { metadata, header, pieces, linear, memory: _ } = self;
@@ -226,12 +228,12 @@ impl<'a, B, M: Memory<B>> SuperPacket<'a, B, M> {
     }
 }
 
-/// The bytes of a packet, in order, without empty slices.
+/// Iterator over the bytes of a packet, in order, without empty slices.
 ///
 /// A hand-written iterator: every sink that lists ranges calls it for each packet, and most builds
 /// do not inline nested adapters.
 struct Slices<'a, B, M> {
-    /// Empty once it has been returned.
+    /// The header; empty once it has been returned.
     header: &'a [u8],
     pieces: slice::Iter<'a, Piece<B>>,
     linear: &'a [u8],
@@ -263,7 +265,7 @@ impl<'a, B, M: Memory<B>> Iterator for Slices<'a, B, M> {
     }
 }
 
-// Also where buffers cannot be cloned.
+// Not derived: a derived `Clone` would require that buffers can be cloned.
 impl<B, M> Clone for Slices<'_, B, M> {
     #[inline]
     fn clone(&self) -> Self {
@@ -360,6 +362,6 @@ pub trait Outcome {
     /// Makes a result of the outcome.
     ///
     /// # Errors
-    /// The sink's own.
+    /// The error of a sink that failed.
     fn into_result(self) -> Result<(), Self::Error>;
 }

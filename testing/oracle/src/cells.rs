@@ -17,25 +17,25 @@ const SIZE: usize = 1_200;
 /// Payload bytes of a super-packet: five full segments and a shorter one.
 const PAYLOAD: usize = 5 * SIZE + 700;
 
-/// A kind of super-packet.
+/// A super-packet of the matrix, with the names of its headers and properties.
 #[derive(Clone, Debug)]
 pub struct MatrixCell {
-    /// The link header.
+    /// Name of the link header, as in [`LINKS`].
     pub link: &'static str,
-    /// The tunnel, or another special property.
+    /// Name of the tunnel or of another special property, as in [`TUNNELS`] or [`SPECIALS`].
     pub special: &'static str,
-    /// The protocol.
+    /// Name of the transport protocol and IP version, for example `TCP/IPv4`.
     pub protocol: &'static str,
-    /// The packet, with a partial checksum.
+    /// The super-packet, with a partial checksum.
     pub frame: Frame,
-    /// The outer checksum holds the pseudo-header's sum, as Linux leaves it. Otherwise it has the
-    /// value that is valid once the inner checksum is.
+    /// Whether the outer UDP checksum holds the pseudo-header's sum, as Linux leaves it. Otherwise
+    /// the checksum becomes valid when the inner checksum is completed.
     pub outer_pseudo: bool,
 }
 
-/// A function that puts a frame behind other headers.
+/// A function that returns a frame with additional headers in front.
 pub type Wrap = fn(Frame) -> Frame;
-/// A function that changes a frame; `None` if the change does not apply to it.
+/// A function that changes a frame, or returns `None` if the change does not apply to the frame.
 pub type CellChange = fn(Frame) -> Option<Frame>;
 
 /// The link headers that the engine parses, by name.
@@ -87,8 +87,9 @@ pub const TUNNELS: &[(&str, Wrap)] = &[
     ("VXLAN/IPv6 in Geneve/IPv4", |frame| outer(frame.in_vxlan6().in_geneve(), Checksum::Zero)),
 ];
 
-/// Special properties of packets outside tunnels that have no table above, by name. The function
-/// returns `None` if the property does not exist for the frame's IP version or protocol.
+/// Special properties of packets outside tunnels, such as header options, lengths and flags, by
+/// name. The function returns `None` if the property does not exist for the frame's IP version or
+/// protocol.
 pub const SPECIALS: &[(&str, CellChange)] = &[
     ("IPv4 options", |frame| v4(frame, |frame| frame.ipv4_mut().options = vec![0x94, 4, 0, 0])),
     ("may be fragmented", |frame| v4(frame, |frame| frame.ipv4_mut().dont_fragment = false)),
@@ -132,14 +133,15 @@ pub const SPECIALS: &[(&str, CellChange)] = &[
 ];
 
 impl MatrixCell {
-    /// Returns one super-packet of each kind: each tunnel behind each link header, and each special
-    /// property behind plain Ethernet.
+    /// Returns all super-packets of the matrix: each tunnel behind each link header, and each
+    /// special property behind plain Ethernet.
     pub fn all() -> Vec<MatrixCell> {
         let mut cells = Vec::new();
         for (protocol, frame) in protocols() {
             for (link, behind) in LINKS {
                 for (special, through) in TUNNELS {
-                    // Inserted headers come first, so that all lengths fit the final frame.
+                    // Link headers are inserted after tunnels, so that all lengths fit the final
+                    // frame.
                     let frame = behind(through(frame.clone()));
                     let has_checksum = special.contains("checksum") && !special.starts_with("GRE")
                         || special.contains("of IP");
@@ -176,7 +178,7 @@ impl MatrixCell {
         cells
     }
 
-    /// Returns the bytes of the packet.
+    /// Returns the bytes of the super-packet.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.frame.to_bytes();
         if self.outer_pseudo {
@@ -187,8 +189,8 @@ impl MatrixCell {
 
     /// Returns the virtio header that tells the kernel how to segment the packet.
     ///
-    /// For kinds that no header can express, it describes the innermost packet alone, or with the
-    /// outermost tunnel.
+    /// If no header can express the packet's headers, the virtio header describes the innermost
+    /// packet alone, or with the outermost tunnel.
     pub fn header(&self) -> VnetHeader {
         let mut header = header_of(&self.frame, SIZE as u16);
         if self.special == "CWR on the first segment" {
@@ -236,8 +238,8 @@ impl MatrixCell {
         }
     }
 
-    /// Returns the packet without its link header; `None` if a link header other than plain
-    /// Ethernet defines the kind.
+    /// Returns the super-packet without its link header; `None` if its link header is not plain
+    /// Ethernet.
     pub fn at_ip(&self) -> Option<MatrixCell> {
         (self.link == "Ethernet").then(|| MatrixCell {
             link: "none (TUN)",
@@ -246,7 +248,8 @@ impl MatrixCell {
         })
     }
 
-    /// Returns the same packet with a hop limit that is lower by one, as it leaves a router.
+    /// Returns the super-packet with a hop limit that is lower by one, as the packet leaves a
+    /// router.
     pub fn after_hop(&self) -> MatrixCell {
         let frame = self.frame.clone().with(|frame| {
             match frame.tunnel.as_mut().map_or(&mut frame.ip, |tunnel| &mut tunnel.ip) {
@@ -257,10 +260,10 @@ impl MatrixCell {
         MatrixCell { frame, ..self.clone() }
     }
 
-    /// Segments the packet with the engine.
+    /// Segments the super-packet with the engine.
     ///
     /// # Errors
-    /// The engine's reason for refusing the packet.
+    /// The engine's error if it refuses the super-packet.
     pub fn cut(&self) -> Result<Vec<Vec<u8>>, SegmentError> {
         let bytes = self.bytes();
         let header = self.header();
@@ -282,8 +285,8 @@ impl MatrixCell {
     }
 }
 
-/// Returns whether every Linux since 6.2 (TCP: 6.1) segments this kind, whichever way it enters the
-/// kernel.
+/// Returns whether every Linux version since 6.2 (TCP: 6.1) segments the super-packet, whether a
+/// packet socket, a TAP device or a TUN device sends it.
 pub fn is_segmented_since_6_2(cell: &MatrixCell) -> bool {
     let tags = [
         "Ethernet",
@@ -330,7 +333,7 @@ fn gre(frame: Frame, gre: Gre, ethernet: bool) -> Frame {
 }
 
 fn hop_by_hop() -> Extension {
-    // PadN of four bytes, which routers ignore.
+    // A PadN option of four bytes, which routers ignore.
     Extension::HopByHop(vec![1, 4, 0, 0, 0, 0])
 }
 

@@ -1,4 +1,5 @@
-//! The packets of both sides, frame by frame: which frames merged, and whether the bytes agree.
+//! Compares the packets that the kernel and the engine made of the same frames: which frames
+//! merged, and whether the bytes agree.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -10,68 +11,69 @@ use crate::frames::{Group, GsoFields, InputFrame, ParsedFrame, ResultPacket, hex
 use crate::kernel::Rules;
 use crate::nested;
 
-/// A difference between both sides, identified by frame or packet numbers of the batch.
+/// A difference between the kernel and the engine in one batch of frames.
 #[derive(Clone, Debug)]
 pub enum Difference {
-    /// Only the kernel merged `frame` behind `before`.
+    /// Only the kernel merged the two frames.
     KernelMerged {
-        /// The preceding frame.
+        /// The number of the frame before the appended one in the kernel's packet.
         before: usize,
-        /// The frame that was appended.
+        /// The number of the appended frame.
         frame: usize,
     },
-    /// Only the engine merged `frame` behind `before`.
+    /// Only the engine merged the two frames.
     EngineMerged {
-        /// The preceding frame.
+        /// The number of the frame before the appended one in the engine's packet.
         before: usize,
-        /// The frame that was appended.
+        /// The number of the appended frame.
         frame: usize,
     },
-    /// The kernel and the engine merged the same frames, but their bytes or GSO metadata differ.
+    /// The kernel and the engine merged the same frames, but the bytes or the GSO metadata of the
+    /// merged packets differ.
     Bytes {
-        /// The number of the kernel's packet.
+        /// The index of the packet in [`Sides::kernel`].
         kernel: usize,
-        /// The number of the engine's packet.
+        /// The index of the packet in [`Sides::engine`].
         engine: usize,
     },
-    /// In the kernel, `frame` overtook `before`, an earlier frame of its flow.
+    /// In the kernel, a frame overtook an earlier frame of its flow.
     Overtook {
-        /// The frame that arrived first.
+        /// The number of the frame that arrived first.
         before: usize,
-        /// The frame that left first.
+        /// The number of the frame that left first.
         frame: usize,
     },
-    /// In the engine, `frame` overtook `before`, an earlier frame of its flow.
+    /// In the engine, a frame overtook an earlier frame of its flow.
     EngineOvertook {
-        /// The frame that arrived first.
+        /// The number of the frame that arrived first.
         before: usize,
-        /// The frame that left first.
+        /// The number of the frame that left first.
         frame: usize,
     },
-    /// The kernel delivered no packet that contains this frame.
+    /// The kernel delivered no packet that contains the frame.
     Missing {
-        /// The lost frame.
+        /// The number of the lost frame.
         frame: usize,
     },
-    /// The kernel delivered a packet that consists of none of the frames.
+    /// The kernel delivered a packet that consists of none of the batch's frames.
     Unknown {
-        /// The number of the kernel's packet.
+        /// The index of the packet in [`Sides::kernel`].
         kernel: usize,
     },
 }
 
-/// The frames of a batch, and the packets that each side made of them.
+/// A batch of frames, and the packets that the kernel and the engine made of them.
 #[derive(Debug)]
 pub struct Sides<'a> {
-    /// The rules of the kernel's GRO.
+    /// What the kernel's GRO merges.
     pub rules: Rules,
-    /// The frames in the order of arrival.
+    /// The batch's frames in the order of arrival. A frame's number is its index here.
     pub frames: &'a [InputFrame],
-    /// The frames as an independent parser reads them.
+    /// The contents of each frame, as an independent parser reads them.
     pub known: Vec<ParsedFrame>,
-    /// The kernel's packets in the order in which they left.
+    /// The kernel's packets in the order in which they left the kernel.
     pub kernel: Vec<Group>,
-    /// The engine's packets in the order in which they left.
+    /// The engine's packets in the order in which they left the engine.
     pub engine: Vec<EnginePacket>,
     /// For each frame, the number of the kernel's packet that contains it, and its position in that
     /// packet.
@@ -79,12 +81,13 @@ pub struct Sides<'a> {
     /// For each frame, the number of the engine's packet that contains it, and its position in that
     /// packet.
     pub in_engine: Vec<Option<(usize, usize)>>,
-    /// Numbers of the kernel's packets that consist of none of the frames.
+    /// Indices of the kernel's packets that consist of none of the batch's frames.
     pub unknown: Vec<usize>,
 }
 
 impl<'a> Sides<'a> {
-    /// Finds the frames that each of the kernel's packets consists of.
+    /// Creates the comparison of a batch. Finds the frames that each captured packet of the kernel
+    /// consists of.
     pub fn new(
         rules: Rules,
         frames: &'a [InputFrame],
@@ -95,8 +98,9 @@ impl<'a> Sides<'a> {
         let mut used = vec![false; frames.len()];
         let packets: Vec<_> = captured.iter().map(packet).collect();
         let mut found: Vec<Option<Vec<usize>>> = vec![None; packets.len()];
-        // Packets that are the same on both sides need no search. The map is ordered: comparing
-        // packets stops at the first difference, while hashing reads them whole.
+        // Packets that are the same in the kernel and the engine need no search. The map is
+        // ordered: comparing packets stops at the first difference, while hashing reads whole
+        // packets.
         let mut same: BTreeMap<(&[u8], Option<GsoFields>), Vec<&EnginePacket>> = BTreeMap::new();
         for left in engine.iter().rev() {
             same.entry((&left.group.packet.bytes, left.group.packet.cut)).or_default().push(left);
@@ -126,19 +130,22 @@ impl<'a> Sides<'a> {
         Sides { rules, frames, known, kernel, engine, in_kernel, in_engine, unknown }
     }
 
-    /// Returns the frame before `frame` in the kernel's packet.
+    /// Returns the number of the frame before `frame` in the kernel's packet; `None` if `frame` is
+    /// the first one or is in no packet.
     pub fn before_in_kernel(&self, frame: usize) -> Option<usize> {
         let (group, place) = self.in_kernel[frame]?;
         Some(self.kernel[group].frames[place.checked_sub(1)?])
     }
 
-    /// Returns the frame before `frame` in the engine's packet.
+    /// Returns the number of the frame before `frame` in the engine's packet; `None` if `frame` is
+    /// the first one or is in no packet.
     pub fn before_in_engine(&self, frame: usize) -> Option<usize> {
         let (group, place) = self.in_engine[frame]?;
         Some(self.engine[group].group.frames[place.checked_sub(1)?])
     }
 
-    /// Returns all differences, in the order of the frames.
+    /// Returns all differences between the kernel and the engine: unknown packets first, then by
+    /// frame.
     pub fn differences(&self) -> Vec<Difference> {
         let mut differences: Vec<_> =
             self.unknown.iter().map(|&kernel| Difference::Unknown { kernel }).collect();
@@ -187,8 +194,9 @@ impl<'a> Sides<'a> {
         differences
     }
 
-    /// Returns pairs of an earlier frame and a later one of its flow that left before it. `order`
-    /// is the order in which one side's frames left.
+    /// Returns pairs of frames of one flow that left in another order than they arrived, the
+    /// earlier frame first. `order` has the numbers of all frames as they left the kernel or the
+    /// engine.
     fn overtakings<'f>(&self, order: impl Iterator<Item = &'f usize>) -> Vec<(usize, usize)> {
         let (mut latest, mut found) = (HashMap::new(), Vec::new());
         for &frame in order {
@@ -204,7 +212,7 @@ impl<'a> Sides<'a> {
     }
 }
 
-/// Returns a captured frame as a packet, with its VLAN tag inserted again.
+/// Converts a captured frame to a packet. A stripped VLAN tag is inserted again.
 pub fn packet(frame: &CapturedFrame) -> ResultPacket {
     let header = frame.vnet.unwrap_or_default();
     let tag = if frame.vlan.is_some() { 4 } else { 0 };
@@ -216,14 +224,15 @@ pub fn packet(frame: &CapturedFrame) -> ResultPacket {
     }
 }
 
-/// Returns a packet of the kernel with correct lengths in all headers. In a merged packet, Linux
-/// updates those of a second tunnel only later.
+/// Returns a packet of the kernel with correct lengths in all headers. In a packet that GRO merged
+/// in two tunnels, Linux updates the second tunnel's lengths only later.
 pub fn with_correct_lengths(packet: &ResultPacket) -> ResultPacket {
     let bytes = packet.cut.and_then(|_| nested::with_lengths(&packet.bytes));
     ResultPacket { bytes: bytes.unwrap_or_else(|| packet.bytes.clone()), ..*packet }
 }
 
-/// Assigns frames with the same bytes in the order of arrival, since they cannot be distinguished.
+/// Assigns frames with the same bytes to packets in the order of arrival, since such frames cannot
+/// be distinguished.
 fn in_order(frames: &[InputFrame], found: &mut [Option<Vec<usize>>]) {
     let mut alike: BTreeMap<&[u8], Vec<&mut usize>> = BTreeMap::new();
     for frame in found.iter_mut().flatten().flatten() {
@@ -249,8 +258,8 @@ fn places<'g>(
     places
 }
 
-/// Returns the frames that a packet consists of, in the order of arrival: a frame with the same
-/// bytes, or frames of the same flow with the parts of the payload.
+/// Returns the numbers of the frames that a packet consists of, in the packet's order: a frame with
+/// the same bytes, or frames of the same flow with consecutive segments of the payload.
 fn constituents(
     packet: &ResultPacket,
     frames: &[InputFrame],
@@ -273,8 +282,8 @@ fn constituents(
                 && known.payload == part
                 && known.flow == whole.flow
         };
-        // A frame with the same bytes may already be assigned to another packet; `in_order`
-        // corrects this later.
+        // If a frame with the same bytes is already assigned to another packet, `in_order` corrects
+        // the order later.
         let frame = (from..frames.len()).find(fits).or_else(|| (0..from).find(fits))?;
         members.push(frame);
         from = frame + 1;
@@ -286,7 +295,8 @@ fn constituents(
     Some(members)
 }
 
-/// Returns a text that describes the differences, with packets in hexadecimal.
+/// Returns a text that describes the differences, with the bytes of frames or packets in
+/// hexadecimal.
 pub fn describe(sides: &Sides<'_>, differences: &[Difference]) -> String {
     let mut text = String::new();
     let order: Vec<_> = sides.kernel.iter().map(|group| &group.frames[..]).collect();

@@ -1,4 +1,4 @@
-//! Whether a packet that the kernel merged can be segmented into its original frames.
+//! Compares the segments of a packet that the kernel merged with the packet's original frames.
 
 use superpacket::segment::{Cwr, IpId};
 use superpacket::virtio::gso_type;
@@ -23,25 +23,25 @@ pub enum CutField {
     HeaderChecksum,
     /// Another field of an IP header or an extension header.
     Ip,
-    /// PSH or FIN.
+    /// The PSH or FIN flag of TCP.
     Push,
-    /// Another flag or a reserved bit of TCP.
+    /// Another TCP flag, a reserved bit, or the length of the TCP header.
     Flags,
     /// The TCP urgent pointer.
     UrgentPointer,
-    /// A transport checksum, as the only difference.
+    /// A transport checksum, if all other fields are equal.
     Checksum,
     /// Another field of a transport header.
     Transport,
-    /// The frame's length or its payload.
+    /// The frame's length or payload.
     Payload,
 }
 
-/// Segments a packet in the way that restores most of `frames`, and returns the differing fields of
-/// each frame.
+/// Segments a merged packet in the way that restores most of `frames`, the original frames, and
+/// returns the differing fields of each frame.
 ///
-/// Checksums are included only if no other field differs, since every other difference changes
-/// them.
+/// Checksums are included only if no other field differs, since every other difference also changes
+/// a checksum.
 pub fn differences(packet: &ResultPacket, frames: &[&InputFrame]) -> Vec<Vec<CutField>> {
     let kind = match packet.cut.map(|cut| cut.kind & !gso_type::ECN) {
         Some(gso_type::TCPV4) => GsoKind::Tcp4,
@@ -56,7 +56,7 @@ pub fn differences(packet: &ResultPacket, frames: &[&InputFrame]) -> Vec<Vec<Cut
     });
     for (id, outer, cwr) in ways {
         let Some(size) = size else { break };
-        // By a hint, Linux merges only packets whose second tunnel has the same headers.
+        // With a GRO hint, Linux merges only packets whose second tunnel has the same headers.
         let gso = Gso::new(kind, size)
             .with_id(id)
             .with_outer_id(outer)
@@ -94,7 +94,7 @@ fn segments(packet: &ResultPacket, gso: Gso, partial: bool) -> Option<Vec<Vec<u8
     Some(segments)
 }
 
-/// Returns the fields in which two frames with the same header layout differ.
+/// Returns the header fields in which two frames with the same header layout differ.
 pub fn fields(frame: &[u8], other: &[u8]) -> Vec<CutField> {
     if frame == other {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The engine under test, which receives the same frames in one poll.
+//! Gives a batch of frames to the engine under test, in one poll.
 
 use superpacket::aggregate::BufferIndex;
 use superpacket::memory::Memory;
@@ -14,7 +14,7 @@ use superpacket_traffic::random::Random;
 use crate::frames::hexadecimal;
 use crate::frames::{Group, GsoFields, InputFrame, ResultPacket};
 
-/// A frame and its number in the order of arrival.
+/// The bytes of a frame, with the frame's number in the order of arrival.
 struct NumberedFrame<'a>(usize, &'a [u8]);
 
 impl AsRef<[u8]> for NumberedFrame<'_> {
@@ -23,21 +23,21 @@ impl AsRef<[u8]> for NumberedFrame<'_> {
     }
 }
 
-/// A packet that left the engine, and the reason.
+/// A packet that left the engine, with the reason for leaving.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnginePacket {
-    /// The packet and its frames.
+    /// The packet, and the numbers of the frames that it contains.
     pub group: Group,
-    /// The reason why the packet left.
+    /// The reason for which the engine released the packet.
     pub reason: Reason,
 }
 
-/// Gives these frames to the engine in one poll, with the policy for GRO and UDP, and returns the
-/// packets that leave. `seed` determines the hash key.
+/// Gives frames to the engine in one poll, with [`Policy::gro_with_udp`] and partial checksums, and
+/// returns the packets that leave. `seed` determines the hash key.
 ///
 /// # Panics
-/// If a merged packet has no valid virtio header, or a packet in two tunnels has one: both are
-/// faults of the engine.
+/// If a merged packet has no valid virtio header, or if a virtio header can describe a packet in
+/// two tunnels: both are faults of the engine.
 pub fn receive(frames: &[InputFrame], seed: u64) -> Vec<EnginePacket> {
     receive_owned(frames, seed, policy().with_partial_checksums())
 }
@@ -58,8 +58,9 @@ fn receive_owned(frames: &[InputFrame], seed: u64, policy: Policy) -> Vec<Engine
     left
 }
 
-/// Receives the same frames in other ways, and describes the first packet that differs from `left`.
-/// With borrowed buffers, packets must be the same; with complete checksums, all but the checksums.
+/// Gives the same frames to the engine with borrowed buffers, and with complete checksums in merged
+/// packets, and describes the first packet that differs from `left`, the result of [`receive`].
+/// With complete checksums, only checksums may differ.
 ///
 /// # Panics
 /// As [`receive`].
@@ -77,7 +78,8 @@ pub fn disagreement(frames: &[InputFrame], seed: u64, left: &[EnginePacket]) -> 
     [("borrowed buffers", left, borrowed), ("complete checksums", &completed[..], complete)]
         .into_iter()
         .find_map(|(way, wanted, got)| {
-            // The coverage of a DCCP checksum depends on its header; the campaign compares these.
+            // The coverage of a DCCP checksum depends on the DCCP header. The campaign tests such
+            // packets.
             let is_dccp = |left: &EnginePacket| {
                 left.group.packet.cut.is_some_and(|cut| cut.kind == gso_type::NONE)
             };
@@ -105,7 +107,7 @@ pub fn disagreement(frames: &[InputFrame], seed: u64, left: &[EnginePacket]) -> 
         })
 }
 
-/// Returns the packet with its checksum completed, if frames merged in it.
+/// Returns the packet with a complete checksum if it is merged; otherwise the packet unchanged.
 fn with_complete_checksum(left: &EnginePacket) -> EnginePacket {
     let mut complete = left.clone();
     let packet = &mut complete.group.packet;
@@ -151,8 +153,8 @@ fn emitted<B, M: Memory<B>>(
         packet.pieces().iter().filter_map(|piece| piece.buffer().map(&place)).collect();
     frames.dedup();
     let cut = metadata.gso.filter(|_| metadata.packets > 1).map(|gso| {
-        // No header can express CWR on all segments, so the header for CWR on the first one is
-        // compared. Nor can a header express complete checksums.
+        // No virtio header can express CWR on all segments, so the header for CWR on the first
+        // segment is compared. Nor can a header for segmentation express complete checksums.
         let checksum = match (metadata.checksum, metadata.layout) {
             (checksum @ RxChecksum::Partial { .. }, _) | (checksum, None) => checksum,
             (_, Some(layout)) => RxChecksum::Partial {
@@ -172,7 +174,8 @@ fn emitted<B, M: Memory<B>>(
         let in_tunnel = metadata.layout.is_some_and(|layout| layout.outer.is_some());
         let kind = match gso.kind {
             GsoKind::Dccp => gso_type::NONE,
-            // The kernel's packet sockets describe the packet without its tunnel, and so does this.
+            // For packets in tunnels, the kernel's packet sockets report the GSO type of the inner
+            // packet.
             GsoKind::Tcp4 if in_tunnel => gso_type::TCPV4,
             GsoKind::Tcp6 if in_tunnel => gso_type::TCPV6,
             _ if in_tunnel => gso_type::UDP_L4,

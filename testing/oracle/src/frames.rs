@@ -1,17 +1,18 @@
-//! Input frames, their parsed contents, and the packets that both sides make of them.
+//! Frames of a batch, their parsed contents, and the packets that the kernel and the engine make of
+//! them.
 
 use superpacket_lab::VnetHeader;
 use superpacket_traffic::check::{self, FlowKey};
 
 use crate::hint::{Hint, udp_payload};
 
-/// A frame to be received.
+/// A frame that the kernel and the engine receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputFrame {
-    /// The frame, starting with the destination MAC address.
+    /// The frame's bytes, starting with the destination MAC address.
     pub bytes: Vec<u8>,
-    /// The position of a partial checksum: the offset at which its sum starts, and the offset of
-    /// the field from there, in bytes. `None` if the checksum is complete.
+    /// The position of a partial checksum: the offset at which the checksummed bytes start, and the
+    /// offset of the checksum field from there, in bytes. `None` if the checksum is complete.
     pub partial: Option<(u16, u16)>,
 }
 
@@ -21,7 +22,7 @@ impl InputFrame {
         InputFrame { bytes, partial: None }
     }
 
-    /// Returns the virtio header that describes the checksum.
+    /// Returns the virtio header that describes the frame's checksum.
     pub fn header(&self) -> VnetHeader {
         let Some((csum_start, csum_offset)) = self.partial else { return VnetHeader::default() };
         VnetHeader { flags: 1, csum_start, csum_offset, ..VnetHeader::default() }
@@ -31,11 +32,11 @@ impl InputFrame {
 /// The contents of a frame as an independent parser reads them.
 #[derive(Clone, Debug)]
 pub struct ParsedFrame {
-    /// The flow; `None` for frames that are not IP or whose headers are incomplete.
+    /// The frame's flow; `None` for frames that are not IP or whose headers are incomplete.
     pub flow: Option<FlowKey>,
     /// The TCP sequence number; 0 for other protocols.
     pub sequence: u32,
-    /// The payload.
+    /// The transport payload.
     pub payload: Vec<u8>,
 }
 
@@ -53,10 +54,10 @@ impl ParsedFrame {
 }
 
 /// Returns the frame with VXLAN and Geneve headers whose reserved bits and flags have their usual
-/// values; `None` if it is in no tunnel.
+/// values; `None` if the frame is not in VXLAN or Geneve.
 ///
-/// Linux enters these tunnels whatever these bits are, while other parsers stop. A second tunnel is
-/// where the GRO hint says; Linux does not read its header.
+/// Linux enters VXLAN and Geneve whatever the values of these bits, while other parsers stop. A
+/// second tunnel is found by the GRO hint, since Linux does not read its header.
 pub(crate) fn without_reserved_bits(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut plain = without_bits_of(bytes, udp_payload(bytes)?)?;
     if let Some(hint) = Hint::of(bytes) {
@@ -67,10 +68,11 @@ pub(crate) fn without_reserved_bits(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(plain)
 }
 
-/// Returns the frame with usual bits in one tunnel header at `header`, behind a UDP header to
-/// `port`.
+/// Returns the frame with the usual values of reserved bits in one VXLAN or Geneve header. `port`
+/// is the UDP destination port, and `header` the offset of the tunnel header; `None` for other
+/// ports.
 fn without_bits_of(bytes: &[u8], (port, header): (u16, usize)) -> Option<Vec<u8>> {
-    // The bits to keep, and the bits to set.
+    // The bits of the tunnel header to keep, and the bits to set.
     let (kept, set): ([u8; 8], [u8; 8]) = match port {
         4_789 => ([0, 0, 0, 0, 0xff, 0xff, 0xff, 0], [8, 0, 0, 0, 0, 0, 0, 0]),
         6_081 => ([0xff, 0x80, 0xff, 0xff, 0xff, 0xff, 0xff, 0], [0; 8]),
@@ -86,33 +88,34 @@ fn without_bits_of(bytes: &[u8], (port, header): (u16, usize)) -> Option<Vec<u8>
 /// The segmentation instructions of a virtio header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GsoFields {
-    /// The type, `VIRTIO_NET_HDR_GSO_*`.
+    /// The segmentation type, `VIRTIO_NET_HDR_GSO_*`.
     pub kind: u8,
     /// Payload bytes per segment.
     pub size: u16,
 }
 
-/// A packet that consists of one or more frames.
+/// A packet that the kernel or the engine delivered. It consists of one or more frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResultPacket {
     /// The packet with its VLAN tags, starting with the destination MAC address.
     pub bytes: Vec<u8>,
-    /// GSO metadata of the packet; `None` if no frames merged.
+    /// The packet's segmentation type and size; `None` if the packet is a single frame.
     pub cut: Option<GsoFields>,
-    /// The position of its partial checksum, as in [`InputFrame::partial`].
+    /// The position of the packet's partial checksum, as in [`InputFrame::partial`].
     pub partial: Option<(u16, u16)>,
 }
 
-/// A packet, and the numbers of its frames in the order of arrival.
+/// A packet, and the numbers of the frames that it consists of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The packet.
+    /// The packet that the kernel or the engine delivered.
     pub packet: ResultPacket,
-    /// Numbers of its frames, in the packet's order.
+    /// Numbers of the packet's frames, in the order of their payloads.
     pub frames: Vec<usize>,
 }
 
-/// Returns the first 240 bytes in hexadecimal, which include the headers of two tunnels.
+/// Returns the length of a packet, and its first 240 bytes in hexadecimal, which are enough for the
+/// headers of two tunnels.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     let digits: String = bytes.iter().take(240).map(|byte| format!("{byte:02x}")).collect();
     format!("{} bytes: {digits}", bytes.len())

@@ -3,11 +3,11 @@
 /// The UDP port of Geneve.
 const GENEVE: u16 = 6_081;
 
-/// Class, type and length of the option.
+/// Class, type and length of Geneve's GRO hint option.
 const OPTION: [u8; 4] = [0x01, 0x00, 1, 1];
 
-/// A GRO hint that Linux uses: the first one in the packet, if it is consistent
-/// (`geneve_opt_gro_hint_off`).
+/// The GRO hint that Linux uses: the first such Geneve option of a packet, if its offsets are
+/// consistent (`geneve_opt_gro_hint_off`).
 ///
 /// Offsets are in bytes from the start of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Hint {
     pub at: usize,
     /// Offset of the outer UDP header.
     pub outer: usize,
-    /// Offset of the end of Geneve's options.
+    /// Offset of the end of the Geneve header with its options.
     pub start: usize,
     /// Offset of the second tunnel's UDP header, as the hint says.
     pub transport: usize,
@@ -25,7 +25,7 @@ pub struct Hint {
 }
 
 impl Hint {
-    /// Finds the hint of a frame.
+    /// Finds the GRO hint of a frame; `None` if the frame has no consistent one.
     pub fn of(frame: &[u8]) -> Option<Self> {
         let (GENEVE, header) = udp_payload(frame)? else { return None };
         let start = header + 8 + usize::from(*frame.get(header)? & 0x3f) * 4;
@@ -53,18 +53,19 @@ impl Hint {
         })
     }
 
-    /// Returns Geneve's header and its options.
+    /// Returns the Geneve header with its options; `None` if the frame is too short.
     pub fn geneve(self, frame: &[u8]) -> Option<&[u8]> {
         frame.get(self.outer + 8..self.start)
     }
 
-    /// Returns the headers of the second tunnel, at the position that the hint gives.
+    /// Returns the headers of the second tunnel, where the hint says they are; `None` if the frame
+    /// is too short.
     pub fn headers(self, frame: &[u8]) -> Option<&[u8]> {
         frame.get(self.start..self.end)
     }
 
-    /// Returns whether only the second tunnel has a checksum. Linux cannot verify it then, since it
-    /// has verified no checksum of the first.
+    /// Returns whether the second tunnel has a UDP checksum, and the first tunnel has none. Linux
+    /// cannot verify the second tunnel's checksum then.
     pub fn has_only_nested_checksum(self, frame: &[u8]) -> bool {
         let is_zero =
             |udp: usize| frame.get(udp + 6..udp + 8).is_none_or(|checksum| checksum == [0, 0]);
@@ -73,7 +74,7 @@ impl Hint {
 }
 
 /// Returns the destination port of a UDP header behind Ethernet, VLAN tags and IP, and the offset
-/// of its payload.
+/// of the UDP payload; `None` for other packets.
 pub(crate) fn udp_payload(bytes: &[u8]) -> Option<(u16, usize)> {
     let word = |at: usize| Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
     let mut at = 12;

@@ -1,4 +1,4 @@
-//! Linux as the oracle: two network namespaces joined by a veth pair, whose receiving end runs GRO.
+//! Linux's GRO and GSO, in two network namespaces that are joined by a veth pair.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -12,34 +12,35 @@ use superpacket_traffic::frame::{ACK, CWR, Frame};
 /// Maximum IP packet length of the veth pair, in bytes.
 const MTU: u32 = 65_535;
 
-/// Maximum frames per poll. Together with both marks they are fewer than NAPI's budget
-/// (`NAPI_POLL_WEIGHT`, 64): a poll that uses up its budget flushes all flows.
+/// Maximum frames per poll. With the marker frames before and after them, they are fewer than
+/// NAPI's budget (`NAPI_POLL_WEIGHT`, 64): a poll that uses up its budget flushes all flows.
 pub const MOST_FRAMES: usize = 60;
 
-/// Minimum time between two polls of the kernel; sending a batch must take less.
+/// Minimum time between two polls of the receiving device. Sending a batch must take less time.
 const BETWEEN_POLLS: Duration = Duration::from_micros(200);
 
-/// Minimum time to wait for frames. Frames that have not arrived then count as dropped.
+/// Minimum time to wait for the frames of a batch. Frames that arrive later count as dropped.
 const PATIENCE: Duration = Duration::from_millis(30);
 
-/// The ports of VXLAN (RFC 7348) and Geneve (RFC 8926).
+/// The UDP ports of VXLAN (RFC 7348) and Geneve (RFC 8926).
 const TUNNEL_PORTS: [u16; 2] = [4_789, 6_081];
 
-/// The name of the Geneve device.
+/// The name of the Geneve device in the receiving namespace.
 const GENEVE: &str = "geneve0";
 
-/// The error number for a packet that is too long.
+/// The error number of the system for a packet that is too long.
 const EMSGSIZE: i32 = 90;
 
-/// EtherType of marks (for local experiments, IEEE 802). Generated traffic never uses it.
+/// EtherType of the marker frames around each batch (for local experiments, IEEE 802). Generated
+/// traffic never uses it.
 const MARK: [u8; 2] = [0x88, 0xb6];
 
-/// A pair of namespaces: frames sent in one of them are received by the other's GRO in one poll.
+/// A pair of namespaces: the GRO of one receives in one poll the frames that are sent in the other.
 ///
 /// The receiving device defers its interrupts (`napi_defer_hard_irqs`). It polls at the first
-/// frame, a mark, and again after `gro_flush_timeout`. All other frames are sent between these
-/// polls, so the second poll finds them together. The third poll finds none, and flushes the held
-/// packets.
+/// frame, which is a marker, and again after `gro_flush_timeout`. All other frames are sent between
+/// these polls, so the second poll finds them together. The third poll finds no frames, and flushes
+/// the held packets.
 #[derive(Debug)]
 pub struct KernelGro {
     sender: RawSocket,
@@ -52,28 +53,28 @@ pub struct KernelGro {
     rules: Rules,
 }
 
-/// The differences in GRO between kernel versions. Each is detected by sending two packets.
+/// What a kernel's GRO merges, where kernels differ. Each rule is detected by sending two packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Packets behind VLAN tags merge.
+    /// Whether packets behind VLAN tags merge.
     pub vlans: bool,
-    /// Packets in VXLAN merge, if a VXLAN device uses their port.
+    /// Whether packets in VXLAN merge, given a VXLAN device with their UDP port.
     pub vxlan: bool,
-    /// Packets in Geneve merge, if a Geneve device uses their port.
+    /// Whether packets in Geneve merge, given a Geneve device with their UDP port.
     pub geneve: bool,
-    /// Packets in VXLAN in Geneve merge, if a GRO hint gives the positions of the second tunnel's
-    /// headers.
+    /// Whether packets in VXLAN in Geneve merge, given a GRO hint with the positions of the second
+    /// tunnel's headers.
     pub gro_hint: bool,
-    /// Packets with the same identification and without DF merge.
+    /// Whether packets with the same IPv4 identification and without DF merge.
     pub fixed_ids: bool,
-    /// Packets with CWR merge.
+    /// Whether TCP segments that all have CWR merge.
     pub cwr: bool,
-    /// Packets without CWR merge behind one with CWR.
+    /// Whether TCP segments without CWR merge behind one with CWR.
     pub first_cwr: bool,
 }
 
 impl KernelGro {
-    /// Creates the namespaces, and enables GRO for TCP and UDP.
+    /// Creates the two namespaces, and enables GRO for TCP and UDP in the receiving one.
     ///
     /// # Errors
     ///
@@ -94,7 +95,8 @@ impl KernelGro {
         receiver
             .set_feature("rx-udp-gro-forwarding", true)
             .map_err(|error| unsupported("GRO for UDP on veth", error))?;
-        // Without these devices, Linux treats the packets as ordinary datagrams.
+        // Without a VXLAN and a Geneve device, Linux treats packets in these tunnels as ordinary
+        // datagrams.
         let vxlan = Link::vxlan(receiver.host(), "vxlan0", TUNNEL_PORTS[0]);
         let geneve = Link::geneve_with_gro_hint(receiver.host(), GENEVE, TUNNEL_PORTS[1]);
         for tunnel in [vxlan, geneve] {
@@ -120,8 +122,8 @@ impl KernelGro {
         Ok(kernel)
     }
 
-    /// Sets the time between polls for the speed of this machine: three times as long as sending a
-    /// batch of long frames takes.
+    /// Sets the time between polls according to the speed of this machine: three times as long as
+    /// sending a batch of long frames takes.
     fn defer_polls(&mut self, receiver: &Link) -> Result<(), LabError> {
         let largest = vec![0x5a; 9_000];
         let batch: Vec<_> =
@@ -149,7 +151,7 @@ impl KernelGro {
         Ok(())
     }
 
-    /// Detects which kinds of packets this kernel's GRO merges.
+    /// Detects what this kernel's GRO merges.
     fn detect_rules(&mut self) -> Result<(), LabError> {
         let invalid = |error: &LabError| matches!(error, LabError::System { source, .. } if source.kind() == ErrorKind::InvalidInput);
         match self.merges(Frame::udp4(100), Frame::udp4(100)) {
@@ -181,8 +183,8 @@ impl KernelGro {
         Ok(())
     }
 
-    /// Returns whether the kernel merges these two frames. It retries, since a poll may end between
-    /// them.
+    /// Returns whether the kernel merges two frames. Tries several times, since a poll may end
+    /// between the frames.
     fn merges(&mut self, first: Frame, second: Frame) -> Result<bool, LabError> {
         let frames = [first.to_bytes(), second.to_bytes()];
         let frames: Vec<_> =
@@ -195,13 +197,13 @@ impl KernelGro {
         Ok(false)
     }
 
-    /// Returns the rules of this kernel's GRO.
+    /// Returns what this kernel's GRO merges.
     pub fn rules(&self) -> Rules {
         self.rules
     }
 
-    /// Gives these frames, at most [`MOST_FRAMES`], to the kernel in one poll, and returns the
-    /// packets that its stack receives, in order.
+    /// Sends frames, at most [`MOST_FRAMES`], so that the kernel receives them in one poll, and
+    /// returns the packets that the receiving stack gets, in order.
     ///
     /// # Errors
     ///
@@ -241,11 +243,11 @@ impl KernelGro {
 }
 
 impl KernelGro {
-    /// Gives these frames to the kernel in one poll, and returns the packets that its Geneve device
-    /// delivers, without the first tunnel.
+    /// Sends frames so that the kernel receives them in one poll, and returns the packets that its
+    /// Geneve device delivers, without the first tunnel.
     ///
-    /// The first tunnel must be Geneve over IPv4 with an inner Ethernet header, to 192.0.2.2 and
-    /// [`KernelGro::mac`].
+    /// The first tunnel of each frame must be Geneve over IPv4 with an inner Ethernet header. The
+    /// outer IPv4 destination must be 192.0.2.2, and the MAC destination [`KernelGro::mac`].
     ///
     /// # Errors
     ///
@@ -277,7 +279,7 @@ impl KernelGro {
         Ok(packets)
     }
 
-    /// Returns the MAC address of the receiving end.
+    /// Returns the MAC address of the receiving device.
     ///
     /// # Errors
     ///
@@ -288,7 +290,7 @@ impl KernelGro {
 }
 
 /// A pair of namespaces: the kernel segments the super-packets sent in one of them, since the
-/// device has no TSO, and the other receives the segments.
+/// sending device has no TSO, and the other receives the segments.
 #[derive(Debug)]
 pub struct KernelGso {
     sender: GsoSender,
@@ -306,12 +308,13 @@ pub enum KernelAnswer<P> {
     Taken(Vec<P>),
 }
 
-/// The way in which super-packets enter the sending namespace.
+/// The means by which super-packets enter the sending namespace.
 #[derive(Debug)]
 enum GsoSender {
-    /// A packet socket on the veth end.
+    /// A packet socket on the sending end of the veth pair.
     Packet(RawSocket),
-    /// A TAP device in a bridge with the veth end, since a packet socket cannot describe tunnels.
+    /// A TAP device in a bridge with the sending end of the veth pair, since a packet socket cannot
+    /// describe tunnels.
     Tap(TapFile),
 }
 
@@ -325,7 +328,8 @@ impl GsoSender {
 }
 
 impl KernelGso {
-    /// Creates the namespaces, and switches off the device's offloads.
+    /// Creates the two namespaces, with a sending device that has no offloads. A packet socket
+    /// sends the super-packets.
     ///
     /// # Errors
     ///
@@ -337,7 +341,7 @@ impl KernelGso {
         Self::of(GsoSender::Packet(sender), &receiver)
     }
 
-    /// Creates the namespaces for super-packets in UDP tunnels.
+    /// Creates the two namespaces for super-packets in UDP tunnels, which a TAP device sends.
     ///
     /// # Errors
     ///
@@ -349,8 +353,8 @@ impl KernelGso {
         Self::behind_bridge(tap, &sender, &receiver)
     }
 
-    /// Creates the namespaces for super-packets with a virtio header of 10 bytes, sent by a TAP
-    /// device.
+    /// Creates the two namespaces for super-packets that a TAP device sends, with virtio headers of
+    /// 10 bytes.
     ///
     /// # Errors
     ///
@@ -366,11 +370,11 @@ impl KernelGso {
         for offload in ["tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"] {
             sender.set_feature(offload, false)?;
         }
-        // The driver's maximum does not include the Ethernet header.
+        // The maximum that the TAP driver accepts does not include the Ethernet header.
         tap.link().set_mtu(MTU - 14)?;
         Link::bridge(sender.host(), "br0", &[tap.link(), sender])?;
-        // The TAP device receives frames of both directions. Without learning, all leave by the
-        // other port.
+        // The TAP device receives frames of both directions. Without learning, the bridge sends all
+        // frames to the other port.
         sender
             .host()
             .set_sysfs(&format!("class/net/{}/brport/learning", tap.link().name()), "0")?;
@@ -383,7 +387,7 @@ impl KernelGso {
         Ok(kernel)
     }
 
-    /// Waits until frames pass: a bridge learns of its ports' carriers with a delay.
+    /// Waits until frames pass the bridge, which learns of its ports' carriers with a delay.
     fn await_bridge(&mut self) -> Result<(), LabError> {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -415,7 +419,7 @@ impl KernelGso {
         Ok((sender, receiver))
     }
 
-    /// Sends a packet, and returns the segments that the other namespace receives; `None` if the
+    /// Sends a packet, and returns the segments that the receiving namespace gets; `None` if the
     /// kernel refuses or drops the packet.
     ///
     /// # Errors
@@ -432,7 +436,8 @@ impl KernelGso {
         })
     }
 
-    /// Sends a packet, and returns the kernel's answer.
+    /// Sends a packet, and returns the kernel's answer: an error, or the packets that arrive in the
+    /// receiving namespace.
     ///
     /// # Errors
     ///
@@ -443,8 +448,8 @@ impl KernelGso {
         packet: &[u8],
     ) -> Result<KernelAnswer<CapturedFrame>, LabError> {
         match self.sender.send(header, packet) {
-            // EINVAL: a bad header. ENOMEM: segmentation failed (`validate_xmit_skb`). EMSGSIZE:
-            // the packet is too long.
+            // EINVAL: a bad virtio header. ENOMEM: segmentation failed (`validate_xmit_skb`).
+            // EMSGSIZE: the packet is too long.
             Err(LabError::System { source, .. }) if is_refusal(&source) => {
                 return Ok(KernelAnswer::Refused(source));
             }
@@ -473,14 +478,14 @@ impl KernelGso {
     }
 }
 
-/// Returns whether this error means that the kernel refuses the super-packet.
+/// Returns whether an error of a send call means that the kernel refuses the super-packet.
 pub(crate) fn is_refusal(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::OutOfMemory)
         || error.raw_os_error() == Some(EMSGSIZE)
 }
 
 /// Creates two namespaces that send no packets by themselves, and a veth pair between them. Returns
-/// the sending and the receiving end.
+/// the sending and the receiving end of the pair.
 fn pair() -> Result<(Link, Link), LabError> {
     let (sender, receiver) = (Host::new("sender")?, Host::new("receiver")?);
     for host in [&sender, &receiver] {
@@ -495,7 +500,7 @@ fn pair() -> Result<(Link, Link), LabError> {
     Ok((sender, receiver))
 }
 
-/// Returns the next frame; `None` if none arrives before the deadline.
+/// Returns the next frame that the socket receives; `None` if none arrives before the deadline.
 fn next(
     receiver: &mut RawSocket,
     buffer: &mut [u8],
@@ -513,17 +518,18 @@ fn next(
     }
 }
 
-/// Returns a frame that marks the start or end of a batch, and that GRO never merges.
+/// Returns a marker frame for the start or end of a batch, which GRO never merges.
 fn mark(number: u64) -> [u8; 60] {
     let mut frame = [0; 60];
-    // Two different MAC addresses: a bridge sends no frame back to its source port.
+    // The MAC addresses differ, since a bridge sends no frame back to its source port.
     (frame[0], frame[5], frame[6]) = (2, 0xfe, 2);
     frame[12..14].copy_from_slice(&MARK);
     frame[14..22].copy_from_slice(&number.to_be_bytes());
     frame
 }
 
-/// Returns the number of received frames that a packet represents, by its virtio header.
+/// Returns the number of sent frames that a received packet represents, according to its virtio
+/// header.
 fn packets_in(packet: &CapturedFrame) -> usize {
     let header = packet.vnet.unwrap_or_default();
     if header.gso_type == 0 || header.gso_size == 0 {

@@ -1,4 +1,5 @@
-//! The kinds of differences between Linux and the engine, each with the promise that explains it.
+//! The kinds of differences between Linux and the engine, each with the promise of the engine that
+//! explains it, such as the order of packets.
 
 use std::collections::BTreeMap;
 
@@ -26,15 +27,16 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// All kinds, in the order of the report.
+            /// All kinds of differences, in the order of the report.
             pub const ALL: &'static [Kind] = &[$(Kind::$name,)*];
 
-            /// Returns the name used in reports.
+            /// Returns a short name for the kind, used in reports.
             pub const fn name(self) -> &'static str {
                 match self { $(Kind::$name => $text,)* }
             }
 
-            /// Returns the promise that explains the difference, and how the engine behaves.
+            /// Returns the promise of the engine that explains the difference, and how the engine
+            /// and Linux behave.
             pub const fn promise(self) -> &'static str {
                 match self { $(Kind::$name => $promise,)* }
             }
@@ -43,43 +45,45 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The kernel merged packets with complete and packets with partial checksums.
+    /// The kernel merged packets with complete checksums and packets with partial ones.
     ChecksumForms = "full and partial checksums mix", "Reversible: packets merge only with those of the same form.";
-    /// The kernel merged a packet with a valid checksum in the form that senders never compute.
+    /// The kernel merged a packet whose checksum is 0xFFFF where senders compute 0x0000. Both are
+    /// valid.
     NonCanonicalChecksum = "non-canonical checksum", "Reversible: 0xFFFF instead of 0x0000 could not be restored, so the packet passes.";
     /// The kernel merged packets with different urgent pointers.
     UrgentPointer = "urgent pointer is lost", "Reversible: packets merge only with equal urgent pointers; Linux keeps the first one's.";
-    /// The kernel merged packets whose identifications are neither equal nor count up.
+    /// The kernel merged packets whose IPv4 identifications are neither equal nor count up.
     Identification = "identifications are lost", "Reversible: packets merge only if their identifications can be restored.";
-    /// The kernel merged an IPv4 header checksum that is valid, but in the form that senders never
-    /// compute.
+    /// The kernel merged a packet whose IPv4 header checksum is 0xFFFF where senders compute
+    /// 0x0000. Both are valid.
     HeaderChecksum = "non-canonical header checksum", "Reversible: 0xFFFF instead of 0x0000 could not be restored, so the packet passes.";
-    /// The kernel merged segments without ACK.
+    /// The kernel merged TCP segments without the ACK flag.
     NoAcknowledgement = "segments without ACK merge", "Untouched when unknown: no connection sends data without ACK (RFC 9293, section 3.10.7.4), so the segment passes.";
-    /// The kernel merged packets whose tunnel header the engine does not know.
+    /// The kernel merged packets with a tunnel header that the engine does not know.
     UnknownTunnel = "unknown tunnel headers", "Untouched when unknown: tunnel headers with reserved bits pass, in the order of their flow.";
-    /// The kernel merged by a GRO hint that is false.
+    /// The kernel merged packets in two tunnels because of a GRO hint that is false.
     FalseHint = "a false GRO hint", "Never trusted: the engine compares the hint with the headers. If it contradicts them, or describes a third tunnel, the packet passes. Linux reads IP and UDP at the hint's offsets, and compares all headers.";
     /// The kernel merged packets with more headers than the engine reads.
     LongHeaders = "more than 256 bytes of headers", "Bounded: the engine reads the first 256 bytes of a frame. A frame with longer headers passes, such as two tunnels over IPv6 with options behind two VLAN tags.";
     /// The kernel merged packets whose outer UDP length is wrong.
     OuterLength = "wrong outer UDP length", "Reversible: a packet in VXLAN or Geneve with a wrong outer UDP length passes. Linux ignores this length, and writes a correct one.";
-    /// The kernel merged packets although a packet of the same flow, which it did not merge, came
-    /// between them.
+    /// The kernel merged packets of a flow although it had received another packet of the flow
+    /// between them, which it did not merge.
     MergedAcross = "merges across a refused packet", "Order: a packet that cannot merge first flushes its own flow, so later packets cannot join earlier ones.";
-    /// A packet that the kernel refused left before held packets of its flow.
+    /// A packet that the kernel could not merge left before held packets of its flow.
     Overtaken = "a refused packet overtakes", "Order: packets of a flow leave in the order of their arrival.";
     /// The kernel treats packets of one connection as different flows.
     SplitFlow = "a connection is two flows", "Order: a change of flow label, extension headers, VLAN priority or GRE flags ends a merge but not the flow. The same is true of source port, options and presence of a checksum in VXLAN and Geneve. Linux treats the packets as another flow (also if the GRE checksum differs, which it takes for the key), and holds one flow while the other leaves.";
-    /// The kernel does not merge packets with CWR.
+    /// The engine merged TCP segments with CWR, which the kernel does not merge.
     CongestionWindow = "CWR ends a merge", "The engine merges packets with equal flags, as Linux 7.3 does. Linux 6.18 flushes at CWR.";
-    /// The kernel merged packets without CWR behind one with it.
+    /// The kernel merged TCP segments without CWR behind one with CWR.
     FirstCongestionWindow = "CWR on the first packet alone", "The engine merges packets with equal flags, as Linux 6.18 does. Linux 6.12 merges packets without CWR behind one with it, which is how a sender's super-packet begins.";
-    /// A merged packet whose original packets all have CWR; both sides describe it differently.
+    /// The kernel and the engine merged TCP segments that all have CWR, and describe the result
+    /// differently.
     AllCongestionWindow = "CWR on all packets", "A virtio header cannot express it, so the engine makes no header, and segments such packets itself. The comparison uses the header for CWR on the first segment, which has ECN; Linux 7.3's header does not.";
-    /// The engine merged packets whose identifications stay the same.
+    /// The engine merged packets whose IPv4 identifications stay the same.
     FixedIdentification = "identifications stay the same", "The engine merges and restores them, separately for each header, as Linux 6.18 does. Linux 6.12 merges them only with DF, and not if those of another header count up.";
-    /// The engine merged DCCP.
+    /// The engine merged DCCP packets.
     Dccp = "DCCP", "The engine merges DCCP. No version of Linux does.";
     /// The engine merged packets behind VLAN tags, PPPoE or MPLS.
     Tags = "VLAN tags, PPPoE or MPLS", "The engine merges behind any of them, also in a tunnel. Linux has no GRO for PPPoE and MPLS, and none for VLAN tags if built without `CONFIG_VLAN_8021Q`.";
@@ -89,53 +93,57 @@ kinds! {
     NestedHeaders = "headers of the second tunnel differ", "The engine merges them if lengths and identifications can be restored, as in other headers. Linux requires equal bytes, so identifications must not count up, and the last packet must not be shorter. While it holds a packet, others in the same two tunnels with different headers pass (`geneve_hdr_match`).";
     /// The engine merged packets with a checksum in the second tunnel only.
     NestedChecksum = "a checksum in the second tunnel alone", "The engine verifies this checksum. Linux ignores the hint then (`geneve_opt_gro_hint_validate_csum`).";
-    /// The second tunnel's headers of a merged packet differ.
+    /// The kernel and the engine wrote different lengths or checksums into the second tunnel's
+    /// headers of a merged packet.
     NestedLengths = "lengths in the second tunnel of a merged packet", "The engine writes the lengths of the merged packet, and correct checksums. Linux leaves the first packet's until its Geneve device removes the first tunnel (`geneve_post_decap_hint`).";
-    /// The GRE checksums of a merged packet differ.
+    /// The kernel and the engine wrote different GRE checksums into a merged packet.
     GreChecksum = "GRE checksum of a merged packet", "The engine writes the checksum of the merged packet. Linux leaves the first packet's, and computes new ones when it segments.";
-    /// The outer UDP checksums of a merged packet in VXLAN or Geneve differ.
+    /// The kernel and the engine wrote different outer UDP checksums into a merged packet in VXLAN
+    /// or Geneve.
     OuterChecksum = "outer UDP checksum of a merged packet", "Without a framing, the engine writes the checksum that is valid once the inner one is (local checksum offload). Linux writes the sum of the pseudo-header, as the engine does behind a header of 24 bytes, and computes the checksum when it segments.";
-    /// The checksum covers other addresses than those in the IP header.
+    /// A checksum covers other addresses than those in the IP header, such as a final destination.
     FinalDestination = "a checksum over the final destination", "The engine verifies and writes checksums over the final destination of a routing header and over a home address (RFC 8200, section 8.1; RFC 6275). Packets for which these are unknown pass. Linux's GRO uses the addresses of the IP header: it refuses valid packets, and writes a wrong sum to partial checksums.";
-    /// The kernel merged packets whose IP version contradicts the EtherType.
+    /// The kernel merged or dropped packets with the EtherType of IPv6 and another IP version.
     OtherVersion = "an IPv6 header that says another version", "Untouched when unknown: the packet passes as malformed. Linux merges two that are alike, and `ipv6_rcv` drops them.";
     /// The kernel dropped a frame that ends within its VLAN tag.
     CutTag = "a frame that ends within its tag", "Conserved: the frame passes, and is counted as truncated. Linux drops it (`skb_vlan_untag`).";
-    /// The kernel's flow table was full.
+    /// The kernel flushed a packet because a bucket of its flow table was full.
     Evicted = "the kernel's table is full", "Bounded: the engine holds 1,024 flows by a keyed hash. Linux holds 8 flows in each of 8 buckets, and all packets without a device's hash share one bucket.";
-    /// Segmentation: the payload fits into one segment.
+    /// Segmentation: the kernel dropped a packet whose payload fits into one segment.
     FitsSegment = "segmentation: the payload fits a segment", "The engine passes the packet whole, with its checksum completed. Linux drops it if TCP options make it longer than `gso_size` (`tcp_gso_segment`).";
-    /// Segmentation: `gso_size` is below 8.
+    /// Segmentation: `gso_size` is below 8, which some kernels raise to 8.
     SmallSegment = "segmentation: gso_size below 8", "The engine and Linux 6.18.44 segment TCP as the header says. Linux 6.12.117 and 7.3.4 raise smaller sizes to 8.";
     /// Fragmentation: `gso_size` is no multiple of 8, so that no offset can express it.
     OddFragment = "fragmentation: gso_size no multiple of 8", "The engine uses the next smaller multiple, since a fragment's offset counts units of 8 bytes (RFC 791, section 3.1). Linux fragments as the header says, and the offsets are wrong.";
-    /// Fragmentation: the packet has DF or the reserved bit set.
+    /// Fragmentation: the packet has DF or the reserved bit set, which Linux clears.
     FragmentFlags = "fragmentation: DF is set", "The engine keeps DF and the reserved bit in all fragments, since DF forbids further fragmentation. Linux clears both (`inet_gso_segment`).";
-    /// Fragmentation: both sides put the IPv6 fragment header in different positions.
+    /// Fragmentation: the kernel and the engine insert the IPv6 fragment header at different
+    /// positions.
     FragmentPlace = "fragmentation: destination options", "The engine puts the fragment header before destination options, which are only for the destination (RFC 8200, section 4.5). Linux puts it behind them if no routing header follows (`ip6_find_1stfragopt`).";
-    /// Fragmentation: both sides count offsets behind hop-by-hop options differently.
+    /// Fragmentation: the kernel and the engine count offsets behind hop-by-hop options or a
+    /// routing header differently.
     FragmentOffset = "fragmentation: hop-by-hop options", "The engine's offsets count the fragmented bytes (RFC 8200, section 4.5). Linux also counts the hop-by-hop or routing header of each fragment (`ipv6_gso_segment`), so that its fragments cannot be reassembled.";
-    /// Segmentation: Linux computes the checksum over other addresses than the engine.
+    /// Segmentation: the kernel computes the checksum over other addresses than the engine.
     HeaderDestination = "segmentation: the final destination", "The engine adjusts or completes the sum in the field. Other checksums cover the final destination, and a packet is refused if that is unknown. For a datagram to fragment, and for a packet without NEEDS_CSUM, Linux computes the checksum over the addresses of the IP header (`udp6_ufo_fragment`, `tcp6_gso_segment`).";
-    /// Segmentation: `hdr_len` exceeds the packet's length.
+    /// Segmentation: `hdr_len` of the virtio header exceeds the packet's length.
     HintTooLong = "segmentation: hdr_len beyond the packet", "Never trusted: `hdr_len` is a hint, and the engine does not use it. Linux refuses the packet.";
-    /// Segmentation: the packet has a VLAN tag, and the header gives no checksum position.
+    /// Segmentation: the packet has a VLAN tag, and the virtio header gives no checksum position.
     TaggedWithoutChecksum = "segmentation: tagged and without NEEDS_CSUM", "The engine parses the headers behind tags. Linux refuses the packet.";
-    /// Segmentation: the packet has CWR, and the header does not have the ECN bit (accurate ECN).
+    /// Segmentation: the packet has CWR, and the virtio header lacks the ECN bit (accurate ECN).
     NoEcn = "segmentation: CWR without the ECN bit", "Linux writes this header for accurate ECN's super-packets, whose segments all have CWR, and the engine segments them in this way. Linux itself leaves CWR only on the first segment when it reads such a header.";
-    /// Segmentation: the header's type or checksum position contradicts the packet.
+    /// Segmentation: a type or position in the virtio header contradicts the packet.
     Contradiction = "segmentation: a header that contradicts the packet", "Never trusted: a `gso_type`, checksum position or tunnel offset that contradicts the packet is refused. Linux does not check a packet that fits a segment, the offsets of a tunnel, or the checksum position of a datagram to fragment.";
-    /// The difference follows from an earlier one: the runs began at different packets, and so end
-    /// at different packets.
+    /// The kernel's and the engine's merged packets began at different frames because of another
+    /// difference, and so end at different frames.
     Consequence = "runs began at different packets", "Follows from another difference in the same flow: both sides count lengths from the first packet of a merge.";
 }
 
-/// The explained differences of a batch by kind, and those without an explanation.
+/// The differences of a batch: counts of those that a kind explains, and the others.
 #[derive(Debug, Default)]
 pub struct Explained {
-    /// Number of differences of each kind.
+    /// Number of explained differences of each kind.
     pub kinds: BTreeMap<Kind, u64>,
-    /// Differences that no promise explains.
+    /// Differences that no kind explains.
     pub unexplained: Vec<Difference>,
 }
 
@@ -146,21 +154,24 @@ const LONGEST: usize = 65_535;
 /// two more bytes.
 const SHORTEST_TAGGED: usize = 20;
 
-/// Protocol numbers of IPv6 extension headers.
+/// Protocol number of IPv6 hop-by-hop options.
 const HOP_BY_HOP: u8 = 0;
+/// Protocol number of the IPv6 routing header.
 const ROUTING: u8 = 43;
+/// Protocol number of IPv6 destination options.
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// Minimum TCP payload of a segment in newer kernels, in bytes.
+/// Minimum `gso_size` of TCP in newer kernels, in bytes.
 const LEAST_SEGMENT: u16 = 8;
 
 /// Maximum packets in one bucket of the kernel's flow table (`MAX_GRO_SKBS`).
 const BUCKET: usize = 8;
 
-/// Returns the kind of each difference between both sides of a batch.
+/// Finds the differences between the kernel and the engine in a batch, and the kind of each.
 pub fn explain(sides: &Sides<'_>) -> Explained {
     let mut explained = Explained::default();
-    // Frames at which a group of one side began or ended for a reason that has been explained.
+    // Frames at which a packet of the kernel or the engine began or ended because of an explained
+    // difference.
     let mut explained_frames = Vec::new();
     for difference in sides.differences() {
         match kind(sides, &difference, &explained_frames) {
@@ -188,7 +199,7 @@ fn kind(sides: &Sides<'_>, difference: &Difference, explained_frames: &[usize]) 
             only_engine_merged(sides, before, frame, explained_frames)
         }
         Difference::Overtook { before, frame } => overtook(sides, before, frame),
-        // The engine promises order, so no kind explains this.
+        // The engine promises to keep the order within a flow, so no kind explains this.
         Difference::EngineOvertook { .. } => None,
         Difference::Missing { frame } => {
             let bytes = &sides.frames[frame].bytes;
@@ -250,7 +261,7 @@ fn only_kernel_merged(
             CutField::UrgentPointer => Kind::UrgentPointer,
             CutField::Identification => Kind::Identification,
             CutField::HeaderChecksum => Kind::HeaderChecksum,
-            // Linux preserves all of these.
+            // Linux preserves all of these fields.
             CutField::Push
             | CutField::Link
             | CutField::Tunnel
@@ -319,8 +330,8 @@ fn only_engine_merged(
     (closed && began_elsewhere(sides, before, explained_frames)).then_some(Kind::Consequence)
 }
 
-/// Returns the kind of difference between the segments of both sides; `None` if no promise explains
-/// it.
+/// Returns the kind of difference between the kernel's and the engine's segments of a packet;
+/// `None` if no kind explains the difference.
 ///
 /// `kernel` is `None` if the kernel refused the packet.
 pub fn segmentation(
@@ -371,16 +382,16 @@ pub fn segmentation(
     }
 }
 
-/// Returns the packet as Linux treats it when it computes the checksum again: over the addresses of
-/// the IP header.
+/// Returns the packet with the checksum seed that Linux uses when it computes the checksum again:
+/// the sum over the addresses of the IP header.
 ///
-/// `None` if the engine treats it in the same way.
+/// `None` if the engine computes the checksum over the same addresses.
 fn cut_for_header(
     packet: &GsoInput,
     engine: &Result<Vec<Vec<u8>>, SplitError>,
 ) -> Option<GsoInput> {
-    // For a checksum without a seed, the engine needs the final destination. The field may still
-    // hold the sum over the header's addresses.
+    // For a checksum without a seed, the engine needs the final destination. The checksum field may
+    // already hold the sum over the addresses of the IP header.
     let unknown = matches!(
         engine,
         Err(SplitError::Segment(SegmentError::Headers(Refusal::FinalDestination)))
@@ -392,15 +403,15 @@ fn cut_for_header(
     packet.seeded_by_header().or_else(named)
 }
 
-/// Returns whether the engine makes these segments, with CWR on the first segment only or as the
-/// header says.
+/// Returns whether the engine segments the packet into `theirs`, with CWR on the first segment only
+/// or according to the virtio header.
 fn is_cut_as(packet: &GsoInput, theirs: &[Vec<u8>]) -> bool {
     let ways = [packet.cut().ok(), cut_by(packet, packet.header)];
     ways.iter().flatten().any(|ours| ours == theirs)
 }
 
-/// Returns the engine's segments of a packet with this header, and with CWR on the first segment
-/// only.
+/// Returns the engine's segments of a packet with another virtio header, and with CWR on the first
+/// segment only; `None` if the engine refuses the packet.
 fn cut_by(packet: &GsoInput, header: VnetHeader) -> Option<Vec<Vec<u8>>> {
     let congested =
         check::tcp_fields(&packet.bytes, false).is_some_and(|fields| fields.flags & CWR != 0);
@@ -411,15 +422,15 @@ fn cut_by(packet: &GsoInput, header: VnetHeader) -> Option<Vec<Vec<u8>>> {
     GsoInput { header, bytes: packet.bytes.clone(), ..*packet }.cut().ok()
 }
 
-/// Returns the kind of difference between the fragments of both sides; `None` if no promise
-/// explains it.
+/// Returns the kind of difference between the kernel's and the engine's IP fragments of a datagram;
+/// `None` if no kind explains the difference.
 fn fragmentation(
     packet: &GsoInput,
     kernel: &[Vec<u8>],
     engine: &Result<Vec<Vec<u8>>, SplitError>,
 ) -> Option<Kind> {
     let size = packet.header.gso_size;
-    // The engine's fragments if the seed covers the addresses in the IP header.
+    // The engine's fragments if the checksum seed covers the addresses in the IP header.
     let seeded = cut_for_header(packet, engine);
     let cut = seeded.as_ref().map(|seeded| seeded.cut().map(without_fragment_id));
     if cut.as_ref().is_some_and(|cut| cut.as_deref() == Ok(kernel)) {
@@ -440,7 +451,7 @@ fn fragmentation(
         {
             return Some(Kind::OddFragment);
         }
-        // The first fragment must hold the options and the UDP header of 8 bytes.
+        // The first fragment must hold the destination options and the UDP header of 8 bytes.
         Err(SplitError::Segment(SegmentError::SegmentTooSmall { needed, .. }))
             if packet.extension() == Some((DESTINATION_OPTIONS, needed - 8)) =>
         {
@@ -458,7 +469,7 @@ fn fragmentation(
             let plain: Option<Vec<_>> = ours.iter().map(|frame| without_flags(frame)).collect();
             (plain? == kernel).then_some(Kind::FragmentFlags)
         }
-        // For the engine, the options are part of the payload.
+        // The engine treats destination options as part of the fragmented payload.
         Some((DESTINATION_OPTIONS, length)) => (joined_fragments(ours)?.get(length..)?
             == joined_fragments(kernel)?)
         .then_some(Kind::FragmentPlace),
@@ -468,8 +479,8 @@ fn fragmentation(
                 frames.iter_mut().map(|frame| take_offset(frame)).collect::<Option<Vec<_>>>()
             };
             let (our_offsets, their_offsets) = (offsets(&mut ours)?, offsets(&mut theirs)?);
-            // Linux's offset is larger by the header's length for each fragment before; the field
-            // wraps.
+            // Linux's offset is larger by the header's length for each preceding fragment. The
+            // field for the offset wraps.
             let counted =
                 our_offsets.iter().zip(&their_offsets).zip(0..).all(|((ours, theirs), before)| {
                     let expected = ours + length * before;
@@ -481,7 +492,7 @@ fn fragmentation(
     }
 }
 
-/// Returns whether the kernel raised a smaller `gso_size` to the minimum for TCP.
+/// Returns whether the kernel raised a small `gso_size` of TCP to [`LEAST_SEGMENT`].
 fn is_cut_at_least(packet: &GsoInput, kernel: Option<&[Vec<u8>]>) -> bool {
     let tcp = matches!(
         packet.header.gso_type & !(gso_type::ECN | gso_type::UDP_TUNNEL),
@@ -498,8 +509,9 @@ fn is_cut_at_least(packet: &GsoInput, kernel: Option<&[Vec<u8>]>) -> bool {
     }
 }
 
-/// Returns the kind if both sides merged the same frames, and the results differ only in a tunnel's
-/// checksum or in ECN.
+/// Returns the kind of difference between two packets that the kernel and the engine merged of the
+/// same frames: a tunnel's lengths or checksum, the covered addresses, or ECN. `None` if anything
+/// else differs.
 fn other_bytes(kernel: &ResultPacket, engine: &ResultPacket) -> Option<Kind> {
     let layout = wire::parse_datagram(&engine.bytes, engine.bytes.len(), Layer::Ethernet).ok()?;
     let congested =
@@ -539,8 +551,8 @@ fn other_bytes(kernel: &ResultPacket, engine: &ResultPacket) -> Option<Kind> {
         .then_some(kind)
 }
 
-/// Returns the kind if a checksum covers other addresses than those of its IP header, and the
-/// packets differ only in checksums, including tunnel checksums.
+/// Returns [`Kind::FinalDestination`] if the kernel's and the engine's packets differ only in
+/// checksums, tunnel checksums included; otherwise `None`.
 fn other_destination(
     kernel: &ResultPacket,
     engine: &ResultPacket,
@@ -563,8 +575,8 @@ fn other_destination(
         .then_some(Kind::FinalDestination)
 }
 
-/// Returns the kind if packets in two tunnels differ only in the second tunnel's lengths and
-/// checksum, and in the first tunnel's checksum.
+/// Returns [`Kind::NestedLengths`] if the kernel's and the engine's packets in two tunnels differ
+/// only in the second tunnel's lengths and in both tunnels' checksums; otherwise `None`.
 fn other_nested(kernel: &ResultPacket, engine: &ResultPacket) -> Option<Kind> {
     let outer = Hint::of(&kernel.bytes)?.outer;
     let (_, _, transport) = second_tunnel(&kernel.bytes)?;
@@ -585,13 +597,14 @@ fn other_nested(kernel: &ResultPacket, engine: &ResultPacket) -> Option<Kind> {
     (right && packet == *engine).then_some(Kind::NestedLengths)
 }
 
-/// Returns whether an IPv6 header behind Ethernet has another version than 6. Linux does not check
-/// it (`ipv6_gro_receive`).
+/// Returns whether a header with the EtherType of IPv6 has another version than 6. Linux does not
+/// check the version (`ipv6_gro_receive`).
 fn has_other_version(frame: &[u8]) -> bool {
     matches!(frame.get(12..15), Some([0x86, 0xdd, first]) if first >> 4 != 6)
 }
 
-/// Returns the kind if the kernel merged neither frame because it has no GRO for their headers.
+/// Returns why the kernel merged neither of two frames, if it has no GRO for their headers;
+/// otherwise `None`.
 fn not_in_kernel(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
     let alone =
         |frame: usize| kernel_group(sides, frame).is_some_and(|group| group.frames.len() == 1);
@@ -607,14 +620,14 @@ fn not_in_kernel(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind>
     }
     let flow = sides.known[frame].flow.as_ref()?;
     let tags = || flow.vlans.iter().chain(flow.tunnels.iter().flat_map(|tunnel| &tunnel.vlans));
-    // Linux has GRO only for these tags, whatever its configuration.
+    // Linux has GRO only for 802.1Q and 802.1ad tags, and not in every configuration.
     let unseen_tag =
         tags().any(|(protocol, _)| !sides.rules.vlans || !matches!(protocol, 0x8100 | 0x88a8));
     let unseen = flow.pppoe.is_some() || !flow.mpls.is_empty() || unseen_tag;
     unseen.then_some(Kind::Tags)
 }
 
-/// Returns whether a checksum of this frame covers other addresses than those of its IP header.
+/// Returns whether a checksum of a frame covers other addresses than those of its IP header.
 fn has_other_addresses(sides: &Sides<'_>, frame: usize) -> bool {
     let InputFrame { bytes, partial } = &sides.frames[frame];
     let key = sides.known[frame].flow.as_ref();
@@ -624,9 +637,11 @@ fn has_other_addresses(sides: &Sides<'_>, frame: usize) -> bool {
 }
 
 /// Returns whether a checksum covers other addresses than those of its IP header: a final
-/// destination or a home address. Also true where the engine cannot tell which addresses it covers.
+/// destination or a home address. Also true where the engine cannot tell which addresses the
+/// checksum covers.
 ///
-/// `key` has the addresses of the IP headers. `is_partial`: the innermost checksum is partial.
+/// `key` has the addresses of the IP headers. `is_partial` tells whether the innermost checksum is
+/// partial.
 fn covers_other_addresses(bytes: &[u8], layout: &Layout, key: &FlowKey, is_partial: bool) -> bool {
     if layout.refusal == Some(Refusal::FinalDestination) {
         return true;
@@ -651,18 +666,19 @@ fn covers_other_addresses(bytes: &[u8], layout: &Layout, key: &FlowKey, is_parti
     })
 }
 
-/// Returns the offsets of a frame's headers as the engine parses them.
+/// Returns the offsets of a frame's headers as the engine parses them; `None` if the engine cannot
+/// parse them.
 fn layout(sides: &Sides<'_>, frame: usize) -> Option<Layout> {
     let bytes = &sides.frames[frame].bytes;
     wire::parse_datagram(bytes, bytes.len(), Layer::Ethernet).ok()
 }
 
-/// Returns the flags of a TCP segment; 0 for other protocols.
+/// Returns the TCP flags of a frame; 0 for other protocols.
 fn flags(sides: &Sides<'_>, frame: usize) -> u16 {
     check::tcp_fields(&sides.frames[frame].bytes, false).map_or(0, |fields| fields.flags)
 }
 
-/// Returns the identification and DF of each IPv4 header in a frame, the innermost first.
+/// Returns the identification and the DF bit of each IPv4 header in a frame, the innermost first.
 fn ids(sides: &Sides<'_>, frame: usize) -> Vec<(u16, bool)> {
     let bytes = &sides.frames[frame].bytes;
     let Some(layout) = layout(sides, frame) else { return Vec::new() };
@@ -678,8 +694,8 @@ fn ids(sides: &Sides<'_>, frame: usize) -> Vec<(u16, bool)> {
         .collect()
 }
 
-/// Returns whether both frames have an IPv4 header with the same identification, and either it
-/// lacks DF or the identification of another header differs.
+/// Returns whether two frames have an IPv4 header with the same identification, and either this
+/// header lacks DF or the identifications of another header differ.
 fn repeats_id(sides: &Sides<'_>, before: usize, frame: usize) -> bool {
     let (ids, next) = (ids(sides, before), ids(sides, frame));
     let repeated = |&((id, fixed), (next, _)): &((u16, bool), (u16, bool))| id == next && !fixed;
@@ -688,22 +704,22 @@ fn repeats_id(sides: &Sides<'_>, before: usize, frame: usize) -> bool {
         || (1..ids.len()).contains(&same)
 }
 
-/// Returns whether the kernel had to evict the packet that ends with `before`. Then as many packets
-/// as a bucket holds, which began before `frame`, left after it.
+/// Returns whether the kernel had to evict the packet that ends with `before`. After such a packet,
+/// as many others as a bucket holds leave, which began before `frame`.
 fn was_evicted(sides: &Sides<'_>, before: usize, frame: usize) -> bool {
     let Some((group, _)) = sides.in_kernel[before] else { return false };
     let held = |other: &&Group| other.frames.first().is_some_and(|&first| first < frame);
     sides.kernel[group + 1..].iter().filter(held).count() >= BUCKET - 1
 }
 
-/// Returns whether the kernel's packet that ends with `last` must leave before `next` by rules that
-/// the engine has too.
+/// Returns whether the kernel's packet that ends with frame `last` must leave before frame `next`
+/// by rules that the engine has too.
 fn is_closed(sides: &Sides<'_>, group: &Group, last: usize, next: usize) -> bool {
     let payload = |frame: usize| sides.known[frame].payload.len();
     let first = group.frames.first().map_or(0, |&first| payload(first));
     let flags = group.frames.iter().fold(0, |all, &member| all | flags(sides, member));
     let pushed = flags & (PSH | FIN) != 0;
-    // Identifications count up from the first one, or are all the same.
+    // Identifications count up from the first frame's, or are all the same.
     let firsts = group.frames.first().map(|&first| ids(sides, first)).unwrap_or_default();
     let counted = group.frames.len() as u16;
     let ids = ids(sides, next)
@@ -717,8 +733,8 @@ fn is_closed(sides: &Sides<'_>, group: &Group, last: usize, next: usize) -> bool
         || !ids
 }
 
-/// Returns whether the packets of both sides that contain `frame` begin at different frames, for a
-/// reason that was explained.
+/// Returns whether the kernel's and the engine's packets that contain `frame` begin at different
+/// frames because of an explained difference.
 fn began_elsewhere(sides: &Sides<'_>, frame: usize, explained_frames: &[usize]) -> bool {
     let (Some(kernel), Some((left, _))) = (kernel_group(sides, frame), sides.in_engine[frame])
     else {
@@ -733,7 +749,8 @@ fn began_elsewhere(sides: &Sides<'_>, frame: usize, explained_frames: &[usize]) 
             .any(|member| explained_frames.contains(member))
 }
 
-/// Returns the kind if a packet left before an earlier one because the kernel had refused it.
+/// Returns why `frame` left the kernel before `before`, an earlier frame of its flow; `None` if no
+/// kind explains the difference.
 fn overtook(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
     if is_split(sides, before, frame) {
         return Some(Kind::SplitFlow);
@@ -752,14 +769,14 @@ fn overtook(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
         return Some(Kind::FinalDestination);
     }
     let (left, _) = sides.in_engine[frame]?;
-    // The engine verifies a checksum only when a second packet arrives. Otherwise it gives another
-    // reason.
+    // The engine verifies a checksum only when a second packet of the flow arrives. Otherwise the
+    // packet leaves for another reason.
     let refused = check::frame(bytes, &expect).is_err() || was_refused(sides.engine[left].reason);
     (alone && refused).then_some(Kind::Overtaken)
 }
 
-/// Returns the kind if the engine met an unknown tunnel header, or a false hint as the only
-/// problem.
+/// Returns [`Kind::UnknownTunnel`] if the engine passed a frame because of a tunnel header,
+/// [`Kind::FalseHint`] if only the GRO hint was the problem, and otherwise `None`.
 fn unknown_tunnel(sides: &Sides<'_>, frame: usize) -> Option<Kind> {
     if left(sides, frame)?.reason != Reason::Tunnel {
         return None;
@@ -774,8 +791,8 @@ fn unknown_tunnel(sides: &Sides<'_>, frame: usize) -> Option<Kind> {
     })
 }
 
-/// Returns the kind if the kernel did not merge two frames in two tunnels because of their hint, or
-/// for lack of one.
+/// Returns why the kernel did not merge two frames in two tunnels, if the reason is the second
+/// tunnel or the lack of a GRO hint; otherwise `None`.
 fn nested_apart(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
     layout(sides, frame)?.nested?;
     let alone =
@@ -792,10 +809,10 @@ fn nested_apart(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> 
         .then_some(Kind::NestedHeaders)
 }
 
-/// Returns whether the kernel flushed a frame because it held a packet in the same tunnels whose
-/// second tunnel has different headers, whatever the inner flow (`geneve_hdr_match`).
+/// Returns whether the kernel flushed a frame in two tunnels because it held a packet in the same
+/// tunnels whose second tunnel has different headers, whatever the inner flow (`geneve_hdr_match`).
 ///
-/// That packet left just before, or is still held.
+/// The held packet left just before the frame, or leaves after it.
 fn is_flushed(sides: &Sides<'_>, frame: usize) -> bool {
     let Some((group, _)) =
         sides.in_kernel[frame].filter(|&(group, _)| sides.kernel[group].frames.len() == 1)
@@ -824,7 +841,7 @@ fn is_flushed(sides: &Sides<'_>, frame: usize) -> bool {
     (0..frame).filter(was_held).any(|earlier| differs(&earlier))
 }
 
-/// Returns whether Linux ignores the frame's hint because it cannot verify the second tunnel's
+/// Returns whether Linux ignores a frame's GRO hint because it cannot verify the second tunnel's
 /// checksum.
 fn is_beyond_hint(sides: &Sides<'_>, frame: usize) -> bool {
     let frame = &sides.frames[frame];
@@ -832,7 +849,8 @@ fn is_beyond_hint(sides: &Sides<'_>, frame: usize) -> bool {
         && Hint::of(&frame.bytes).is_some_and(|hint| hint.has_only_nested_checksum(&frame.bytes))
 }
 
-/// Returns whether the outer UDP header of a tunnel has a wrong length.
+/// Returns whether the engine passed a frame because of a wrong length in a tunnel's outer UDP
+/// header.
 fn has_wrong_outer_length(sides: &Sides<'_>, frame: usize) -> bool {
     let in_tunnel = sides.known[frame]
         .flow
@@ -841,13 +859,13 @@ fn has_wrong_outer_length(sides: &Sides<'_>, frame: usize) -> bool {
     in_tunnel && left(sides, frame).is_some_and(|left| left.reason == Reason::UdpLength)
 }
 
-/// Returns whether packets that leave for this reason are never held.
+/// Returns whether the engine never holds the packets that leave for a reason.
 fn was_refused(reason: Reason) -> bool {
     (reason as usize) < Reason::Push as usize
 }
 
-/// Returns whether `between` makes the engine flush the held packets of `frame`'s flow: it belongs
-/// to the same flow, or it has no ports and the same addresses.
+/// Returns whether frame `between` makes the engine flush the held packets of `frame`'s flow: it
+/// belongs to the same flow, or the engine cannot merge it and it has the same addresses.
 fn flushes(sides: &Sides<'_>, between: usize, frame: usize) -> bool {
     let flow = |frame: usize| {
         sides.known[frame]
@@ -859,7 +877,8 @@ fn flushes(sides: &Sides<'_>, between: usize, frame: usize) -> bool {
         return true;
     }
     let refused = left(sides, between).is_some_and(|left| was_refused(left.reason));
-    // Where a header is damaged, no parser finds the addresses reliably, so they are searched for.
+    // No parser finds the addresses reliably in a damaged header, so the header is searched for
+    // them.
     refused
         && pairs(sides, frame).iter().any(|pair| {
             let bytes = &sides.frames[between].bytes;
@@ -867,7 +886,8 @@ fn flushes(sides: &Sides<'_>, between: usize, frame: usize) -> bool {
         })
 }
 
-/// Returns the bytes of both addresses in each IP header of a frame, the innermost first.
+/// Returns the source and destination address of each IP header of a frame as bytes, the innermost
+/// first.
 fn pairs<'s>(sides: &'s Sides<'_>, frame: usize) -> Vec<&'s [u8]> {
     let bytes = &sides.frames[frame].bytes;
     let Some(layout) = layout(sides, frame) else { return Vec::new() };
@@ -883,17 +903,17 @@ fn pairs<'s>(sides: &'s Sides<'_>, frame: usize) -> Vec<&'s [u8]> {
     headers.filter_map(pair).collect()
 }
 
-/// Returns whether Linux treats two packets of one connection as two flows.
+/// Returns whether Linux treats two frames of one connection as two flows.
 fn is_split(sides: &Sides<'_>, frame: usize, other: usize) -> bool {
     let gre = gre_flags(sides, frame)
         .is_some_and(|flags| gre_flags(sides, other).is_some_and(|other| other != flags));
     gre || matches!((kernel_flow(sides, frame), kernel_flow(sides, other)), (Some(flow), Some(other)) if flow != other)
 }
 
-/// Returns the bytes by which Linux distinguishes flows in GRE: flags and protocol. If the packet
-/// has a key, also the next word, even if that is the checksum (`gre_gro_receive`).
+/// Returns the bytes by which Linux distinguishes flows in GRE: flags and protocol. If the header
+/// has a key, also the word behind them, even if that is the checksum (`gre_gro_receive`).
 ///
-/// Where the engine knows no tunnel, GRE is found behind Ethernet and IP without options.
+/// In frames that the engine cannot parse, GRE is found behind Ethernet and IP without options.
 fn gre_flags<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s [u8]> {
     let bytes = &sides.frames[frame].bytes;
     let known = layout(sides, frame)
@@ -910,8 +930,8 @@ fn gre_flags<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s [u8]> {
     header.get(..if checksum_and_key { 8 } else { 4 })
 }
 
-/// Returns the bytes by which Linux distinguishes flows of one connection: flow labels, the chain
-/// of extension headers, whole VLAN tags, and all but the length of VXLAN's and Geneve's headers.
+/// Returns the bytes by which Linux divides a connection into flows: flow labels, the chain of
+/// extension headers, whole VLAN tags, and VXLAN's and Geneve's headers except lengths.
 fn kernel_flow(sides: &Sides<'_>, frame: usize) -> Option<Vec<u8>> {
     let bytes = &sides.frames[frame].bytes;
     let layout = layout(sides, frame)?;
@@ -919,7 +939,8 @@ fn kernel_flow(sides: &Sides<'_>, frame: usize) -> Option<Vec<u8>> {
         let (network, end) = (usize::from(network), usize::from(end));
         match version {
             IpVersion::V4 => Vec::new(),
-            // All fields except traffic class, length and hop limit.
+            // The flow label, the next header and the extension headers, but not traffic class,
+            // length and hop limit.
             IpVersion::V6 => [
                 &[bytes[network + 1] & 0xf, bytes[network + 6]],
                 &bytes[network + 2..network + 4],
@@ -929,7 +950,7 @@ fn kernel_flow(sides: &Sides<'_>, frame: usize) -> Option<Vec<u8>> {
         }
     };
     let mut flow = ip(layout.network, layout.version, layout.transport);
-    // The whole tags, with priority and drop eligibility.
+    // Whole VLAN tags, with priority and drop eligibility.
     let key = sides.known[frame].flow.as_ref()?;
     let tags = key.vlans.iter().chain(key.tunnels.iter().flat_map(|tunnel| &tunnel.vlans));
     flow.extend(tags.flat_map(|&(_, control)| control.to_be_bytes()));
@@ -938,13 +959,15 @@ fn kernel_flow(sides: &Sides<'_>, frame: usize) -> Option<Vec<u8>> {
         if outer.tunnel.is_udp() {
             let inside = layout.nested.map_or(layout.network, |nested| nested.network);
             let udp = bytes.get(usize::from(outer.transport)..usize::from(inside))?;
-            // The ports, whether there is a checksum, and the tunnel header with its options.
+            // The outer UDP ports, whether there is a checksum, and the tunnel header with its
+            // options.
             flow.extend([&udp[..4], &[u8::from(udp[6..8] == [0, 0])], &udp[8..]].concat());
         }
     }
     if let Some(nested) = layout.nested {
         flow.extend(ip(nested.network, nested.version, nested.transport));
-        // Ports and checksum; a difference in other fields only ends a merge (`geneve_hdr_match`).
+        // The second tunnel's UDP ports and checksum. A difference in other fields only ends a
+        // merge (`geneve_hdr_match`).
         let udp = bytes.get(usize::from(nested.transport)..usize::from(layout.network))?;
         flow.extend([&udp[..4], &udp[6..8]].concat());
     }

@@ -1,5 +1,5 @@
-//! The command `superpacket-oracle`: compares the kernel with the engine, and counts the
-//! differences by kind.
+//! The command `superpacket-oracle`: compares Linux's GRO and GSO with superpacket's, and counts
+//! the differences by kind.
 
 #![forbid(unsafe_code)]
 
@@ -86,7 +86,8 @@ mod command {
         if let Some(Command::Campaign { packets, seed }) = arguments.command {
             return campaign(packets, seed);
         }
-        // If the kernel refuses, creating the first namespace reports the reason.
+        // If the kernel refuses the user namespace, creating the first network namespace reports
+        // the reason.
         let _ = enter_user_namespace_if_needed();
         if let Some(Command::Matrix) = arguments.command {
             return matrix();
@@ -182,7 +183,8 @@ mod command {
         ExitCode::SUCCESS
     }
 
-    /// Generated super-packets per merged one. Segmenting merged ones takes far longer.
+    /// Number of generated super-packets for each merged one. Segmenting merged ones takes far
+    /// longer.
     const MERGED_SHARE: u64 = 4;
 
     fn compare(arguments: &Arguments) -> Result<RunReport, LabError> {

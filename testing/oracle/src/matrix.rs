@@ -1,4 +1,5 @@
-//! The kinds of super-packets that the live kernel can segment, by each way into the kernel.
+//! The matrix: the kernel's results for super-packets with many combinations of headers, from
+//! packet sockets, TAP and TUN devices.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,22 +12,22 @@ use crate::cells::MatrixCell;
 use crate::kernel::{KernelAnswer, KernelGso};
 use crate::router::Router;
 
-/// A way in which a program hands super-packets to the kernel.
+/// A means by which a program hands super-packets to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Entrance {
     /// A packet socket with virtio headers, on a device without offloads.
     PacketSocket,
     /// A TAP device in a bridge, whose other port is a device without offloads.
     Tap,
-    /// A TUN device in a router, whose other device has no offloads.
+    /// A TUN device in a router, which forwards to another TUN device without offloads.
     Tun,
 }
 
 impl Entrance {
-    /// All entrances, in the order of the table's columns.
+    /// All entrances, in the order of the matrix's columns.
     pub const ALL: [Entrance; 3] = [Entrance::PacketSocket, Entrance::Tap, Entrance::Tun];
 
-    /// Returns the name used in the table.
+    /// Returns the name of the entrance in the matrix.
     pub const fn name(self) -> &'static str {
         match self {
             Entrance::PacketSocket => "packet socket",
@@ -36,18 +37,18 @@ impl Entrance {
     }
 }
 
-/// The kernel's result for a super-packet.
+/// What the kernel made of a super-packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answer {
     /// The kernel's segments are equal to the engine's, byte for byte.
     Segments,
-    /// The super-packet unchanged.
+    /// The kernel delivered the super-packet unchanged.
     Whole,
-    /// Packets that differ from the engine's, with a description of the difference.
+    /// The kernel delivered packets that differ from the engine's segments, as the text describes.
     Other(String),
-    /// The call failed with this error.
+    /// The call that hands the super-packet to the kernel failed with this error.
     Refused(String),
-    /// The call succeeded, but no packet came out.
+    /// The call succeeded, but the kernel delivered no packet.
     Dropped,
 }
 
@@ -83,8 +84,8 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Returns the names of the fields that differ from the engine's segments, in the order of the
-/// headers.
+/// Returns the names of the fields in which the kernel's packets differ from the engine's segments,
+/// each once, or a text about other numbers or lengths of packets.
 fn difference(theirs: &[Vec<u8>], ours: &[Vec<u8>], cell: &MatrixCell) -> String {
     if theirs.len() != ours.len() {
         return format!("{} packets for {}", theirs.len(), ours.len());
@@ -103,26 +104,27 @@ fn difference(theirs: &[Vec<u8>], ours: &[Vec<u8>], cell: &MatrixCell) -> String
     fields.join(", ")
 }
 
-/// The results of this kernel for each kind of super-packet.
+/// The kernel's results for each super-packet of the matrix.
 #[derive(Debug, Default)]
 pub struct Matrix {
-    /// The rows, each for a kind of super-packet.
+    /// The rows of the matrix, one for each super-packet.
     pub rows: Vec<Row>,
 }
 
-/// The results for one kind of super-packet.
+/// The kernel's results for one super-packet.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The kind of super-packet.
+    /// The super-packet that the kernel receives.
     pub cell: MatrixCell,
-    /// `Ok` if a virtio header can describe the kind, or the engine's reason why not.
+    /// `Ok` if a virtio header can describe the super-packet; otherwise the engine's reason why
+    /// not.
     pub header: Result<(), String>,
-    /// The result at each entrance that accepts the kind.
+    /// The kernel's result at each entrance that accepts the super-packet.
     pub answers: BTreeMap<Entrance, Answer>,
 }
 
 impl Matrix {
-    /// Gives this kernel a super-packet of each kind.
+    /// Gives the running kernel each super-packet of the matrix, and collects the results.
     ///
     /// # Errors
     ///
@@ -162,7 +164,7 @@ impl Matrix {
     }
 }
 
-/// Returns the engine's error if it has no virtio header for this kind.
+/// Returns the engine's error if no virtio header can describe the super-packet.
 fn virtio_header(cell: &MatrixCell) -> Result<(), String> {
     let (header, bytes) = (cell.header(), cell.bytes());
     let checksum = RxChecksum::Partial { start: header.csum_start, offset: header.csum_offset };
@@ -174,8 +176,8 @@ fn virtio_header(cell: &MatrixCell) -> Result<(), String> {
 }
 
 impl fmt::Display for Matrix {
-    /// Writes a table in which rows with the same results are joined: first protocols, then
-    /// tunnels, then link headers.
+    /// Writes a Markdown table in which rows with the same results are joined: first protocols,
+    /// then tunnels, then link headers.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = self.rows.iter().map(|row| {
             let answers = Entrance::ALL.map(|entrance| {
@@ -208,7 +210,7 @@ impl fmt::Display for Matrix {
     }
 }
 
-/// Joins the names of rows that are otherwise the same, in the order of their first appearance.
+/// Joins the names of rows whose other cells are equal, in the order of their first appearance.
 fn join_rows<T: PartialEq>(
     rows: impl Iterator<Item = (String, T)>,
     between: &str,

@@ -1,5 +1,5 @@
-//! Super-packets of generated frames that the engine has merged for a device, each with its virtio
-//! header. Any reader of the header, a kernel included, must make the same segments as the engine.
+//! Super-packets that the engine merges of generated frames for a device, each with its virtio
+//! header. A kernel or any other reader of the header must make the same segments as the engine.
 
 use std::collections::VecDeque;
 
@@ -12,21 +12,21 @@ use crate::frames::InputFrame;
 use crate::segment::GsoInput;
 use crate::traffic::Batches;
 
-/// An endless sequence of merged super-packets, reproducible by its seed.
+/// An endless sequence of super-packets that the engine merged, reproducible by its seed.
 pub struct Merged {
     batches: Batches,
     random: Random,
     engine: BatchAggregator,
     framing: Framing,
     ready: VecDeque<GsoInput>,
-    /// The buffers of packets that are joined in place, kept to reuse their memory.
+    /// The buffers in which packets are joined in place, kept to reuse their memory.
     buffers: Vec<Vec<u8>>,
 }
 
 impl Merged {
-    /// Creates the super-packets of a seed, for a device with headers of this format.
+    /// Creates the sequence of a seed, for a device with virtio headers of the format.
     ///
-    /// They include all protocols, tunnels and link headers.
+    /// The super-packets include all protocols, tunnels and link headers.
     pub fn new(seed: u64, format: Format) -> Self {
         let framing = Framing::new(format, Framing::TAP.order, Framing::TAP.layer);
         let mut random = Random::new(seed);
@@ -42,7 +42,7 @@ impl Merged {
         }
     }
 
-    /// Merges the frames of one poll, either gathered as slices or in their own buffers.
+    /// Merges the frames of one poll, either gathered as slices or joined in their own buffers.
     fn poll(&mut self, frames: &[InputFrame]) {
         let (framing, ready) = (self.framing, &mut self.ready);
         let mut take = |slices: &[&[u8]]| {

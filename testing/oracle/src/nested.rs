@@ -1,7 +1,7 @@
-//! A tunnel in a tunnel as Linux's GRO treats it.
+//! Packets in two tunnels, which Linux's GRO merges by a hint.
 //!
-//! An option of Geneve, the GRO hint, gives the positions of the second tunnel's headers. They then
-//! count as part of Geneve's options (`geneve_gro_receive`).
+//! The GRO hint is an option of Geneve with the positions of the second tunnel's headers. Linux
+//! treats these headers as part of Geneve's options (`geneve_gro_receive`).
 
 use superpacket_traffic::check::{self, Kind};
 use superpacket_traffic::checksum;
@@ -11,8 +11,9 @@ use superpacket_traffic::random::Random;
 use crate::frames::{ResultPacket, without_reserved_bits};
 use crate::hint::Hint;
 
-/// Byte offsets and bits of a hint that make it false: the packet's type, the IP version, and the
-/// positions of the headers. The last bit has no meaning.
+/// Bits that make a GRO hint false if they are inverted, as byte offsets in the hint and masks.
+/// They change the packet's type, the IP version, or the positions of the headers. The last bit has
+/// no meaning.
 const FALSE_BITS: [(usize, u8); 10] = [
     (0, 0x01),
     (0, 0x02),
@@ -26,7 +27,7 @@ const FALSE_BITS: [(usize, u8); 10] = [
     (0, 0x80),
 ];
 
-/// Returns the frame with an option of another type in place of its hint.
+/// Returns the frame with another Geneve option in place of the GRO hint; `None` if it has no hint.
 pub fn without_hint(frame: &[u8]) -> Option<Vec<u8>> {
     let hint = Hint::of(frame)?;
     let mut plain = frame.to_vec();
@@ -34,7 +35,7 @@ pub fn without_hint(frame: &[u8]) -> Option<Vec<u8>> {
     Some(plain)
 }
 
-/// Inverts a bit of a frame's hint, and adjusts the outer checksum.
+/// Inverts a random bit of a frame's GRO hint, if it has one, and adjusts the outer checksum.
 pub fn falsify(frame: &mut [u8], random: &mut Random) {
     let Some(hint) = Hint::of(frame) else { return };
     let (byte, bits) = random.pick(&FALSE_BITS);
@@ -51,8 +52,8 @@ pub fn falsify(frame: &mut [u8], random: &mut Random) {
     }
 }
 
-/// Returns a packet that Linux merged by a hint, with the correct lengths in the second tunnel's
-/// headers.
+/// Returns a packet that Linux merged by a GRO hint, with the correct lengths in the second
+/// tunnel's headers; `None` for packets without a hint.
 ///
 /// Linux leaves the first frame's lengths until the Geneve device removes the first tunnel
 /// (`geneve_post_decap_hint`).
@@ -74,8 +75,8 @@ pub fn with_lengths(packet: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Returns the offset of the second tunnel's IP header, whether it is IPv6, and the offset of its
-/// UDP header.
+/// Returns the offset of the second tunnel's IP header, whether it is IPv6, and the offset of the
+/// second tunnel's UDP header; `None` if the frame is not in two tunnels.
 pub fn second_tunnel(frame: &[u8]) -> Option<(usize, bool, usize)> {
     let plain = without_reserved_bits(frame);
     let layers = check::layers(plain.as_deref().unwrap_or(frame), false);
@@ -89,10 +90,10 @@ pub fn second_tunnel(frame: &[u8]) -> Option<(usize, bool, usize)> {
     Some((ip.offset, ip.kind == Kind::Ipv6, transport))
 }
 
-/// Returns flows of TCP and UDP in two tunnels that Linux merges by the hint.
+/// Returns flows of TCP and UDP in two tunnels, which Linux merges by the GRO hint.
 ///
-/// The second tunnel is VXLAN or Geneve, with the same headers in all frames. The first one is
-/// Geneve over IPv4 to this MAC address.
+/// The second tunnel is VXLAN or Geneve, with the same headers in all frames. The first tunnel is
+/// Geneve over IPv4 to a device with MAC address `mac`.
 pub fn mergeable(mac: [u8; 6]) -> Vec<Vec<Frame>> {
     let inner =
         [Frame::tcp4(1000, 1400), Frame::tcp6(1000, 700), Frame::udp4(900), Frame::udp6(1200)];
@@ -125,8 +126,9 @@ pub fn mergeable(mac: [u8; 6]) -> Vec<Vec<Frame>> {
     flows
 }
 
-/// Returns a merged packet as Linux's Geneve device delivers it: without the first tunnel. The
-/// second tunnel's checksum, if there is one, holds the pseudo-header's sum.
+/// Returns a merged packet as Linux's Geneve device delivers it: without the first tunnel, and with
+/// the pseudo-header's sum in the second tunnel's checksum field, unless that is 0. `None` if the
+/// packet is not in two tunnels with a GRO hint.
 pub fn behind_geneve(packet: &ResultPacket) -> Option<ResultPacket> {
     let start = Hint::of(&packet.bytes)?.start;
     let (network, is_v6, transport) = second_tunnel(&packet.bytes)?;
@@ -167,7 +169,7 @@ mod tests {
             let hint = Hint::of(&bytes).expect("a hint");
             let (network, _, transport) = second_tunnel(&bytes).expect("a second tunnel");
             assert_eq!((hint.transport, Some(network)), (transport, offsets.nested));
-            // Ethernet and IP headers follow.
+            // Ethernet and IP headers follow the second tunnel's headers.
             assert_eq!(hint.end + 14, offsets.network);
             assert_eq!(Hint::of(&without_hint(&bytes).expect("without")), None);
         }

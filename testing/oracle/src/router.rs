@@ -1,5 +1,5 @@
-//! The live kernel as a router between two TUN devices. A super-packet enters by the first, and
-//! leaves by the second in segments, since that one accepts no super-packets.
+//! The running kernel as a router between two TUN devices. A super-packet enters through the first
+//! device, and leaves through the second one in segments, since that accepts no super-packets.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use superpacket_traffic::frame::Frame;
 
 use crate::kernel::{KernelAnswer, is_refusal};
 
-/// Maximum time to wait for a mark.
+/// Maximum time to wait for the marker packet behind a super-packet.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A namespace that routes between two TUN devices.
+/// A network namespace that routes packets from one TUN device to another.
 #[derive(Debug)]
 pub struct Router {
     first: TapFile,
@@ -42,7 +42,8 @@ impl Router {
         for tun in [&first, &second] {
             tun.link().set_mtu(65_535)?;
         }
-        // The destinations of generated packets, outside tunnels and in them.
+        // The second device's networks include the destinations of generated packets, outside
+        // tunnels and in them.
         for address in ["10.255.255.1/8", "192.0.2.129/24", "fdff::1/8", "1ff::1/8"] {
             second.link().add_address(address)?;
         }
@@ -51,7 +52,8 @@ impl Router {
         Ok(router)
     }
 
-    /// Waits until packets of both IP versions pass: new addresses are usable with a delay.
+    /// Waits until packets of both IP versions pass the router: new addresses are usable with a
+    /// delay.
     fn begin(&mut self) -> Result<(), LabError> {
         let deadline = Instant::now() + PATIENCE * 10;
         for probe in [Frame::udp4(1), Frame::udp6(1)] {
@@ -66,8 +68,8 @@ impl Router {
         Ok(())
     }
 
-    /// Hands the kernel a packet that starts at IP, and returns its answer. Hop limits of the
-    /// returned packets are lower by one.
+    /// Sends a packet that starts with an IP header through the router, and returns the kernel's
+    /// answer. The packets in the answer have hop limits that are lower by one.
     ///
     /// # Errors
     ///
@@ -95,7 +97,7 @@ impl Router {
                 {
                     return Ok(KernelAnswer::Taken(packets));
                 }
-                // The namespace itself sends packets to multicast groups.
+                // The namespace itself also sends packets, to multicast groups.
                 Some(packet) if packet.get(24) == Some(&0xff) && packet[0] >> 4 == 6 => {}
                 Some(packet) => packets.push(packet),
                 None if Instant::now() > deadline => {

@@ -1,4 +1,5 @@
-//! Runs over a number of frames and super-packets, and the report of their differences.
+//! Runs that compare the kernel and the engine with many frames and super-packets, and the report
+//! of the differences.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,33 +24,33 @@ use crate::traffic::Batches;
 /// Number of times that a batch with an unexplained difference is repeated.
 const REPEATS: u32 = 4;
 
-/// The result of a run.
+/// Counts and differences of one or more runs.
 #[derive(Clone, Debug, Default)]
 pub struct RunReport {
-    /// The rules of the kernel's GRO.
+    /// What the kernel's GRO merges.
     pub rules: Rules,
-    /// Frames that both sides received.
+    /// Frames that both the kernel and the engine received.
     pub frames: u64,
     /// Frames that the kernel merged with others.
     pub merged: u64,
-    /// Received frames in two tunnels with a GRO hint.
+    /// Received frames with a GRO hint, which are in two tunnels.
     pub hinted: u64,
     /// Frames with a GRO hint that the kernel merged with others.
     pub hinted_merged: u64,
     /// Packets in two tunnels that both the kernel's Geneve device and the engine delivered with
     /// the same bytes.
     pub behind_geneve: u64,
-    /// Number of differences of each kind.
+    /// Number of explained differences of each kind.
     pub kinds: BTreeMap<Kind, u64>,
-    /// Batches whose unexplained differences disappeared when they were repeated. Reasons are a
+    /// Batches whose unexplained differences disappeared when the batch was repeated. Reasons are a
     /// kernel poll that ended within the batch, and a hash collision of address pairs in the
     /// engine.
     pub repeated: u64,
-    /// Super-packets that were given to both sides for segmentation.
+    /// Super-packets that both the kernel and the engine received for segmentation.
     pub packets: u64,
-    /// Segments that are the same on both sides, byte for byte.
+    /// Segments that are the same from the kernel and the engine, byte for byte.
     pub segments: u64,
-    /// Super-packets that both sides refused.
+    /// Super-packets that both the kernel and the engine refused.
     pub refused: u64,
     /// Batches and super-packets with a difference that no kind explains.
     pub faults: Vec<RunFault>,
@@ -66,9 +67,9 @@ impl RunReport {
 /// A batch or super-packet with a difference that no kind explains.
 #[derive(Clone, Debug)]
 pub struct RunFault {
-    /// A description of the difference.
+    /// A text that describes the difference.
     pub text: String,
-    /// The frames.
+    /// The frames of the batch, or the super-packet as one frame.
     pub frames: Vec<InputFrame>,
 }
 
@@ -101,7 +102,7 @@ impl RunFault {
         RunFault { text, frames: vec![InputFrame::new(packet.bytes)] }
     }
 
-    /// Writes the frames to a capture file of this name in the directory for temporary files.
+    /// Writes the frames to a capture file named `name` in the directory for temporary files.
     ///
     /// # Errors
     /// The errors of the file system.
@@ -122,8 +123,8 @@ fn write_capture(path: &Path, frames: &[InputFrame]) -> Result<(), CaptureError>
     writer.finish().map(drop)
 }
 
-/// Gives batches to both sides until they contain this many frames, or until there are more faults
-/// than allowed.
+/// Gives batches to the kernel and the engine until they contain as many frames as `frames`, or
+/// until the report has more faults than allowed.
 ///
 /// # Errors
 /// As [`KernelGro::receive`].
@@ -151,7 +152,7 @@ fn receive_batch(
     let mut fault = String::new();
     for attempt in 0..=REPEATS {
         let captured = kernel.receive(&sent)?;
-        // First with the same hash key again, then with other keys.
+        // The first repetition uses the same hash key again, the later ones use other keys.
         let seed = report.frames + u64::from(attempt.saturating_sub(1));
         let sides = Sides::new(kernel.rules(), &batch, &captured, engine::receive(&batch, seed));
         let Explained { kinds, unexplained } = explain(&sides);
@@ -188,8 +189,8 @@ fn receive_batch(
     Ok(())
 }
 
-/// Compares merged packets in two tunnels behind the kernel's Geneve device, which removes the
-/// first tunnel and completes the second tunnel's headers.
+/// Compares the packets in two tunnels that the kernel's Geneve device delivers, without the first
+/// tunnel and with the second tunnel's headers completed, with the engine's packets.
 ///
 /// # Errors
 /// As [`KernelGro::receive`].
@@ -235,7 +236,8 @@ pub fn receive_behind_geneve(
     Ok(())
 }
 
-/// Segments this many packets on both sides, or fewer if there are more faults than allowed.
+/// Segments `count` packets with the kernel and the engine, or fewer if the report has more faults
+/// than allowed.
 ///
 /// # Errors
 /// As [`KernelGso::segment`].

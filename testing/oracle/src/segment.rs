@@ -1,4 +1,4 @@
-//! Generated super-packets, to be segmented by the kernel and by the engine.
+//! Generated super-packets, which the kernel and the engine segment.
 
 use superpacket::virtio::{Format, flags, gso_type};
 use superpacket::{Framing, Segmenter, SplitError};
@@ -10,7 +10,7 @@ use superpacket_traffic::frame::{
 };
 use superpacket_traffic::random::Random;
 
-/// A super-packet, and how to segment it.
+/// A super-packet, and the virtio header that says how to segment it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GsoInput {
     /// The virtio header that says how to segment the packet.
@@ -37,11 +37,12 @@ impl GsoInput {
     }
 }
 
-/// Maximum segments per packet; the receiving host's queue holds more.
+/// Maximum segments per super-packet of TCP. The queue of the receiving namespace holds more.
 const MOST_SEGMENTS: usize = 400;
 
 impl GsoInput {
-    /// Returns the type and length in bytes of the first IPv6 extension header; `None` for IPv4.
+    /// Returns the type and the length in bytes of the first IPv6 extension header; `None` for
+    /// IPv4.
     ///
     /// Without extension headers, the type is that of the transport header, and the length is
     /// meaningless.
@@ -50,7 +51,7 @@ impl GsoInput {
         Some((*self.bytes.get(network + 6)?, 8 * (1 + usize::from(*self.bytes.get(network + 41)?))))
     }
 
-    /// Returns the offset of the innermost IP header, and its EtherType.
+    /// Returns the offset and the EtherType of the innermost IP header.
     fn network(&self) -> Option<(usize, [u8; 2])> {
         if self.header.gso_type & gso_type::UDP_TUNNEL == 0 {
             return network(&self.bytes);
@@ -59,10 +60,10 @@ impl GsoInput {
         Some((inner, if self.bytes.get(inner)? >> 4 == 6 { [0x86, 0xdd] } else { [0x08, 0x00] }))
     }
 
-    /// Returns the packet with NEEDS_CSUM and a partial checksum whose seed covers the addresses in
-    /// the IP header, regardless of routing headers and options.
+    /// Returns the packet with NEEDS_CSUM, and with a partial checksum whose seed covers the
+    /// addresses in the IP header, regardless of routing headers and options.
     ///
-    /// `None` if the packet has this seed already.
+    /// `None` if the checksum field has this seed already.
     pub fn seeded_by_header(&self) -> Option<GsoInput> {
         let (network, kind) = self.network()?;
         let start = usize::from(self.header.csum_start);
@@ -95,8 +96,8 @@ impl GsoInput {
     }
 }
 
-/// Replaces the identification of IPv6 fragments by zeros, since each side chooses its own. Frames
-/// with different identifications are returned unchanged.
+/// Replaces the identification of IPv6 fragments by zeros, since the kernel and the engine choose
+/// different ones. Frames that are no fragments of one packet are returned unchanged.
 pub fn without_fragment_id(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let id = |frame: &Vec<u8>| {
         fragment_header(frame)
@@ -125,7 +126,8 @@ pub fn without_flags(frame: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Sets the offset of an IPv6 fragment to 0, and returns the old value in bytes.
+/// Sets the offset of an IPv6 fragment to 0, and returns the old offset in bytes; `None` for other
+/// frames.
 pub fn take_offset(frame: &mut [u8]) -> Option<usize> {
     let at = fragment_header(frame)? + 2;
     let field = u16::from_be_bytes([frame[at], frame[at + 1]]);
@@ -133,7 +135,7 @@ pub fn take_offset(frame: &mut [u8]) -> Option<usize> {
     Some(usize::from(field & !7))
 }
 
-/// Returns the joined payloads of IPv6 fragments; `None` if one of the frames is no fragment.
+/// Returns the joined payloads of IPv6 fragments; `None` if a frame is no fragment.
 pub fn joined_fragments(frames: &[Vec<u8>]) -> Option<Vec<u8>> {
     frames
         .iter()
@@ -142,7 +144,7 @@ pub fn joined_fragments(frames: &[Vec<u8>]) -> Option<Vec<u8>> {
         .map(|carried| carried.concat())
 }
 
-/// Returns the offset of the IP header, behind VLAN tags, and its EtherType.
+/// Returns the offset of a frame's outermost IP header, behind VLAN tags, and its EtherType.
 fn network(frame: &[u8]) -> Option<(usize, [u8; 2])> {
     let mut at = 12;
     loop {
@@ -154,8 +156,8 @@ fn network(frame: &[u8]) -> Option<(usize, [u8; 2])> {
     }
 }
 
-/// Returns the offset of the fragment header of an IPv6 frame, behind extension headers; `None` if
-/// there is none or it is incomplete.
+/// Returns the offset of the fragment header in an IPv6 frame, behind other extension headers;
+/// `None` if the frame has no complete one.
 fn fragment_header(frame: &[u8]) -> Option<usize> {
     let (network, [0x86, 0xdd]) = network(frame)? else { return None };
     let (mut next, mut at) = (*frame.get(network + 6)?, network + 40);
@@ -169,21 +171,21 @@ fn fragment_header(frame: &[u8]) -> Option<usize> {
 
 /// An endless sequence of generated super-packets, reproducible by its seed.
 ///
-/// They are TCP and UDP over IPv4 and IPv6, with random values in every header field. Some sizes
-/// divide the payload, and some virtio headers contradict the packet. Outside tunnels, some
-/// datagrams are to be fragmented.
+/// The packets are TCP and UDP over IPv4 and IPv6, with random values in the header fields. Some
+/// segment sizes divide the payload, and some virtio headers contradict the packet. Outside
+/// tunnels, some UDP datagrams are to be fragmented.
 pub struct GeneratedPackets {
     random: Random,
     tunnels: bool,
 }
 
 impl GeneratedPackets {
-    /// Creates the sequence of a seed, outside tunnels.
+    /// Creates the sequence of a seed, with super-packets outside tunnels.
     pub fn new(seed: u64) -> Self {
         GeneratedPackets { random: Random::new(seed), tunnels: false }
     }
 
-    /// Creates the sequence of a seed, in VXLAN and Geneve.
+    /// Creates the sequence of a seed, with super-packets in VXLAN and Geneve.
     pub fn in_tunnels(seed: u64) -> Self {
         GeneratedPackets { random: Random::new(seed), tunnels: true }
     }
@@ -224,7 +226,8 @@ impl GeneratedPackets {
             tcp.options = random.bytes(4 * random.clone().below(11) as usize);
         }
         if let Some(mode) = frame.checksum_mut() {
-            // The sum in the field is never verified: segmentation adjusts any value by difference.
+            // The checksum field's value is never verified: segmentation adjusts any value by
+            // difference.
             *mode = if random.chance(0.05) {
                 Checksum::Raw(random.bits() as u16 | 1)
             } else {
@@ -244,7 +247,7 @@ impl GeneratedPackets {
         frame
     }
 
-    /// Puts the frame into a tunnel with random outer headers.
+    /// Puts a frame into a VXLAN or Geneve tunnel with random outer headers.
     fn through(frame: Frame, random: &mut Random) -> Frame {
         let mut frame = match random.below(3) {
             0 => frame.in_vxlan4(),
@@ -280,23 +283,25 @@ impl GeneratedPackets {
         let extension = match random.below(14) {
             0 => Extension::DestinationOptions(vec![0x1e, 4, 1, 2, 3, 4]),
             1 => Extension::HopByHop(vec![5, 2, 0, 0, 1, 0]),
-            // With any number of segments left.
+            // A segment routing header with any number of segments left.
             2 | 3 => Extension::segment_route(&stops, left),
             4 => Extension::source_route(0, &stops, left),
             5 => Extension::source_route(2, &stops[..1], 1),
-            // Two addresses, which share all but the last two bytes with the destination.
+            // A routing header with two addresses, which share all but the last two bytes with the
+            // destination.
             6 => Extension::Routing(
                 [&[3, random.below(3) as u8, 0xee, 4 << 4, 0, 0], &random.bytes(4)[..]].concat(),
             ),
             7 => Extension::home_address(stops[0]),
-            // Of an unknown type: only the seed tells which addresses the checksum covers.
+            // A routing header of an unknown type: only the checksum's seed tells which addresses
+            // are covered.
             8 => Extension::Routing([&[253, 1, 0, 0, 0, 0], &random.bytes(16)[..]].concat()),
             _ => return,
         };
         ip.extensions.push(extension);
     }
 
-    /// Returns a virtio header that says how to segment this frame.
+    /// Returns a virtio header that says how to segment a frame.
     fn header(&mut self, frame: &Frame, size: usize) -> VnetHeader {
         let mut header = header_of(frame, size as u16);
         match &frame.transport {
@@ -305,7 +310,7 @@ impl GeneratedPackets {
                     header.gso_type |= gso_type::ECN;
                 }
             }
-            // IP fragments of one datagram, or several datagrams.
+            // A datagram is either split into IP fragments, or segmented into several datagrams.
             _ => {
                 if frame.tunnel.is_none() && self.random.chance(0.3) {
                     header.gso_type = gso_type::UDP;
@@ -336,12 +341,12 @@ impl Iterator for GeneratedPackets {
         let size = match self.random.below(6) {
             0 => self.random.pick(&[1_448, 1_460, 1_428, 1_200, 536]).max(least),
             1 => length,
-            // A size that divides the payload, or nearly.
+            // A segment size that divides the payload, or nearly.
             2 => length / self.random.between(1, (length / least).max(1)),
             _ => self.random.between(least, length.max(least)),
         };
         let mut header = self.header(&frame, size);
-        // Fragment offsets count 8 bytes, and the first fragment needs the UDP header.
+        // Fragment offsets count units of 8 bytes, and the first fragment needs the UDP header.
         if header.gso_type == gso_type::UDP && self.random.chance(0.9) {
             header.gso_size = (header.gso_size / 8 * 8).max(8);
         }
@@ -377,7 +382,7 @@ impl Iterator for GeneratedPackets {
     }
 }
 
-/// Returns a loose or strict source route, with any number of its addresses left.
+/// Returns an IPv4 loose or strict source route option, with any number of its addresses left.
 fn source_route(random: &mut Random) -> Vec<u8> {
     let stops = random.between(1, 3);
     let option =
@@ -385,10 +390,10 @@ fn source_route(random: &mut Random) -> Vec<u8> {
     [&option[..], &random.bytes(4 * stops)].concat()
 }
 
-/// Returns the virtio header for segmenting a TCP or UDP frame with `size` payload bytes per
-/// segment.
+/// Returns the virtio header that tells a kernel to segment a TCP or UDP frame with `size` payload
+/// bytes per segment.
 ///
-/// It describes the innermost packet, and the outermost tunnel if that is VXLAN or Geneve.
+/// The header describes the innermost packet, and the outermost tunnel if that is VXLAN or Geneve.
 pub(crate) fn header_of(frame: &Frame, size: u16) -> VnetHeader {
     let offsets = frame.offsets();
     let v6 = matches!(frame.ip, Ip::V6(_));
@@ -422,14 +427,14 @@ pub(crate) fn header_of(frame: &Frame, size: u16) -> VnetHeader {
     header
 }
 
-/// Returns the offset of the outermost tunnel's header, behind an outer IP header without options.
+/// Returns the offset of the header behind the outermost IP header, which has no options.
 pub(crate) fn outer_transport(frame: &Frame) -> usize {
     let is_v4 = frame.tunnel.as_ref().is_some_and(|tunnel| matches!(tunnel.ip, Ip::V4(_)));
     frame.offsets().outer.unwrap_or(0) + if is_v4 { 20 } else { 40 }
 }
 
-/// Writes the pseudo-header's sum to the outer UDP checksum of a tunnel, as Linux does, which adds
-/// to the sum in this field (`__skb_udp_tunnel_segment`).
+/// Writes the pseudo-header's sum to a tunnel's outer UDP checksum, as Linux does before
+/// segmentation, which adds to the sum in this field (`__skb_udp_tunnel_segment`).
 pub(crate) fn write_outer_pseudo_sum(frame: &Frame, bytes: &mut [u8]) {
     let Some(tunnel) = &frame.tunnel else { return };
     let transport = outer_transport(frame);

@@ -1,4 +1,4 @@
-//! The frames to compare with: traffic of `superpacket-traffic`, in batches of one poll.
+//! Generated frames for comparing the kernel's GRO with the engine's, in batches of one poll.
 
 use superpacket_traffic::generate::{
     self, Checksum, Combination, Config, Impairments, Protocol, Stream, Tunnel,
@@ -12,29 +12,30 @@ use crate::nested;
 /// The UDP ports of VXLAN and Geneve.
 const TUNNEL_PORTS: [u32; 2] = [4_789, 6_081];
 
-/// Minimum length of a frame that a packet socket sends, in bytes: an Ethernet header.
+/// Minimum length in bytes of a frame that a packet socket sends: an Ethernet header.
 const SHORTEST: usize = 14;
 
-/// Returns the protocols and tunnels that are compared with a kernel of these rules.
+/// Returns the combinations of protocol and tunnel with which the engine is compared to a kernel,
+/// given what its GRO merges.
 pub fn combinations(rules: Rules) -> Vec<Combination> {
     let seen = |combination: &Combination| match combination.tunnel {
         Tunnel::Vxlan4 | Tunnel::Vxlan6 => rules.vxlan,
         Tunnel::Geneve => rules.geneve,
-        // `in_two_tunnels` has these.
+        // The frames of `in_two_tunnels` include these.
         Tunnel::Nested => false,
         _ => true,
     };
     Combination::all().into_iter().filter(seen).collect()
 }
 
-/// Returns the protocols in two tunnels, and some in one tunnel. The list is empty if the kernel
-/// does not merge in two tunnels.
+/// Returns the combinations of protocol and two tunnels, and some with one tunnel. Empty if the
+/// kernel does not merge packets in two tunnels.
 pub fn in_two_tunnels(rules: Rules) -> Vec<Combination> {
     if !rules.gro_hint || !rules.vxlan {
         return Vec::new();
     }
     let share = |combination: &Combination| match (combination.tunnel, combination.protocol) {
-        // No Linux merges DCCP, so few are enough.
+        // No version of Linux merges DCCP, so a small share is enough.
         (Tunnel::Nested, Protocol::Dccp4 | Protocol::Dccp6) => 1,
         (Tunnel::Nested, _) => 3,
         (Tunnel::Vxlan4 | Tunnel::Geneve, _) => 1,
@@ -54,12 +55,12 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Creates the batches of a seed, with flows of these combinations.
+    /// Creates the batches of a seed, with flows of the listed combinations of protocol and tunnel.
     pub fn new(seed: u64, combinations: Vec<Combination>) -> Self {
         Self::with_share(seed, combinations, 0.2)
     }
 
-    /// Creates the batches of a seed, half of whose flows have VLAN tags, PPPoE or MPLS.
+    /// Creates the batches of a seed. Half of the flows have VLAN tags, PPPoE or MPLS.
     pub fn encapsulated(seed: u64, combinations: Vec<Combination>) -> Self {
         Self::with_share(seed, combinations, 0.5)
     }
@@ -83,9 +84,9 @@ impl Iterator for Batches {
     type Item = Vec<InputFrame>;
 
     fn next(&mut self) -> Option<Vec<InputFrame>> {
-        // The engine takes datagrams to the ports of VXLAN and Geneve for tunnels; Linux does so
-        // only if it has such a device. The generator numbers flows by their ports, so these flows
-        // are left out.
+        // The engine treats datagrams to the ports of VXLAN and Geneve as tunnels; Linux does so
+        // only if it has such a device. The generator numbers flows by their ports, so flows with
+        // these ports are left out.
         let fits = |packet: &generate::Generated| {
             let port = 1_024 + packet.flow / 2 % 60_000;
             !packet.starts_at_ip && packet.bytes.len() >= SHORTEST && !TUNNEL_PORTS.contains(&port)
@@ -93,8 +94,8 @@ impl Iterator for Batches {
         let (seed, random) = (self.seed, &mut self.random);
         let input = |mut packet: generate::Generated| {
             if packet.combination.tunnel == Tunnel::Nested {
-                // Some flows have the same false bit in all frames, others any false bit in a few
-                // frames.
+                // Some flows have the same false bit in the GRO hints of all frames, others have
+                // any false bit in a few frames.
                 let mut of_flow = Random::new(seed ^ u64::from(packet.flow).rotate_left(32));
                 if of_flow.chance(0.15) {
                     nested::falsify(&mut packet.bytes, &mut of_flow);

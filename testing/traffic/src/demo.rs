@@ -36,7 +36,7 @@ pub fn demo() -> Vec<Captured> {
 
 /// A conversation: the sequence numbers of both sides, and the frames sent so far.
 struct Talk {
-    /// The headers of the client and of the server.
+    /// The headers of the packets that the client sends, and of those that the server sends.
     sides: [Frame; 2],
     /// The next sequence number of each side.
     next: [u32; 2],

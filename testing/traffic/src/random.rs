@@ -50,7 +50,7 @@ impl Random {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// Returns an index into `weights`, each as likely as its weight.
+    /// Returns an index into `weights`; the probability of each is proportional to its weight.
     ///
     /// # Panics
     /// If all weights are zero.

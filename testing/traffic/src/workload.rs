@@ -69,7 +69,7 @@ pub fn w3(frames: usize) -> Vec<Vec<u8>> {
 /// Returns W4: TCP super-packets of 65,160 payload bytes with timestamps, for segments of
 /// [`TCP_PAYLOAD`].
 ///
-/// `mode` is the form of the checksum; a stack gives a device [`Checksum::Partial`].
+/// `mode` says how the transport checksum is written; a stack gives a device [`Checksum::Partial`].
 pub fn w4(frames: usize, mode: Checksum) -> Vec<Vec<u8>> {
     let length = TRAIN * TCP_PAYLOAD;
     let frame = |index: usize| {
@@ -90,7 +90,7 @@ pub fn w5(frames: usize) -> Vec<Vec<u8>> {
 }
 
 /// Returns W5 as sent: UDP super-packets of [`UDP_TRAIN`] datagrams, for segments of
-/// [`UDP_PAYLOAD`]. `mode` is the form of the checksum.
+/// [`UDP_PAYLOAD`]. `mode` says how the transport checksum is written.
 pub fn w5_super(frames: usize, mode: Checksum) -> Vec<Vec<u8>> {
     let frame = |index: usize| {
         Frame::udp4(UDP_TRAIN * UDP_PAYLOAD)

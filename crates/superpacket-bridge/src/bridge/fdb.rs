@@ -6,10 +6,10 @@ use superpacket::packet::Layer;
 
 use super::{Bridge, lock};
 use crate::error::BridgeError;
-use crate::fdb::{FdbEntry, FdbFilter, FdbPage, MOST_LISTED, Station};
 use crate::runtime::SharedPort;
 use crate::settings::{BridgeSettings, PortSettings};
-use crate::table::{AddressInfo, most_static};
+use crate::switch::fdb::{FdbEntry, FdbFilter, FdbPage, MOST_LISTED, Station};
+use crate::switch::table::{AddressInfo, most_static};
 
 /// Returns an error if two ports have the same static entry, or if there are more than the table
 /// holds.

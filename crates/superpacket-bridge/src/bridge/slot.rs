@@ -9,7 +9,7 @@ use crate::claim::Claim;
 use crate::report::{PortReport, PortStats};
 use crate::runtime::SharedPort;
 use crate::settings::NamedSettings;
-use crate::table::AddressTable;
+use crate::switch::table::AddressTable;
 
 /// A port of the bridge, either open or waiting to be opened again.
 #[derive(Debug)]

@@ -16,8 +16,7 @@ use crate::settings::{BridgeSettings, PortSettings, SteeringSettings};
 ///
 /// Masks, settings and counters are those of a [`Bridge`] with one port:
 /// [`as_bridge`](Self::as_bridge) borrows it, and [`into_bridge`](Self::into_bridge) converts into
-/// it, for a [`ControlServer`](crate::control::ControlServer) or
-/// [`MetricsServer`](crate::metrics::MetricsServer).
+/// it, for the control socket or the metrics of the crate `superpacket-daemon`.
 #[derive(Debug)]
 pub struct Steered {
     bridge: Bridge,

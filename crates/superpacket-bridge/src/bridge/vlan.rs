@@ -3,7 +3,7 @@
 use super::{Bridge, Inner, lock};
 use crate::error::BridgeError;
 use crate::runtime::SharedPort;
-use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
+use crate::switch::vlan::{PortVlanReport, VlanRange, VlanReport};
 
 impl Bridge {
     /// Returns the VLANs of all ports.
@@ -78,7 +78,7 @@ fn report(shared: &SharedPort) -> PortVlanReport {
 mod tests {
     use super::*;
     use crate::settings::{BridgeSettings, PortSettings};
-    use crate::vlan::VlanProtocol;
+    use crate::switch::vlan::VlanProtocol;
 
     #[test]
     fn vlans_of_ports_change_while_the_bridge_runs() {
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(error.to_string(), "memory:vlan-one: it is not in VLAN 20-30");
         let error = bridge.add_vlans("memory:x", &range("1")).expect_err("no port");
         assert!(error.to_string().contains("there is no port \"memory:x\""), "{error}");
-        let station = |vlan| crate::fdb::Station { vlan, address: [2, 0, 0, 0, 0, 1] };
+        let station = |vlan| crate::switch::fdb::Station { vlan, address: [2, 0, 0, 0, 0, 1] };
         [1, 12].iter().for_each(|&vlan| {
             bridge.inner.table.learn(station(vlan).into(), 0, bridge.inner.table.now())
         });

@@ -11,8 +11,8 @@ use superpacket::wire::{
 use superpacket_port::Buffer;
 use superpacket_port::features::Feature;
 
-use crate::frame::{PacketHead, network_offset};
 use crate::runtime::Runtime;
+use crate::switch::frame::{PacketHead, network_offset};
 
 /// The adaptation that a packet needs before it leaves by a port.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,14 +1,14 @@
 //! The monitors of a bridge, and the state shared by the threads that copy packets and the threads
-//! that write streams.
+//! that read the copies.
 
 use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use superpacket::packet::Layer;
-use superpacket_captures::file::{Interface, LinkType, TimeResolution};
 
 use super::{MAX_MONITORS, MonitorSettings};
 use crate::count::Count;
@@ -26,34 +26,44 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The state of one monitor that all threads share.
+/// The state of one monitor that all threads share. Its descriptor becomes readable when the reader
+/// should look for copies again, or for the end of the monitor.
 #[derive(Debug)]
-pub(crate) struct Feed {
+pub struct Feed {
     pub(super) settings: MonitorSettings,
     /// The requested ports that are still in the bridge.
     left: Mutex<BTreeSet<String>>,
     interfaces: Mutex<Vec<FeedInterface>>,
-    /// New rings that the writing thread has not taken yet.
+    /// New rings that the reading thread has not taken yet.
     arrived: Mutex<Vec<Consumer<u8>>>,
     /// Number of rings created so far.
     copying: AtomicUsize,
-    /// The bell of the writing thread.
+    /// The bell of the reading thread.
     pub(super) bell: Doorbell,
     ended: AtomicBool,
 }
 
-/// A port as an interface of the pcapng stream.
+/// A port as an interface of a capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MonitorInterface {
+    /// The port's name.
+    pub port: String,
+    /// The layer at which the copied packets start.
+    pub layer: Layer,
+}
+
+/// An interface, with the number of copies that were dropped there.
 #[derive(Debug)]
 struct FeedInterface {
-    name: String,
-    layer: Layer,
+    described: MonitorInterface,
     dropped: Arc<Count>,
 }
 
 /// A monitored port, as seen by one copying thread.
 #[derive(Debug)]
 pub(super) struct MonitoredPort {
-    /// Number of the interface in the pcapng stream.
+    /// Number of the interface.
     pub(super) interface: u32,
     /// Number of copies dropped because the ring was full.
     pub(super) dropped: Arc<Count>,
@@ -70,39 +80,31 @@ impl Feed {
     /// Returns the interface of a port, which is created at the first call.
     fn interface(&self, name: &str, layer: Layer) -> MonitoredPort {
         let mut interfaces = lock(&self.interfaces);
-        let known = interfaces.iter().position(|known| known.name == name && known.layer == layer);
+        let described = MonitorInterface { port: name.to_owned(), layer };
+        let known = interfaces.iter().position(|known| known.described == described);
         let number = known.unwrap_or_else(|| {
-            interfaces.push(FeedInterface {
-                name: name.to_owned(),
-                layer,
-                dropped: Arc::default(),
-            });
+            interfaces.push(FeedInterface { described, dropped: Arc::default() });
             interfaces.len() - 1
         });
         MonitoredPort { interface: number as u32, dropped: interfaces[number].dropped.clone() }
     }
 
-    /// Returns the pcapng descriptions of the interfaces from number `known` on.
-    pub(super) fn interfaces(&self, known: usize) -> Vec<Interface> {
+    /// Returns the interfaces from number `known` on. A port gets a number when it is first
+    /// monitored, and keeps it.
+    pub fn interfaces(&self, known: usize) -> Vec<MonitorInterface> {
         let interfaces = lock(&self.interfaces);
-        let described = interfaces.iter().skip(known).map(|interface| {
-            let link_type = match interface.layer {
-                Layer::Ethernet => LinkType::ETHERNET,
-                Layer::Ip => LinkType::RAW,
-            };
-            Interface::new(link_type, TimeResolution::NANOSECONDS).named(&interface.name)
-        });
-        described.collect()
+        interfaces.iter().skip(known).map(|interface| interface.described.clone()).collect()
     }
 
-    /// Returns the number of dropped copies per interface.
-    pub(super) fn dropped(&self) -> Vec<u64> {
+    /// Returns the number of copies dropped per interface, because they were not read in time.
+    pub fn dropped(&self) -> Vec<u64> {
         lock(&self.interfaces).iter().map(|interface| interface.dropped.value()).collect()
     }
 
     /// Returns the names of the ports that have an interface.
-    pub(super) fn names(&self) -> Vec<String> {
-        lock(&self.interfaces).iter().map(|interface| interface.name.clone()).collect()
+    pub fn ports(&self) -> Vec<String> {
+        let interfaces = lock(&self.interfaces);
+        interfaces.iter().map(|interface| interface.described.port.clone()).collect()
     }
 
     /// Creates a ring for a copying thread, and returns the end that the thread writes to.
@@ -127,14 +129,26 @@ impl Feed {
     }
 
     /// Returns whether the monitor has been told to end.
-    pub(super) fn is_ended(&self) -> bool {
+    pub fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Tells the writing thread to write the remaining copies and then to end.
-    pub(super) fn end(&self) {
+    /// Tells the reading thread to read the remaining copies and then to end.
+    pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.bell.force();
+    }
+
+    /// Makes the descriptor unreadable until there is news again. For threads that wait for it
+    /// themselves; [`MonitorReader::wait`](super::MonitorReader::wait) does so too.
+    pub fn silence(&self) {
+        self.bell.silence();
+    }
+}
+
+impl AsFd for Feed {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
     }
 }
 
@@ -149,7 +163,7 @@ pub(crate) struct Monitors {
 #[derive(Debug)]
 struct RunningMonitor {
     feed: Arc<Feed>,
-    /// The thread that writes the stream.
+    /// The thread that reads the copies.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -199,7 +213,7 @@ impl Monitors {
             .collect()
     }
 
-    /// Stores the thread that writes the stream of `feed`.
+    /// Stores the thread that reads the copies of `feed`.
     pub(super) fn set_thread(&self, feed: &Arc<Feed>, thread: JoinHandle<()>) {
         if let Some(running) =
             lock(&self.running).iter_mut().find(|running| Arc::ptr_eq(&running.feed, feed))
@@ -276,13 +290,9 @@ mod tests {
         // A device that carries IP packets may have the same name later.
         assert_eq!(all.interface("memory:a", Layer::Ip).interface, 2);
         let interfaces = all.interfaces(1);
-        let described = interfaces
-            .iter()
-            .map(|interface| (interface.name().expect("has one"), interface.link_type));
-        assert!(
-            described
-                .eq([("memory:b".into(), LinkType::ETHERNET), ("memory:a".into(), LinkType::RAW)])
-        );
+        let described =
+            interfaces.iter().map(|interface| (interface.port.as_str(), interface.layer));
+        assert!(described.eq([("memory:b", Layer::Ethernet), ("memory:a", Layer::Ip)]));
         all.watch(&a).expect("is monitored").dropped.add(3);
         all.watch(&a).expect("is monitored").dropped.add(4);
         assert_eq!(all.dropped(), [7, 0, 0]);

@@ -1,23 +1,40 @@
-//! Monitors of ports: copies of received and sent packets for a client, as a pcapng stream.
+//! Monitors of ports: copies of received and sent packets for a reader.
 //!
 //! ```text
 //! thread that moves packets -> copies -> ring of bytes, one for each thread and monitor
 //!                                              |
-//!                      thread of the monitor <-+-> stream: pcapng -> socket
+//!                      thread of the monitor <-+-> reader: all copies, in order of time
 //! ```
 //! Forwarding never waits for a monitor. If the ring has no room for a copy, the copy is dropped
 //! and counted.
+//!
+//! ```no_run
+//! # let bridge = superpacket_bridge::Bridge::start(Default::default())?;
+//! use std::io::{self, Write};
+//! use superpacket_bridge::monitor::MonitorSettings;
+//!
+//! let monitor = bridge.monitor(&MonitorSettings { count: Some(10), ..Default::default() })?;
+//! monitor.read_on_thread(|mut reader| {
+//!     while let Ok(false) = reader.read(|copy| {
+//!         writeln!(io::stdout(), "{} bytes, sent: {}", copy.length, copy.sent)
+//!     }) {
+//!         reader.wait(None);
+//!     }
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod copies;
 mod feed;
+mod reader;
 mod record;
-mod stream;
 
 pub(crate) use copies::Copies;
-pub(crate) use feed::{Feed, Monitors};
+pub(crate) use feed::Monitors;
+pub use feed::{Feed, MonitorInterface};
+pub use reader::{MonitorReader, PacketCopy};
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -78,16 +95,7 @@ impl Default for MonitorSettings {
     }
 }
 
-/// The bridge's answer to a request for a monitor.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MonitorReport {
-    /// Format of the stream, always `pcapng`.
-    pub format: String,
-    /// Names of the ports that are monitored now.
-    pub ports: Vec<String>,
-}
-
-/// A running monitor. Packets are copied until this value is dropped or the stream ends.
+/// A running monitor. Packets are copied until this value, or the reader made of it, is dropped.
 #[derive(Debug)]
 pub struct Monitor {
     pub(crate) feed: Arc<Feed>,
@@ -95,22 +103,26 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Returns the format and the monitored ports.
-    pub fn report(&self) -> MonitorReport {
-        MonitorReport { format: "pcapng".to_owned(), ports: self.feed.names() }
+    /// Returns the names of the ports that are monitored now.
+    pub fn ports(&self) -> Vec<String> {
+        self.feed.ports()
     }
 
-    /// Starts a thread that writes the copies to a stream socket as one section of pcapng. Ports
-    /// are interfaces, and each packet has its direction. The section ends with the numbers of
-    /// copied and dropped packets per interface. `first` is written before the section.
-    ///
-    /// The stream ends after the requested number of packets, when the client stops sending or
-    /// closes the socket, when all requested ports have left the bridge, or when the bridge stops.
+    /// Starts a thread that runs `read`. A bridge that stops ends the monitor and then waits for
+    /// this thread, so `read` should return soon after [`MonitorReader::read`] has returned true.
     ///
     /// # Errors
     /// The error of the operating system if the thread cannot be started.
-    pub fn stream_to(self, socket: OwnedFd, first: Vec<u8>) -> io::Result<()> {
-        stream::start(self, socket, first)
+    pub fn read_on_thread(
+        self,
+        read: impl FnOnce(MonitorReader) + Send + 'static,
+    ) -> io::Result<()> {
+        let (monitors, feed) = (self.monitors.clone(), self.feed.clone());
+        let thread = std::thread::Builder::new()
+            .name("superpacket-mon".into())
+            .spawn(move || read(MonitorReader::new(self)))?;
+        monitors.set_thread(&feed, thread);
+        Ok(())
     }
 }
 

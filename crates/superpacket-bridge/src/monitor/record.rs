@@ -8,7 +8,7 @@ pub(super) const HEAD: usize = 56;
 /// The header of a copied packet. It precedes the packet's bytes in a ring, in native byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordHead {
-    /// Number of the interface in the pcapng stream.
+    /// Number of the interface.
     pub(super) interface: u32,
     /// Time of reception or sending, in nanoseconds since 1970.
     pub(super) time: u64,

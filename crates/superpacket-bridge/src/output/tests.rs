@@ -10,10 +10,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::*;
-use crate::fdb::Station;
-use crate::loops::{LoopGuard, MAX_LOOP_REPEATS, REMEMBERED, WINDOW};
 use crate::runtime::tests::shared_as;
 use crate::settings::{NamedSettings, PortSettings};
+use crate::switch::fdb::Station;
+use crate::switch::loops::{LoopGuard, MAX_LOOP_REPEATS, REMEMBERED, WINDOW};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};

@@ -145,7 +145,7 @@ impl SteeringSettings {
 ///
 /// # Errors
 /// Returns a message with the allowed range if the number is too large.
-pub(crate) fn queue_flows(requested: u64) -> Result<u32, String> {
+pub fn queue_flows(requested: u64) -> Result<u32, String> {
     if requested > MOST_QUEUE_FLOWS {
         return Err(format!("EINVAL: {requested}: it is 0 to {MOST_QUEUE_FLOWS}"));
     }
@@ -179,12 +179,12 @@ impl<T: PartialEq> PerQueue<T> {
     }
 
     /// Returns the value of the queues that are no exceptions.
-    pub(crate) const fn of_all(&self) -> &T {
+    pub const fn of_all(&self) -> &T {
         &self.all
     }
 
     /// Returns the queues that are exceptions, with their values.
-    pub(crate) fn own(&self) -> impl Iterator<Item = (u16, &T)> {
+    pub fn own(&self) -> impl Iterator<Item = (u16, &T)> {
         self.own.iter().map(|(queue, value)| (*queue, value))
     }
 

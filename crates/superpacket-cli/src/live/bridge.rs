@@ -9,10 +9,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use superpacket_bridge::Bridge;
-use superpacket_bridge::control::{ControlServer, ControlSocket, default_path};
-use superpacket_bridge::metrics::MetricsServer;
-use superpacket_bridge::privileges::{Account, needed};
-use superpacket_bridge::reload::reconcile;
+use superpacket_daemon::control::{ControlServer, ControlSocket, default_path};
+use superpacket_daemon::metrics::MetricsServer;
+use superpacket_daemon::privileges::{Account, needed};
+use superpacket_daemon::reload::reconcile;
 use superpacket_port::system::give_back_large_blocks;
 
 use super::bridge_options;
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &bridge_options::BridgeArguments) -> Result<(), Fai
     };
     let keep = needed(plan.settings.ports.iter().map(|port| &port.port));
     let bridge = Bridge::start_with(plan.settings.clone(), || match &account {
-        Some(account) => account.become_with(keep),
+        Some(account) => account.become_with(keep).map_err(Into::into),
         None => Ok(()),
     });
     let bridge = Arc::new(bridge.map_err(|error| Failure::Bridge(error.to_string()))?);
@@ -132,7 +132,7 @@ fn control_socket(
         );
         return Ok(None);
     };
-    let failure = |error: superpacket_bridge::control::SocketError| {
+    let failure = |error: superpacket_daemon::control::SocketError| {
         Failure::Bridge(format!("control socket {error}"))
     };
     let socket = ControlSocket::bind(&path).map_err(failure)?;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use superpacket_bridge::reload::OnReload;
 use superpacket_bridge::vlan::VlanProtocol;
+use superpacket_daemon::reload::OnReload;
 use superpacket_port::features::Feature;
 use superpacket_port::{PortSpec, SpecError};
 
@@ -66,8 +66,8 @@ pub(crate) struct BridgeArguments {
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
     /// Log level: error, warn, info, debug, trace, or by module as in
-    /// superpacket_bridge=debug,info; modules belong to superpacket, superpacket_bridge or
-    /// superpacket_port
+    /// superpacket_bridge=debug,info; modules belong to superpacket, superpacket_bridge,
+    /// superpacket_daemon or superpacket_port
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub(crate) log: String,
     /// Print the ports' counters as JSON at the end

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use superpacket_bridge::control::{Client, default_path};
+use superpacket_daemon::control::{Client, default_path};
 
 use crate::failure::Failure;
 

@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use superpacket_bridge::control::Client;
 use superpacket_bridge::fdb::{FdbEntry, FdbFilter, FdbPage, MOST_LISTED, Station};
 use superpacket_bridge::vlan::MOST_VLAN;
+use superpacket_daemon::control::Client;
 
 use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;

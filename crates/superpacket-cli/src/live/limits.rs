@@ -100,7 +100,7 @@ impl TypedValueParser for SettingName {
     }
 }
 
-/// Returns the help text with the settings of a table.
+/// Returns the settings of a table, one per line, for help texts.
 pub(super) fn listed<S: NamedSettings>() -> String {
     let line = |setting: &Setting<S>| {
         format!("  {} ({}): {}\n", setting.name, setting.values, setting.help)

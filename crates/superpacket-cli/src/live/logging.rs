@@ -39,7 +39,8 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), Failure> {
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The crates that log; module names begin with them.
-const MODULES: [&str; 3] = ["superpacket", "superpacket_bridge", "superpacket_port"];
+const MODULES: [&str; 4] =
+    ["superpacket", "superpacket_bridge", "superpacket_daemon", "superpacket_port"];
 
 /// Parses a log filter. Unknown words are refused, because tracing would take them for module names
 /// and log only these modules.
@@ -87,7 +88,7 @@ mod tests {
             ("superpacket_bridge=loud", "\"loud\" is not a level; choose one of off"),
             (
                 "superpacket_brigde=debug,info",
-                "is not a module that logs; choose one of superpacket, superpacket_bridge, superpacket_port",
+                "is not a module that logs; choose one of superpacket, superpacket_bridge, superpacket_daemon, superpacket_port",
             ),
         ] {
             let error = targets(filter).expect_err(filter).to_string();
@@ -103,7 +104,7 @@ mod tests {
         let filter =
             targets("superpacket_bridge=debug,superpacket_port=trace,warn").expect("is right");
         assert!(
-            filter.would_enable("superpacket_bridge::table", &Level::DEBUG)
+            filter.would_enable("superpacket_bridge::bridge", &Level::DEBUG)
                 && filter.would_enable("superpacket_port", &Level::TRACE)
         );
         assert!(

@@ -12,9 +12,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::Serialize;
 use signal_hook::iterator::Signals;
-use superpacket_bridge::control::{MonitorCounts, MonitorStream};
 use superpacket_bridge::monitor::{MAX_SNAPLEN, MonitorDirection, MonitorSettings};
 use superpacket_captures::file::replace_file;
+use superpacket_daemon::control::{MonitorCounts, MonitorStream};
 
 use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use superpacket_bridge::config::Config;
-use superpacket_bridge::reload::OnReload;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_daemon::config::Config;
+use superpacket_daemon::reload::OnReload;
 
 use super::bridge_options::BridgeArguments;
 use super::limits::set as set_limit;

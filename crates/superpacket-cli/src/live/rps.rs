@@ -2,9 +2,9 @@
 
 use clap::Args;
 use serde_json::json;
-use superpacket_bridge::control::RpsChange;
 use superpacket_bridge::report::{PortRps, SteeringReport};
 use superpacket_bridge::settings::{InPlace, PortChange};
+use superpacket_daemon::control::RpsChange;
 
 use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;

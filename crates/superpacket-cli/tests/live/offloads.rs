@@ -33,7 +33,7 @@ fn offloads_and_limits_are_switched_while_it_runs() {
         .find(|report| report["feature"] == "large-receive-offload");
     assert_eq!(lro.expect("is there")["asked"], true);
     let limits = network.ask(&["limits", PORTS[0], "gro-flush-timeout", "50us"]).expect("sets");
-    assert_eq!(limits[0]["limits"]["gro_flush_timeout"], 50_000);
+    assert_eq!(limits[0]["settings"]["gro_flush_timeout"], 50_000);
     let (code, text, _) = network.text(&["limits", PORTS[0], "too_big", "icmp"]);
     assert!(
         code == Some(0)
@@ -48,7 +48,7 @@ fn offloads_and_limits_are_switched_while_it_runs() {
     for (arguments, says) in [
         (&["features", "packet:up"][..], "there are packet:left, packet:right"),
         (&["features", PORTS[0], "turbo", "on"], "\"turbo\" is not an offload"),
-        (&["limits", PORTS[0], "mtu", "9000"], "is no limit"),
+        (&["limits", PORTS[0], "mtu", "9000"], "is not a setting of a port"),
         (&["limits", PORTS[0], "gro_flush_timeout", "2s"], "at most"),
         (
             &["limits", PORTS[0], "gro_flush_timeout", "50000"],

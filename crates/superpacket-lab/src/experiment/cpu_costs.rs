@@ -109,7 +109,7 @@ pub(crate) struct CpuClocks {
 }
 
 impl CpuClocks {
-    /// Reads the CPU times.
+    /// Reads the CPU times used so far.
     ///
     /// # Errors
     /// [`LabError::System`] if `/proc` cannot be read.
@@ -162,7 +162,7 @@ fn bridge_time() -> Result<Duration, LabError> {
     Ok(time)
 }
 
-/// Returns the figures of [`COLUMNS`].
+/// Returns the medians and quartiles of the rounds, one figure for each of [`COLUMNS`].
 pub(crate) fn figures<'a>(
     rounds: impl Iterator<Item = &'a CpuCosts> + Clone,
 ) -> [Option<Figure>; 5] {
@@ -179,7 +179,7 @@ pub(crate) fn figures<'a>(
     ]
 }
 
-/// Returns a row of [`table`].
+/// Returns a row of [`table`]: the CPU costs of one variant over its rounds.
 pub(crate) fn row<'a>(
     group: impl Into<String>,
     name: impl Into<String>,

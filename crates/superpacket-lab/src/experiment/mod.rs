@@ -28,11 +28,12 @@ use crate::error::LabError;
 pub struct Entry {
     /// `lro`, `ack`, `rps`, `tso` or `gso`.
     pub name: &'static str,
-    /// The meaning of its ratios, and the original report, for a line of a short report.
+    /// The meaning of the experiment's ratios, and the original report, for a line of a short
+    /// report.
     pub headline: &'static str,
-    /// The original report that it repeats: author, subject and year.
+    /// The original report: author, subject and year of the message that the experiment repeats.
     pub source: &'static str,
-    /// Summary of the procedure, in a line or two.
+    /// Summary of the experiment's procedure, in a line or two.
     pub summary: &'static str,
     /// Measures between live hosts. [`LabError::Forbidden`] and [`LabError::Unsupported`] mean that
     /// this machine cannot run it, [`LabError::Cancelled`] that the session was cancelled.

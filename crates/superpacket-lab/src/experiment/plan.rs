@@ -14,15 +14,15 @@ pub struct Plan {
     pub rounds: usize,
     /// Duration of each measurement, without its warm-up.
     pub time: Duration,
-    /// Only the rows that the marks and the main result need.
+    /// Whether only the rows are measured that the targets and the main result need.
     pub quick: bool,
 }
 
 impl Plan {
-    /// All rows, with enough rounds for significant ratios.
+    /// A full run: all rows, with enough rounds for significant ratios.
     pub const FULL: Self = Self { rounds: 10, time: Duration::from_millis(1000), quick: false };
 
-    /// About ten seconds per experiment.
+    /// A quick run: about ten seconds per experiment.
     pub const QUICK: Self = Self { rounds: 3, time: Duration::from_millis(250), quick: true };
 }
 
@@ -39,7 +39,7 @@ pub struct Cpus {
 }
 
 impl Cpus {
-    /// No pinning.
+    /// No CPUs chosen: no thread is pinned.
     pub const ANY: &'static Self =
         &Self { sender: Vec::new(), receiver: Vec::new(), bridge: Vec::new() };
 

@@ -24,9 +24,9 @@ pub enum Form {
 pub struct Experiment {
     /// `lro`, `ack`, `rps`, `tso` or `gso`.
     pub name: &'static str,
-    /// The original report that it repeats: author, subject and year.
+    /// The original report: author, subject and year of the message that the experiment repeats.
     pub source: &'static str,
-    /// Summary of the procedure, in a line or two.
+    /// Summary of the experiment's procedure, in a line or two.
     pub summary: &'static str,
     /// Tables of figures, in reading order.
     pub tables: Vec<Table>,
@@ -175,7 +175,7 @@ pub enum Side {
 /// A target of an experiment, with the value reached and the verdict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Mark {
-    /// Experiment and comparison: `lro: 4K pages, LRO against none, MTU 1500`.
+    /// The experiment and the comparison, such as `lro: 4K pages, LRO against none, MTU 1500`.
     pub name: String,
     /// Origin of the value.
     pub form: Form,
@@ -201,7 +201,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Returns a mark on a ratio measured in turn, judged by its median.
+    /// Returns a mark that judges the ratio of two variants, measured in turn, by its median.
     ///
     /// If both quartiles lie on one side of the target, that side is the verdict. Otherwise the
     /// median must differ from the target by more than 1.57 times the interquartile range over the

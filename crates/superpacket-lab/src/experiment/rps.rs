@@ -17,7 +17,7 @@ mod tests;
 use super::{Column, Entry, Experiment, Figure, Row, Session};
 use crate::error::LabError;
 
-/// The experiment.
+/// The RPS experiment, as the list of experiments has it.
 pub const ENTRY: Entry = Entry {
     name: "rps",
     headline: "transactions of 500 connections, steered over not (Herbert, 2010)",

@@ -10,7 +10,7 @@ mod model;
 
 use super::{Entry, Plan};
 
-/// The experiment.
+/// The TSO experiment, as the list of experiments has it.
 pub const ENTRY: Entry = Entry {
     name: "tso",
     headline: "speed of a file sent by sendfile, TSO on over off (Kasprzak, 2005)",
@@ -36,16 +36,17 @@ const VARIANTS: [&str; 3] = ["TSO off", "TSO on, at most 15,928 bytes", "TSO on,
 /// last five transfers, in 10^6 bytes per second.
 const SOURCE_SPEED: [[f64; 2]; 2] = [[108.7, 110.5], [100.9, 101.2]];
 
-/// The original report's figures for its client Beta, in the same form.
+/// The original report's figures for its client Beta, with TSO off and on: average and best of the
+/// last five transfers, in 10^6 bytes per second.
 const BETA_SPEED: [[f64; 2]; 2] = [[102.1, 102.4], [93.2, 95.5]];
 
 /// Name of the rows of client Beta.
 const BETA: &str = "the source's client Beta";
 
-/// TSO must not be slower than no TSO.
+/// Ratio of speed, TSO on over off, that must be reached: TSO must not be slower than no TSO.
 const TARGET: f64 = 1.0;
 
-/// Returns the name of the mark on a variant of TSO, for a client.
+/// Returns the name of the `Mark`, the comparison with a target, on a variant of TSO for a client.
 fn mark(client: Client, variant: usize) -> String {
     format!("tso: {}, {} against off", client.name(), VARIANTS[variant])
 }
@@ -77,7 +78,8 @@ impl Client {
         }
     }
 
-    /// Returns the names of the two marks in short reports: limited TSO, and TSO of 64 KB.
+    /// Returns the names in short reports of the client's two targets: limited TSO over none, and
+    /// TSO of 64 KB over none.
     fn briefs(self) -> [&'static str; 2] {
         match self {
             Self::Wire => ["wire of 1500: 15,928 bytes over off", "wire of 1500: 64 KB over off"],

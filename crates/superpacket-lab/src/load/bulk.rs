@@ -51,7 +51,7 @@ pub struct TcpBulk {
     pub source: Source,
     /// Bytes per receive call, and per send call from memory. Default: 131,072.
     pub message: usize,
-    /// The receiver's use of the bytes. Default: copy.
+    /// Whether the receiver copies or discards the bytes. Default: copy.
     pub receive: Receive,
     /// Key of the payload's pattern, if every byte and the hash of each flow are to be checked.
     /// With a file, any value enables the check against the file's pattern. `None` (the default)

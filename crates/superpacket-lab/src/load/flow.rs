@@ -10,12 +10,13 @@ use crate::error::LabError;
 use crate::load::source::PatternFile;
 use crate::pattern::{Checker, Pattern, Producer};
 
-/// The receiver's use of the bytes.
+/// Whether the receiver copies or discards the bytes that arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receive {
-    /// Copy them into a buffer, as most programs do.
+    /// Copies the bytes into a buffer, as most programs do.
     Copy,
-    /// Discard them in the kernel (`MSG_TRUNC`, tcp(7)), which leaves out the cost of the copy.
+    /// Discards the bytes in the kernel (`MSG_TRUNC`, tcp(7)), which leaves out the cost of the
+    /// copy.
     Discard,
 }
 

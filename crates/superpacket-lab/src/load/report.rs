@@ -40,7 +40,7 @@ pub struct DirectionReport {
 pub struct FlowReport {
     /// Payload bytes received.
     pub bytes: u64,
-    /// Seconds from the start until its last byte was read.
+    /// Seconds from the start until the flow's last byte was read.
     pub seconds: f64,
     /// XXH3 hash of the bytes, equal on both sides; `None` if they were not verified.
     pub digest: Option<u64>,

@@ -89,7 +89,7 @@ impl PatternFile {
     }
 
     /// Returns the index of the first byte of `bytes` that differs from the repeated file at
-    /// `offset`.
+    /// `offset`; `None` if all are equal.
     pub(crate) fn first_difference(&self, offset: u64, bytes: &[u8]) -> Option<usize> {
         let mut done = 0;
         while done < bytes.len() {

@@ -44,13 +44,13 @@ pub struct SimulationOutcome {
 /// The result of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuOutcome {
-    /// Busy share of its time, 0 to 1.
+    /// Busy share of the CPU's time, 0 to 1.
     pub utilisation: f64,
-    /// Packets that its driver received.
+    /// Packets that the driver received on this CPU.
     pub received: u64,
-    /// Packets for which it did the protocol work.
+    /// Packets for which this CPU did the protocol work.
     pub processed: u64,
-    /// Requests that a process on it read and answered.
+    /// Requests that a process on this CPU read and answered.
     pub answered: u64,
 }
 

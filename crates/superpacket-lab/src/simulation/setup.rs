@@ -65,14 +65,14 @@ impl Setup {
         self.with_masks(|near| near)
     }
 
-    /// Sets this mask for all queues.
+    /// Sets `mask` as the `rps_cpus` of all queues.
     #[must_use]
     pub fn with_mask(mut self, mask: &CpuMask) -> Self {
         self.queues.iter_mut().for_each(|queue| queue.mask = mask.clone());
         self
     }
 
-    /// Enables RFS.
+    /// Enables RFS: flows are steered to the CPU that reads them.
     #[must_use]
     pub fn with_rfs(self) -> Self {
         Self { rfs: true, ..self }

@@ -10,9 +10,9 @@ use super::CpuOutcome;
 #[derive(Debug)]
 pub(super) struct SimulatedConnection {
     pub(super) hash: FlowHash,
-    /// CPU on which its process last ran.
+    /// CPU on which the process of the connection last ran.
     pub(super) process: usize,
-    /// CPU that did the protocol work of its last packet.
+    /// CPU that did the protocol work of the connection's last packet.
     pub(super) protocol: usize,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct SimulatedConnection {
 pub(super) struct RxRing {
     pub(super) cpu: usize,
     pub(super) packets: VecDeque<u32>,
-    /// Whether its CPU was interrupted, and polls or will poll.
+    /// Whether the queue's CPU was interrupted, and polls or will poll the queue.
     pub(super) polled: bool,
     pub(super) steers: bool,
     pub(super) steering: Steering,

@@ -4,9 +4,10 @@ use super::*;
 
 const MILLISECOND: u64 = 1_000_000;
 
-/// The original report's machines, with its figures without RPS.
+/// The original report's machine with 8 CPUs and one queue, with its figures without RPS.
 const EIGHT: MeasuredLoad =
     MeasuredLoad { cpus: 8, queues: 1, transactions_per_second: 108_000.0, utilisation: 0.33 };
+/// The original report's machine with 16 CPUs and one queue, with its figures without RPS.
 const SIXTEEN: MeasuredLoad =
     MeasuredLoad { cpus: 16, queues: 1, transactions_per_second: 156_000.0, utilisation: 0.15 };
 const SIXTEEN_4: MeasuredLoad =
@@ -69,7 +70,7 @@ fn every_run_gives_the_same() {
 /// A change of a parameter that the original report does not give, to another plausible value.
 type ParameterChange = (&'static str, fn(&mut Setup));
 
-/// All such parameters except the driver's share.
+/// Changes of all parameters that the original report does not give, except the driver's share.
 const ASSUMED: [ParameterChange; 20] = [
     ("interrupt halved", |setup| setup.costs.interrupt /= 2),
     ("interrupt doubled", |setup| setup.costs.interrupt *= 2),

@@ -1,6 +1,6 @@
 //! Linux system interfaces used by ports, bridge and lab: netlink (`rtnetlink(7)`), device features
 //! (`ethtool(8)`), packet sockets, socket options, TAP and TUN devices, namespaces, CPU affinity,
-//! and the C library's allocator.
+//! threads that end with their owner, and the C library's allocator.
 //!
 //! These structures and their unsafe code are kept in this one module. A socket belongs to the
 //! network namespace of the thread that opened it, and can be used from any other.
@@ -14,6 +14,7 @@ pub(crate) mod namespace;
 mod netlink;
 mod option;
 mod packet_socket;
+mod stoppable;
 mod tun;
 
 pub use cpu::{allowed_cpus, pin_thread};
@@ -35,6 +36,7 @@ pub use option::{
     path_mtu, set_dont_fragment, set_tcp_max_segment, set_udp_gro, set_udp_segment, tcp_info,
 };
 pub use packet_socket::{Frames, PacketSocket};
+pub use stoppable::StoppableThread;
 pub use tun::{
     TUN_F_UDP_TUNNEL_GSO, TUN_F_UDP_TUNNEL_GSO_CSUM, TunIdentity, TunKind, TunQueue, open_tun,
 };

@@ -9,7 +9,7 @@ use crate::wire::{Layout, Protocol, be16, be32, tcp};
 
 const WAYS: usize = 4;
 
-/// Maximum number of sets; they hold 16,384 flows.
+/// Maximum number of sets in the table, which then holds 16,384 flows (four in each set).
 const MAX_SETS: u32 = 4096;
 
 /// The acknowledgement number and window of the last packet of a flow that left.
@@ -39,12 +39,13 @@ fn sets(acks: bool, max_flows: u32) -> usize {
 }
 
 impl Acknowledged {
-    /// Makes the memory for a table of `max_flows` flows. It is empty if ACKs are not aggregated.
+    /// Makes the table for an aggregator of at most `max_flows` flows. It is empty if ACKs are not
+    /// aggregated.
     pub(super) fn new(acks: bool, max_flows: u32) -> Self {
         Acknowledged { sets: alloc::vec![[LastAck::default(); WAYS]; sets(acks, max_flows)] }
     }
 
-    /// Makes the memory as [`new`](Self::new) does, or fails if it cannot be allocated.
+    /// Makes the table as [`new`](Self::new) does, or fails if it cannot be allocated.
     pub(super) fn try_new(acks: bool, max_flows: u32) -> Result<Self, TryReserveError> {
         let (count, mut sets) = (sets(acks, max_flows), Vec::new());
         sets.try_reserve_exact(count)?;
@@ -85,7 +86,9 @@ impl Acknowledged {
         }
     }
 
-    /// Returns why the next ACK may not absorb this pure ACK, if it acknowledges no new data.
+    /// Returns why the next ACK may not absorb this pure ACK: it acknowledges no new data, compared
+    /// with the last acknowledgement of the flow that left. `None` if it acknowledges new data, or
+    /// if no acknowledgement of the flow is remembered.
     #[inline]
     pub(super) fn repeated(&self, flow: u64, header: &[u8], layout: &Layout) -> Option<Reason> {
         let entry = self.sets.get(self.set(flow))?.iter().find(|entry| entry.flow == flow)?;

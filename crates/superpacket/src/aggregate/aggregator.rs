@@ -27,7 +27,8 @@ pub struct Aggregator<B> {
     single_at: u64,
 }
 
-/// A sink without its type. It stores its error and returns `Err(())` if it fails.
+/// A sink as a trait object. The closure stores the sink's error, and returns `Err(())` if the sink
+/// fails.
 type AnySink<'s, B> = dyn FnMut(SuperPacket<'_, B>) -> Result<(), ()> + 's;
 
 impl<B: AsRef<[u8]>> Aggregator<B> {
@@ -45,7 +46,8 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// Makes an aggregator as [`new`](Self::new) does, or fails if its tables cannot be allocated.
     ///
-    /// # Errors The allocator's error.
+    /// # Errors
+    /// The allocator's error.
     pub fn try_new(policy: Policy, key: HashKey) -> Result<Self, TryReserveError> {
         Ok(Aggregator {
             receiver: PacketReceiver::try_new(policy, key, Simd::detect())?,
@@ -61,7 +63,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         self
     }
 
-    /// The policy in force.
+    /// Returns the policy in force.
     pub const fn policy(&self) -> &Policy {
         &self.receiver.policy
     }
@@ -134,7 +136,8 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         S::Outcome::from_result(result)
     }
 
-    /// Processes a packet that was received alone while a sink failed.
+    /// Processes the packet that [`receive`](Self::receive) kept because a sink failed before it
+    /// was processed, if there is one.
     #[inline(always)]
     fn take_single<S: Sink<B> + ?Sized>(
         &mut self,
@@ -151,15 +154,16 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         error.map_or(Ok(()), Err)
     }
 
-    /// Takes an untyped sink, so that a call that only flushes does not compile the receive path
-    /// again.
+    /// Processes the packet in `single`. Takes the sink as a trait object, so that a call that only
+    /// flushes does not compile the receive path again.
     #[cold]
     fn take_left(&mut self, sink: &mut AnySink<'_, B>) -> Result<(), ()> {
         self.receiver.receive_batch(&mut self.single, self.single_at, &mut OwnedPoll { sink })
     }
 
-    /// Gives a packet to the sink unread, after the held packets of its flow. Use it while
-    /// aggregation is switched off. The packet's layout is not known then.
+    /// Gives a packet to the sink unchanged, without trying to merge it. The held packets of its
+    /// flow go first, so that order is kept. Use it while aggregation is switched off. The packet's
+    /// layout is not known then.
     #[inline]
     pub fn bypass<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, sink: &mut S) -> S::Outcome {
         let poll = &mut OwnedPoll { sink };

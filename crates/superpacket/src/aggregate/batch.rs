@@ -35,7 +35,7 @@ use superpacket_simd::Simd;
 pub struct BatchAggregator {
     pub(super) receiver: PacketReceiver<BufferIndex>,
     layer: Layer,
-    /// The format of the headers before the packets that leave, if they have any.
+    /// Format of the `virtio_net_hdr` before each packet that leaves, if packets get one.
     pub(super) framing: Option<Framing>,
     /// The packets of the call that were not processed yet.
     packets: Vec<RxPacket<BufferIndex>>,
@@ -54,7 +54,7 @@ pub struct BufferIndex {
 }
 
 impl BufferIndex {
-    /// Returns the packet's index in the slice.
+    /// Returns the packet's index in the slice of packets that was passed to the call.
     #[inline(always)]
     pub const fn packet(self) -> usize {
         self.packet as usize
@@ -136,11 +136,13 @@ impl<P: BorrowPacket> Memory<BufferIndex> for Borrowed<'_, P> {
     }
 }
 
-/// A sink without its type. It stores its error and returns `Err(())` if it fails.
+/// A sink as a trait object. The closure stores the sink's error, and returns `Err(())` if the sink
+/// fails.
 type AnySink<'s, P> =
     dyn FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> Result<(), ()> + 's;
 
-/// A call with borrowed packets. `SUMS`: the sink may ask for [payload sums](Poll::SUMS).
+/// One call of the aggregator: the packets that it borrows, and the sink to which packets are
+/// delivered. `SUMS`: the sink may ask for [payload sums](Poll::SUMS).
 struct BorrowedPoll<'p, P, F, const SUMS: bool> {
     packets: Borrowed<'p, P>,
     sink: F,
@@ -204,7 +206,7 @@ impl BatchAggregator {
         self
     }
 
-    /// The policy in force.
+    /// Returns the policy in force.
     pub const fn policy(&self) -> &Policy {
         &self.receiver.policy
     }
@@ -257,7 +259,7 @@ impl BatchAggregator {
     }
 
     /// Aggregates as [`poll_without_sums`](Self::poll_without_sums) does. Buffers are kept whatever
-    /// the policy's storage is, and a packet has at most `most_pieces` pieces.
+    /// the policy's storage is, and a packet has at most `most` pieces.
     #[cfg(feature = "std")]
     #[inline]
     pub(super) fn poll_pieces<P: BorrowPacket, O: Outcome>(
@@ -308,7 +310,8 @@ impl BatchAggregator {
         self.receiver.undelivered() + self.receiver.counters.held as usize + self.packets.len()
     }
 
-    /// Begins a new call, in which at most `most_pieces` pieces merge.
+    /// Begins a new call, in which a merged packet has at most `most_pieces` pieces. Discards what
+    /// a failed call has left.
     #[inline(always)]
     pub(super) fn begin(&mut self, keeps_buffers: bool, most_pieces: u32) {
         if self.unfinished() != 0 {
@@ -354,7 +357,8 @@ impl BatchAggregator {
     }
 }
 
-/// Makes the packet for the receiver, with numbers in place of buffers.
+/// Returns the packet at `index` of a call as the receiver takes it: with its metadata, and with an
+/// index in place of each of its `buffers` buffers.
 #[inline(always)]
 fn number(
     receiver: &mut PacketReceiver<BufferIndex>,

@@ -16,32 +16,33 @@ const SPAN: usize = 256;
 /// Number of groups of flows. Flows of the same group stay interleaved with each other.
 const GROUPS: usize = 256;
 
-/// No packet of the span.
+/// The index that stands for no packet.
 const NONE: u16 = u16::MAX;
 
 /// Sorts packets by flow, and keeps its memory.
 #[derive(Debug)]
 pub(super) struct ByFlow {
-    /// The last packet of each group so far, counted from the start of the first span. An index
-    /// before the current span belongs to an earlier one.
+    /// For each group, the number of its last packet so far. Packets are numbered across spans: a
+    /// number below `span` means that the current span has no packet of the group yet.
     last: [u32; GROUPS],
-    /// Index at which the current span begins.
+    /// Number of the first packet of the current span.
     span: u32,
-    /// The next packet of the same group, for each packet.
+    /// For each packet of the span, the index of the next packet of the same group, or `NONE`.
     next: [u16; SPAN],
-    /// The first packet of each group.
+    /// Index in the span of the first packet of each group, in the order in which the groups
+    /// appear.
     first: [u16; SPAN],
-    /// The new index of each packet.
+    /// For each packet of the span, the index to which it moves.
     place: [u16; SPAN],
 }
 
-/// A span whose packets are linked by group.
+/// Result of linking the packets of a span by group.
 struct Linked {
     /// Number of packets in the span.
     packets: usize,
     /// Number of groups that the packets belong to.
     groups: usize,
-    /// Whether groups were interleaved.
+    /// Whether packets of other groups lie between two packets of a group.
     interleaved: bool,
 }
 
@@ -224,7 +225,8 @@ mod tests {
     use super::*;
     use crate::wire::parse;
 
-    /// The order in which packets of these groups are taken, and whether they came in turn.
+    /// Returns the order of packets with these groups after sorting, and whether groups were
+    /// interleaved.
     fn order(groups: &[Option<u8>]) -> (Vec<usize>, bool) {
         order_by(&mut ByFlow::new(), groups)
     }

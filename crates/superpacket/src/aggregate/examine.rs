@@ -28,7 +28,8 @@ pub(super) enum ChecksumField {
 }
 
 impl ChecksumField {
-    /// Returns the form of the segments' checksums. An unused field stays unused.
+    /// Returns whether segments of a packet with such a field get a full or a partial checksum. A
+    /// field that is zero stays zero.
     #[inline(always)]
     pub(super) fn form(self) -> ChecksumForm {
         if self == ChecksumField::Partial { ChecksumForm::Partial } else { ChecksumForm::Full }
@@ -54,8 +55,8 @@ pub(super) struct Facts {
     pub(super) field: ChecksumField,
     /// Sum of the payload, if known; in DCCP, of the part that the checksum covers.
     pub(super) sum: Option<u16>,
-    /// Whether the sum is not computed yet but follows from the headers, because the device has
-    /// verified the checksum.
+    /// Whether the payload's sum is not computed, but follows from the headers, because the device
+    /// has verified the checksum.
     pub(super) implied: bool,
     /// Whether the payload was read to verify the checksum.
     pub(super) read: bool,
@@ -212,12 +213,14 @@ pub(super) struct ExamineOptions {
     pub(super) defer: bool,
     /// Whether UDP datagrams over IPv4 without a checksum may merge.
     pub(super) without_checksum: bool,
-    /// The super-packets that the receiver can segment, if packets leave behind a header.
+    /// The super-packets that the receiver of a `virtio_net_hdr` can segment; `None` if packets
+    /// leave without such a header.
     pub(super) support: Option<GsoSupport>,
-    /// Whether the receiver can segment packets with [usual](crate::wire::usual) layouts.
+    /// Whether the receiver of the packets can segment merged TCP packets with
+    /// [usual](crate::wire::usual) layouts. True if packets leave without a `virtio_net_hdr`.
     pub(super) usual_segments: bool,
-    /// The TCP flags that are tested: only ACK of these may be set. [`CONTROL`], and CWR for a
-    /// framing.
+    /// The TCP flags that are tested: of these, only ACK may be set. They are [`CONTROL`], and CWR
+    /// if packets leave behind a `virtio_net_hdr`.
     flags: u8,
     pub(super) simd: Simd,
 }
@@ -260,7 +263,7 @@ fn refused_flags(flags: u8, gso: Option<&Gso>, payload: usize) -> Option<Reason>
 }
 
 /// Examines a packet whose lengths agree with `layout`. `known` holds the constant sums of its
-/// flow. If there are none and `DEFER` is set, the checksum is not verified yet.
+/// flow. If `known` is `None` and `DEFER` is set, the checksum is not verified yet.
 #[inline(always)]
 pub(super) fn examine<const DEFER: bool, B>(
     packet: &RxPacket<B>,

@@ -1,5 +1,6 @@
-//! A held flow: its first packet unchanged and, from the second packet on, the headers to compare,
-//! the expected numbers and the payload so far.
+//! A flow of which packets are held: at first its first packet, unchanged; from the second packet
+//! on, the headers that further packets are compared with, the expected sequence number and
+//! identifications, and the payload so far.
 //!
 //! In a busy table most flows leave with only one packet. So the first packet is kept unchanged,
 //! and the flow is [opened](Held::open) only when a second packet comes.
@@ -30,7 +31,7 @@ use crate::wire::{
 };
 use superpacket_simd::Simd;
 
-/// Length of the source and destination ports, with which each transport header begins.
+/// Length in bytes of the source and destination ports, with which each transport header begins.
 const PORTS: usize = 4;
 
 /// A descriptor of the flow table, which holds one flow.
@@ -41,22 +42,23 @@ pub(super) struct Held<B> {
     pub(super) flow: u64,
     /// Time since which the flow is held, in nanoseconds.
     pub(super) since: u64,
-    /// Number of flows that were held before this one.
+    /// Number of flows that the table had ever held before this one; it orders flows by age.
     pub(super) number: u64,
-    /// Index in the bucket.
+    /// Index of the flow in its hash bucket, or 8 plus its index in the neighbouring bucket.
     pub(super) place: u8,
     /// Number of tunnels around the flow. The flow is also in the list of each tunnel's address
     /// pair.
     pub(super) tunnels: u8,
     layer: Layer,
-    /// Number of its [usual] layout. Code is compiled separately for each of these.
+    /// Number of the header layout if it is one of the [usual] ones, for each of which code is
+    /// compiled separately.
     usual: u8,
     vlan: Option<VlanTag>,
     pub(super) layout: Layout,
     /// Bytes of the held frames, headers included.
     pub(super) bytes: u64,
-    /// The [hash of ports and addresses](addresses_and_ports). It quickly tells most packets of
-    /// other flows.
+    /// The [hash of ports and addresses](addresses_and_ports), by which most packets of other flows
+    /// are quickly told apart.
     pub(super) addresses_and_ports: u64,
     /// The flow's first packet, until the flow is [opened](Self::open).
     pub(super) first: Option<First<B>>,
@@ -73,7 +75,7 @@ pub(super) struct Held<B> {
     field: ChecksumField,
     /// PSH and FIN of all packets, and a CWR that only the first segment carries.
     flags: u8,
-    /// Whether all payload sums are known.
+    /// Whether the payload sums of all packets are known.
     sums: bool,
     /// A bit for each tunnel that has a checksum, as in [`outer_checksums`].
     outer_checksums: u8,
@@ -88,9 +90,10 @@ pub(super) struct Held<B> {
     payload: u32,
     /// Payload of the first segment in bytes; in GRO mode no other segment may be longer.
     segment_size: u32,
-    /// Maximum payload and number of packets that may merge. A super-packet counts as one packet,
-    /// and its other segments are subtracted from the limit.
+    /// Maximum payload of the merged packet in bytes.
     payload_limit: u32,
+    /// Maximum number of packets that may merge. A super-packet counts as one packet, and its other
+    /// segments are subtracted from this limit.
     packet_limit: u32,
     pub(super) packets: u32,
     largest_payload: u32,
@@ -107,7 +110,7 @@ pub(super) struct Held<B> {
     gso: Option<Gso>,
     pub(super) linear: Vec<u8>,
 
-    // The expected header bytes and the mask of the bytes that must be equal. The mask is kept for
+    // The expected header bytes, and the mask of the bits that must be equal. The mask is kept for
     // the next flow and rebuilt if that flow's layout differs.
     header: HeaderBytes,
     mask: HeaderBytes,
@@ -210,8 +213,8 @@ impl<B> Held<B> {
             && self.layer == packet.layer
     }
 
-    /// Returns whether this packet may be the next [in sequence](Self::join_run). The run compares
-    /// the headers.
+    /// Returns whether this packet may be the next [in sequence](Self::join_run). Compares only
+    /// addresses and ports; `join_run` compares the headers.
     #[inline(always)]
     pub(super) fn expects<C>(&self, packet: &RxPacket<C>, memory: &impl Memory<C>) -> bool {
         addresses_and_ports(memory.bytes(&packet.first), self.layout.transport)
@@ -318,7 +321,8 @@ impl<B> Held<B> {
     /// Opens the flow, unless it is open: prepares it for other packets to join. Returns the empty
     /// chain of the first packet's buffers.
     ///
-    /// # Errors [`BadChecksum`]; the flow is unchanged then.
+    /// # Errors
+    /// [`BadChecksum`]; the flow is unchanged then.
     #[inline(always)]
     pub(super) fn open<P: Poll<B>>(
         &mut self,
@@ -548,8 +552,8 @@ impl IdRun {
     }
 
     /// Returns the sequence with one more packet after `count`; `None` if its identification does
-    /// not fit. `only_one`: a single packet precedes, which does not show the step. `form` is the
-    /// step that the packet itself states.
+    /// not fit. `only_one`: a single packet precedes, which does not show the step. `form` tells
+    /// how the identification changes inside the packet itself, if it is a super-packet.
     #[inline(always)]
     fn next(self, count: u32, only_one: bool, id: u16, form: Option<IpId>) -> Option<IdRun> {
         let run = match (id == self.expected(count), only_one && id == self.first) {
@@ -592,7 +596,7 @@ fn byte_limit(layout: &Layout, policy: &Policy) -> u32 {
     if big { policy.max_bytes.saturating_sub(option) } else { policy.max_bytes.min(most) }
 }
 
-/// Returns the maximum number of packets in a flow.
+/// Returns the maximum number of packets in a merged packet with this layout.
 #[inline]
 pub(super) fn packet_limit(layout: &Layout, policy: &Policy) -> u32 {
     if layout.protocol == Protocol::Udp {

@@ -1,4 +1,4 @@
-//! Packets that leave as slices, one gathering write each.
+//! Packets that leave as lists of slices, each for one gathering write (`writev`).
 
 use alloc::vec::Vec;
 use std::io::IoSlice;
@@ -63,7 +63,7 @@ impl BatchAggregator {
 /// Makes slices of packets.
 struct Gather {
     framing: Option<Framing>,
-    /// Empty; keeps the memory.
+    /// Empty between packets; kept so that its memory is reused.
     slices: Vec<IoSlice<'static>>,
 }
 
@@ -85,7 +85,7 @@ impl Gather {
         let mut slices = reused(core::mem::take(&mut self.slices));
         slices.extend(described.as_deref().map(IoSlice::new));
         let front = match (&self.framing, described.as_deref()) {
-            // A packet that merged here has the right outer checksum.
+            // A packet that merged here has the outer checksum that its `virtio_net_hdr` requires.
             (Some(framing), Some(described)) if !packet.is_merged() => {
                 front_of(framing, described, packet)
             }
@@ -110,7 +110,7 @@ impl Gather {
 }
 
 /// Returns the first bytes of a packet that came as a super-packet in a tunnel, up to and including
-/// its outer checksum, if its header requires another value there.
+/// its outer checksum, if the `virtio_net_hdr` before it requires another value there.
 #[inline]
 fn front_of<P: BorrowPacket>(
     framing: &Framing,

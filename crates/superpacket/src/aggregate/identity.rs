@@ -39,7 +39,8 @@ impl HashKey {
 
     /// Makes a key from the operating system's random numbers.
     ///
-    /// # Panics If the operating system provides none.
+    /// # Panics
+    /// If the operating system provides none.
     #[cfg(feature = "os-random")]
     pub fn random() -> Self {
         let mut bits = [0; 16];

@@ -108,8 +108,8 @@ impl<B: PacketBuffer> Poll<BufferIndex> for InPlacePoll<'_, B> {
 }
 
 impl<B: PacketBuffer> InPlacePoll<'_, B> {
-    /// Returns the first buffer, truncated to its first `kept` bytes; the payload of another
-    /// buffer; and the buffers behind the first.
+    /// Returns the first packet's buffer, truncated to the first `kept` bytes of the packet; the
+    /// range `payload` of the packet in `buffer`; and all buffers behind the first.
     #[inline(always)]
     fn apart(
         &mut self,
@@ -143,13 +143,14 @@ impl<'a, B: PacketBuffer> Behind<'a, B> {
     }
 }
 
-/// The buffers have no room for the header before the packets.
+/// The error of packets that start too early in their buffers: there is no room for the
+/// `virtio_net_hdr` before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "packets start at byte {offset} of their buffers, but {needed} bytes are needed before them"
 )]
 pub struct NoHeadroom {
-    /// Length of the header in bytes.
+    /// Length of the `virtio_net_hdr` in bytes.
     pub needed: usize,
     /// Offset of the packets in their buffers, in bytes.
     pub offset: usize,
@@ -162,15 +163,15 @@ impl BatchAggregator {
     /// different flows may change places.
     ///
     /// Each packet starts `offset` bytes into its buffer and extends to the buffer's end. An
-    /// aggregator made by [`framed`](Self::framed) writes its header directly before `offset`. A
-    /// packet that does not fit into the [spare room](PacketBuffer::spare) of a buffer begins a new
-    /// super-packet. No packet is moved, and nothing is allocated.
+    /// aggregator made by [`framed`](Self::framed) writes a `virtio_net_hdr` directly before
+    /// `offset`. A packet that does not fit into the [spare room](PacketBuffer::spare) of a buffer
+    /// begins a new super-packet. No packet is moved, and nothing is allocated.
     ///
     /// Packets that no header can describe, such as a tunnel in a format without fields for it, do
     /// not merge.
     ///
-    /// # Errors [`NoHeadroom`] if `offset` is too small for the header; the buffers are unchanged
-    /// then.
+    /// # Errors
+    /// [`NoHeadroom`] if `offset` is too small for the header; the buffers are unchanged then.
     ///
     /// # Panics
     /// With more than `u32::MAX` buffers.

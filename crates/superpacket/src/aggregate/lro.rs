@@ -3,7 +3,8 @@
 use super::{Mode, Reason};
 use crate::wire::{IpVersion, Layout, Protocol, be16, be32, byte, ipv4, tcp};
 
-/// Returns an error unless a pure ACK with these flags may start or join a session.
+/// Returns an error unless a pure ACK with these flags may begin or join a merged packet: only in
+/// LRO mode with `acks`, and only if no other flag is set.
 #[inline]
 pub(super) fn eligible_ack(mode: Mode, flags: u8) -> Result<(), Reason> {
     match mode {

@@ -9,7 +9,8 @@ use crate::packet_batch::PacketBatch;
 use crate::super_packet::{Metadata, Piece, SuperPacket};
 use crate::wire::Layout;
 
-/// Maximum number of empty chains that are kept: enough for one poll.
+/// Maximum number of empty chains (lists of a packet's further buffers) that are kept for reuse:
+/// enough for one poll.
 const KEPT_CHAINS: usize = 512;
 
 /// Memory for passing a packet on, reused for the next packet.
@@ -134,7 +135,8 @@ impl<B> PassThrough<B> {
     }
 }
 
-/// Keeps a packet that the sink refused, unless the sink has taken some of its `count` pieces.
+/// Keeps a packet that the sink refused, unless the sink has taken its pieces. `pieces` is their
+/// number before delivery.
 #[cold]
 pub(super) fn keep<B>(
     undelivered: &mut PacketBatch<B>,

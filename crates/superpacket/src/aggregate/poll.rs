@@ -26,7 +26,8 @@ pub(super) trait Poll<B>: Memory<B> {
         u32::MAX
     }
 
-    /// In place only: appends `payload` of `buffer` to the first `kept` bytes of another.
+    /// Appends the range `payload` of the packet in `buffer` to the first `kept` bytes of the
+    /// packet in `first`. Called only if packets are joined in their own buffers.
     #[inline(always)]
     fn join(&mut self, _first: &B, _kept: usize, _buffer: &B, _payload: Range<usize>) {}
 
@@ -45,7 +46,8 @@ pub(super) trait Poll<B>: Memory<B> {
         0
     }
 
-    /// Undoes the last join: only the first `kept` bytes stay.
+    /// Undoes the last [`join`](Self::join): only the first `kept` bytes of the packet in `first`
+    /// stay.
     #[inline(always)]
     fn take_back(&mut self, _first: &B, _kept: usize) {}
 }

@@ -1,4 +1,4 @@
-//! The life of a packet, from top to bottom.
+//! Receives packets. This file shows the life of a packet in an aggregator, from top to bottom.
 //!
 //! [`PacketReceiver::receive_batch`] prefetches headers, and sorts packets by flow if flows are
 //! interleaved (`by_flow`). Packets without payload, which GRO does not merge, pass in a run
@@ -46,15 +46,17 @@ use crate::super_packet::SuperPacket;
 use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, parse_usual, tcp, usual, walk};
 use superpacket_simd::Simd;
 
-/// Number of pieces for which a slot keeps memory after its packet has left: enough for 64 KB in
-/// segments of 256 bytes. Without a limit, flows of tiny segments would leave every slot with
-/// memory for thousands.
+/// Number of pieces for which a slot of the flow table keeps memory after its packet has left:
+/// enough for 64 KB in segments of 256 bytes. Without a limit, flows of tiny segments would leave
+/// every slot with memory for thousands.
 const KEPT_PIECES: usize = 256;
 
-/// Bytes of linear storage for which a slot keeps memory.
+/// Bytes of linear storage for which a slot of the flow table keeps memory after its packet has
+/// left.
 const KEPT_LINEAR: usize = 80 << 10;
 
-/// The checksum state of packets whose sender or cipher has verified the checksums: all are right.
+/// The checksum state of packets whose checksums are trusted ([`Policy::trusted_input`]): as if a
+/// device had verified the two outermost.
 pub(super) const VERIFIED_BEFORE: RxChecksum = RxChecksum::Unnecessary { level: 1 };
 
 /// Receives packets and holds flows: the common part of all aggregators. A [`Poll`] provides the
@@ -62,7 +64,7 @@ pub(super) const VERIFIED_BEFORE: RxChecksum = RxChecksum::Unnecessary { level: 
 #[derive(Debug)]
 pub(super) struct PacketReceiver<B> {
     pub(super) policy: Policy,
-    /// The policy of the current call.
+    /// The policy of the current call: `policy` with the call's own storage and limit of fragments.
     in_force: Policy,
     key: HashKey,
     options: ExamineOptions,
@@ -79,9 +81,9 @@ pub(super) struct PacketReceiver<B> {
     interleaved: bool,
     /// Whether flows were interleaved in this poll.
     interleaved_now: bool,
-    /// Offset of the transport header in the flow remembered last.
+    /// Offset of the transport header in the flow that was put into `recent` last.
     recent_transport: u16,
-    /// Slots of recent flows, each at its [`recent`] index.
+    /// Slots of recent flows, each at the index that the function [`recent`] returns for the flow.
     recent: [u32; RECENT],
     pub(super) counters: Counters,
     /// Memory for packets that leave unchanged.
@@ -194,7 +196,7 @@ impl<B> PacketReceiver<B> {
         }
     }
 
-    /// Delivers the only packet of a call unread, while no packet is held.
+    /// Delivers the only packet of a call unchanged and unparsed. No packet may be held.
     #[inline(always)]
     pub(super) fn pass_alone<P: Poll<B>>(
         &mut self,
@@ -225,7 +227,7 @@ impl<B> PacketReceiver<B> {
         (self.interleaved_before, self.interleaved, self.interleaved_now) = (false, false, false);
     }
 
-    /// Returns the number of packets that a failed sink has left.
+    /// Returns the number of packets that sinks have refused and that are still to be delivered.
     pub(super) fn undelivered(&self) -> usize {
         self.undelivered.len()
     }
@@ -332,7 +334,7 @@ impl<B> PacketReceiver<B> {
     }
 
     /// Joins all packets that are next in sequence to the flow in `slot`, which expects the first.
-    /// If that completes the flow, it leaves.
+    /// If that completes the flow, it leaves. Returns whether any packet joined.
     #[inline(always)]
     fn take_run<P: Poll<B>>(
         &mut self,
@@ -404,7 +406,7 @@ impl<B> PacketReceiver<B> {
         }
     }
 
-    /// Receives a packet with any other layout.
+    /// Receives a packet whose layout is not the most frequent one.
     #[inline(never)]
     fn take_other<P: Poll<B>>(
         &mut self,
@@ -1059,7 +1061,8 @@ impl<B> PacketReceiver<B> {
         }
     }
 
-    /// Emits the flow that a packet belongs to, or all flows of its address pair.
+    /// Emits the flow that a packet belongs to; if that is not known, all flows of its address
+    /// pair.
     pub(super) fn flush_flow<P: Poll<B>>(
         &mut self,
         packet: &RxPacket<B>,
@@ -1073,7 +1076,8 @@ impl<B> PacketReceiver<B> {
         Ok(())
     }
 
-    /// Delivers a packet unread, after the held packets of its flow.
+    /// Delivers a packet unchanged, without trying to merge it. The held packets of its flow are
+    /// delivered first, so that order is kept.
     pub(super) fn bypass<P: Poll<B>>(
         &mut self,
         packet: RxPacket<B>,
@@ -1109,7 +1113,8 @@ impl<B> PacketReceiver<B> {
         }
     }
 
-    /// Returns the flows whose order a packet must not break.
+    /// Returns the flow that a packet belongs to, or the flows that it may belong to: they must
+    /// leave before the packet.
     fn related<P: Poll<B>>(&self, packet: &RxPacket<B>, poll: &P) -> Related {
         let gathered = Gathered::new(packet.buffers().map(|buffer| poll.bytes(buffer)));
         let header = gathered.bytes();

@@ -12,11 +12,14 @@ pub(super) struct Segments {
     pub(super) count: u32,
     /// Payload bytes of each segment but the last.
     pub(super) size: u32,
-    /// How their innermost IPv4 identifications change; `None` for one segment.
+    /// How the innermost IPv4 identification changes from segment to segment; `None` for one
+    /// segment.
     pub(super) id: Option<IpId>,
-    /// How the identifications of a tunnel's outer IPv4 headers change; `None` for one segment.
+    /// How the identification in a tunnel's outer IPv4 header changes from segment to segment;
+    /// `None` for one segment.
     pub(super) outer_id: Option<IpId>,
-    /// How the identifications of the second tunnel's IPv4 headers change; `None` for one segment.
+    /// How the identification in the second tunnel's IPv4 header changes from segment to segment;
+    /// `None` for one segment.
     pub(super) nested_id: Option<IpId>,
     /// Whether only the first segment carries the CWR flag.
     pub(super) cwr_on_first: bool,

@@ -36,12 +36,12 @@ struct FlowBucket {
 const EMPTY: FlowBucket =
     FlowBucket { tags: 0, slots: [NONE; WAYS], used: 0, count: 0, borrowed: 0 };
 
-/// The lowest bit of each tag.
+/// A word of eight 8-bit lanes, one for each tag, in which the lowest bit of each is set.
 const LOWEST: u64 = u64::MAX / 0xff;
 
 impl FlowBucket {
-    /// Returns the places whose tag may be this one, as the highest bit of each lane. Includes all
-    /// that match, and a few others.
+    /// Returns the places of the bucket whose tag may be `tag`, as a word of eight lanes in which
+    /// the highest bit of each such place's lane is set. Includes all that match, and a few others.
     #[inline(always)]
     fn tagged(&self, tag: u8) -> u64 {
         let differ = self.tags ^ (LOWEST * u64::from(tag));
@@ -49,7 +49,7 @@ impl FlowBucket {
         differ.wrapping_sub(LOWEST) & !differ & (LOWEST << 7)
     }
 
-    /// Stores a slot, for which there must be room, and returns its place.
+    /// Stores a slot with its tag in a bucket that has room, and returns the place.
     #[inline(always)]
     fn push(&mut self, tag: u8, slot: u32) -> usize {
         let place = self.used.trailing_ones() as usize % WAYS;
@@ -94,7 +94,7 @@ fn unlink(links: &mut [ListNode], node: usize) {
     links[next as usize].previous = previous;
 }
 
-/// Makes nodes without neighbours, numbered from `first`.
+/// Makes `count` list nodes, numbered from `first`. Each is linked only to itself.
 fn alone(first: usize, count: usize) -> impl Iterator<Item = ListNode> {
     (first..first + count).map(|node| ListNode { previous: node as u32, next: node as u32 })
 }
@@ -121,7 +121,7 @@ pub(super) struct FlowTable<B> {
     inserted: u64,
 }
 
-/// The room for a new flow.
+/// Whether the table has room for a new flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     /// The table has room.
@@ -130,8 +130,9 @@ pub(super) enum Room {
     Evict(u32),
 }
 
-/// Returns the number of places: twice the number of flows, so that a full bucket is rare and a
-/// full neighbour beside it is hardly ever seen. Eight flows or fewer share one bucket.
+/// Returns the number of places in all buckets of a table: twice the number of flows, so that a
+/// full bucket is rare and a full neighbour beside it is hardly ever seen. Eight flows or fewer
+/// share one bucket.
 fn places(max_flows: u32) -> usize {
     if max_flows as usize <= WAYS { WAYS } else { (max_flows as usize * 2).next_power_of_two() }
 }
@@ -327,15 +328,15 @@ impl<B> FlowTable<B> {
         flow
     }
 
-    /// Returns the flow held longest, or [`NONE`].
+    /// Returns the slot of the flow that has been held longest, or [`NONE`].
     #[inline(always)]
     pub(super) fn oldest(&self) -> u32 {
         // The head is node 0, and no slot is before the first: an empty list gives NONE.
         self.ages[0].next.wrapping_sub(1)
     }
 
-    /// Returns a held flow of this address pair, or of one that shares its list; [`NONE`] if there
-    /// is none.
+    /// Returns the slot of a held flow of this address pair, or of a pair that shares its list;
+    /// [`NONE`] if there is none.
     ///
     /// The caller flushes it and asks again. Each flow is visited once, so a flood of fragments
     /// costs no more than the flows that were held.
@@ -348,7 +349,8 @@ impl<B> FlowTable<B> {
         }
     }
 
-    /// Returns a held flow in the list with this head, of second tunnels' address pairs.
+    /// Returns the slot of a held flow whose second tunnel's address pair is in the list with this
+    /// head; [`NONE`] if there is none.
     fn of_nested_pair(&self, head: usize) -> u32 {
         match self.nested_pairs.get(head).map_or(head, |head| head.next as usize) {
             node if node == head => NONE,
@@ -404,7 +406,7 @@ mod tests {
         let mut probes = 0;
         assert_eq!(table.find(99, &mut probes), 0);
         assert_eq!(probes, 8);
-        // What borrowed a place is found there, in as many steps as both have places.
+        // A flow that lies in the neighbour is found there, after the places of both were compared.
         assert_eq!(table.find(15, &mut probes), 15);
         assert_eq!(probes, 8 + 16);
         assert_eq!(table.find(0, &mut probes), NONE);
@@ -420,12 +422,12 @@ mod tests {
         for flow in 0..7 {
             table.insert(identity(neighbours | flow, 0, None), 0);
         }
-        // Its oldest is the other's.
+        // The oldest flow of the second bucket came from the first.
         assert_eq!(table.room(neighbours | 7), Room::Evict(8));
         table.remove(8);
         let mut probes = 0;
         assert_eq!(table.find(8, &mut probes), NONE);
-        // Nothing is lent any more, so the neighbour is not looked at.
+        // No flow of the bucket lies in the neighbour any more, so that is not searched.
         assert_eq!(probes, 8);
         table.insert(identity(neighbours | 7, 0, None), 0);
         table.remove(3);

@@ -43,7 +43,7 @@ pub enum CompletionError {
     /// A DCCP checksum covers more bytes than the packet has.
     #[error("the DCCP checksum covers the packet up to byte {needed}, which ends at {got}")]
     Coverage {
-        /// End of the bytes that it covers, by the header.
+        /// End of the bytes that the checksum covers, by the header's coverage field.
         needed: usize,
         /// End of the packet.
         got: usize,
@@ -68,11 +68,11 @@ pub enum CompletionError {
 /// The bytes that a partial checksum covers, and the kind of checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Completion {
-    /// Start of the bytes that it covers, from the start of the packet.
+    /// Offset of the first byte that the checksum covers, from the start of the packet.
     pub(crate) start: usize,
-    /// Offset of the field, from the start of the packet.
+    /// Offset of the checksum field, from the start of the packet.
     pub(crate) field: usize,
-    /// End of the bytes that it covers.
+    /// End of the bytes that the checksum covers, from the start of the packet.
     pub(crate) end: usize,
     kind: ChecksumKind,
 }
@@ -182,7 +182,7 @@ impl Completion {
         ))
     }
 
-    /// Returns the end of the field, in bytes from the start of the packet.
+    /// Returns the end of the checksum field, in bytes from the start of the packet.
     pub(crate) const fn field_end(&self) -> usize {
         self.field
             + match self.kind {
@@ -264,7 +264,8 @@ impl ChecksumKind {
 /// # Ok::<(), superpacket::checksum::CompletionError>(())
 /// ```
 ///
-/// # Errors [`CompletionError`]; the packet is unchanged then.
+/// # Errors
+/// [`CompletionError`]; the packet is unchanged then.
 pub fn complete_partial(
     packet: &mut [u8],
     layer: Layer,

@@ -1,4 +1,5 @@
-//! Gaps in TCP streams, kept open for a short time.
+//! Puts the packets of TCP streams in order: a packet behind a gap in the sequence numbers waits
+//! for a short time, so that the missing ones can come first.
 
 use alloc::vec::Vec;
 
@@ -68,7 +69,7 @@ pub struct GapCounters {
 /// Puts reordered segments of TCP streams in order, by their sequence numbers alone. A packet
 /// behind a gap waits until the gap is filled, but not longer than [`GapLimits::hold_time`].
 ///
-/// A stage before an aggregator, in which each reordered packet would end a merge twice: when it
+/// To be used before an aggregator, in which each reordered packet would end a merge twice: when it
 /// comes early, and when the missing one follows. (Juggler, EuroSys 2016, does the same for
 /// multiple paths in a data center.)
 ///
@@ -111,9 +112,9 @@ pub struct Gaps<B> {
 #[derive(Debug)]
 struct StreamState<B> {
     hash: u64,
-    /// Hash of its addresses.
+    /// Hash of the flow's addresses.
     pair: u64,
-    /// The tick at which it sent last; 0 if this entry is free.
+    /// Value of [`Gaps::tick`] at the flow's last packet with data; 0 if this entry is free.
     used: u64,
     /// The next expected sequence number.
     next: u32,
@@ -139,13 +140,14 @@ enum PacketRole {
     Other,
     /// The packet may belong to any flow between these addresses.
     Between { pair: u64 },
-    /// The packet must not overtake data.
+    /// The packet is TCP, but not plain data, and must not overtake waiting data. `ends`: it begins
+    /// or ends a connection (SYN, FIN, RST).
     Control { flow: u64, ends: bool },
     /// The packet is plain data.
     Data { flow: u64, pair: u64, sequence: u32, payload: u32 },
 }
 
-/// The reason why packets leave.
+/// The reason why waiting packets leave although the gap before them is not filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     TimedOut,
@@ -153,8 +155,8 @@ enum Cause {
 }
 
 impl<B> Gaps<B> {
-    /// Makes one without gaps. Limits are brought into range. `key` should be random if the traffic
-    /// may be hostile.
+    /// Makes a `Gaps` in which no packet waits. Limits are brought into range. `key` should be
+    /// random if the traffic may be hostile.
     pub fn new(limits: GapLimits, key: HashKey) -> Self {
         let max_flows = limits.max_flows.clamp(WAYS as u32, 1 << 20).next_power_of_two();
         let limits = GapLimits { max_flows, max_gap: limits.max_gap.min(1 << 30), ..limits };
@@ -172,12 +174,12 @@ impl<B> Gaps<B> {
         }
     }
 
-    /// The limits in force.
+    /// Returns the limits in force.
     pub const fn limits(&self) -> &GapLimits {
         &self.limits
     }
 
-    /// Returns the counters since it was made.
+    /// Returns the counters since this `Gaps` was made.
     pub const fn counters(&self) -> &GapCounters {
         &self.counters
     }
@@ -189,7 +191,8 @@ impl<B> Gaps<B> {
         waiting.map(|waiting| waiting.since.saturating_add(self.limits.hold_time)).min()
     }
 
-    /// Appends the packets that have waited for the maximum time.
+    /// Appends to `packets` the waiting packets of each flow in which a packet has waited for the
+    /// maximum time.
     pub fn release_expired(&mut self, now: u64, packets: &mut Vec<RxPacket<B>>) {
         if now < self.earliest {
             return;
@@ -212,7 +215,7 @@ impl<B> Gaps<B> {
         self.earliest = self.deadline().unwrap_or(u64::MAX);
     }
 
-    /// Appends all waiting packets.
+    /// Appends all waiting packets to `packets`.
     pub fn release_all(&mut self, packets: &mut Vec<RxPacket<B>>) {
         while let Some(&slot) = self.open.last() {
             self.release(slot, Cause::Released, packets);
@@ -220,8 +223,8 @@ impl<B> Gaps<B> {
         self.earliest = u64::MAX;
     }
 
-    /// Appends the waiting packets of a flow, in order of their sequence numbers, and gives up the
-    /// gap.
+    /// Appends the waiting packets of a flow to `left`, in order of their sequence numbers, and
+    /// gives up the gap.
     fn release(&mut self, slot: u32, cause: Cause, left: &mut Vec<RxPacket<B>>) {
         let flow = &mut self.flows[slot as usize];
         let Some(last) = flow.waiting.last() else { return };
@@ -275,8 +278,9 @@ impl<B> Gaps<B> {
 }
 
 impl<B: AsRef<[u8]>> Gaps<B> {
-    /// Removes packets that came before earlier ones of their flow from `packets`, and inserts
-    /// those that need not wait any more. `now` is in nanoseconds and never decreases.
+    /// Receives the packets of a poll: removes from `packets` those that came before earlier ones
+    /// of their flow, and inserts those that need not wait any more. `now` is in nanoseconds and
+    /// never decreases.
     pub fn receive(&mut self, packets: &mut Vec<RxPacket<B>>, now: u64) {
         self.receive_keeping(packets, now, |packet| packet);
     }
@@ -306,10 +310,10 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         self.left = left;
     }
 
-    /// Returns whether a packet passes without any other following it. No flow has changed if it
-    /// returns `false`.
+    /// Returns whether a packet passes and no waiting packet leaves because of it; its flow is
+    /// updated then. If it returns `false`, no flow has changed.
     fn passes(&mut self, packet: &RxPacket<B>) -> bool {
-        match self.kind(packet) {
+        match self.role(packet) {
             PacketRole::Other => true,
             PacketRole::Between { .. } => self.open.is_empty(),
             PacketRole::Control { flow, ends } => match self.find(flow) {
@@ -353,7 +357,7 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         keep: &mut impl FnMut(RxPacket<B>) -> RxPacket<B>,
         left: &mut Vec<RxPacket<B>>,
     ) {
-        match self.kind(&packet) {
+        match self.role(&packet) {
             PacketRole::Other => {}
             PacketRole::Between { pair } => {
                 while let Some(&slot) =
@@ -479,16 +483,16 @@ impl<B: AsRef<[u8]>> Gaps<B> {
     }
 
     #[inline(always)]
-    fn kind(&self, packet: &RxPacket<B>) -> PacketRole {
+    fn role(&self, packet: &RxPacket<B>) -> PacketRole {
         // Compiled separately for the most frequent layouts.
         match self.usual_role::<{ usual::ETHERNET_IPV4 }>(packet) {
-            Some(kind) => kind,
-            None => self.other_kind(packet),
+            Some(role) => role,
+            None => self.other_role(packet),
         }
     }
 
     #[inline(never)]
-    fn other_kind(&self, packet: &RxPacket<B>) -> PacketRole {
+    fn other_role(&self, packet: &RxPacket<B>) -> PacketRole {
         let usual = self.usual_role::<{ usual::ETHERNET_IPV6 }>(packet);
         let usual = usual
             .or_else(|| self.usual_role::<{ usual::IPV4 }>(packet))
@@ -496,16 +500,16 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         usual.unwrap_or_else(|| self.any_role(packet))
     }
 
-    /// Returns the kind of a packet with this [usual] layout; `None` if it has another.
+    /// Returns the role of a packet with this [usual] layout; `None` if it has another.
     #[inline(always)]
     fn usual_role<const USUAL: u8>(&self, packet: &RxPacket<B>) -> Option<PacketRole> {
         let RxPacket { first, rest: None, layer, .. } = packet else { return None };
         let header = first.as_ref();
         let (payload, end) = parse_usual::<USUAL>(header, header.len(), *layer)?;
-        Some(self.kind_of(packet, header, &Layout::usual(USUAL, payload, end)))
+        Some(self.role_of(packet, header, &Layout::usual(USUAL, payload, end)))
     }
 
-    /// Returns the kind of a packet with any layout.
+    /// Returns the role of a packet with any layout.
     fn any_role(&self, packet: &RxPacket<B>) -> PacketRole {
         let first = packet.first.as_ref();
         let length = packet.length();
@@ -513,7 +517,7 @@ impl<B: AsRef<[u8]>> Gaps<B> {
             .then(|| Gathered::new(packet.buffers().map(AsRef::as_ref)));
         let header = gathered.as_ref().map_or(first, Gathered::bytes);
         match &walk(header, length, packet.layer) {
-            Ok(layout) => self.kind_of(packet, header, layout),
+            Ok(layout) => self.role_of(packet, header, layout),
             Err(unparsed) => match unparsed.scope {
                 Scope::Pair { network, version } => PacketRole::Between {
                     pair: self.key.pair(header, usize::from(network), version),
@@ -524,7 +528,7 @@ impl<B: AsRef<[u8]>> Gaps<B> {
     }
 
     #[inline(always)]
-    fn kind_of(&self, packet: &RxPacket<B>, header: &[u8], layout: &Layout) -> PacketRole {
+    fn role_of(&self, packet: &RxPacket<B>, header: &[u8], layout: &Layout) -> PacketRole {
         if layout.protocol != Protocol::Tcp {
             return PacketRole::Other;
         }
@@ -550,8 +554,8 @@ impl<B: AsRef<[u8]>> Gaps<B> {
 }
 
 impl<B> StreamState<B> {
-    /// Returns whether a sequence number is far from the expected one: of another connection, or
-    /// garbage. The next packet will tell.
+    /// Returns whether a sequence number is far from the expected one: the packet belongs to
+    /// another connection, or is garbage.
     fn is_far(&self, sequence: u32, max_gap: u32) -> bool {
         sequence.wrapping_sub(self.next) > max_gap && self.next.wrapping_sub(sequence) > max_gap
     }

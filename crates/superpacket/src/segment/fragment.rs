@@ -7,7 +7,8 @@ use crate::wire::{
     put16, put32,
 };
 
-/// Room for the longest header that is parsed and an IPv6 fragment header.
+/// Size in bytes of the memory for a segment's headers: the longest that are parsed, and an IPv6
+/// fragment header.
 pub(super) const SCRATCH: usize = MAX_HEADER + ipv6::FRAGMENT_HEADER_LENGTH;
 
 /// Identifications of IPv6 fragments, if the caller gives none. All 32-bit numbers occur once
@@ -15,7 +16,7 @@ pub(super) const SCRATCH: usize = MAX_HEADER + ipv6::FRAGMENT_HEADER_LENGTH;
 /// (RFC 7739).
 #[derive(Debug)]
 pub(super) struct FragmentIds {
-    /// Made with the first identification, since few segmenters need it.
+    /// The random key; made with the first identification, since few segmenters need it.
     key: Option<u64>,
     count: u32,
     /// Whether the next identification repeats the last one.
@@ -34,8 +35,8 @@ impl FragmentIds {
         FragmentIds { key: None, count: 0, repeats: false }
     }
 
-    /// Makes the next call return the last identification again, for more fragments of the same
-    /// packet.
+    /// Sets whether [`next`](Self::next) returns the last identification again, for more fragments
+    /// of the same packet.
     pub(super) const fn repeat(&mut self, repeats: bool) {
         self.repeats = repeats;
     }
@@ -64,7 +65,7 @@ fn permuted(number: u32, key: u64) -> u32 {
 #[cfg(feature = "os-random")]
 fn random() -> u64 {
     let mut bits = [0; 8];
-    // Without a random key they still differ from each other.
+    // Without random numbers, the identifications still differ from each other.
     let _ = getrandom::fill(&mut bits);
     u64::from_ne_bytes(bits)
 }
@@ -96,7 +97,7 @@ pub(super) fn remove_jumbo(bytes: &mut [u8; SCRATCH], layout: &mut Layout) {
 pub(super) struct HeaderBoundary {
     /// End of the headers that every fragment carries.
     repeated_end: usize,
-    /// Offset of the next-header field in the last of them.
+    /// Offset of the next-header field in the last header that every fragment carries.
     next_header_field: usize,
     /// Offset of a fragment header that the packet already has.
     fragment: Option<usize>,
@@ -154,7 +155,7 @@ pub(super) fn insert_fragment_header(
     split + ipv6::FRAGMENT_HEADER_LENGTH
 }
 
-/// The outermost IP header of a packet with any content.
+/// The outermost IP header of a packet, whatever the packet contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outermost {
     pub(super) network: usize,
@@ -194,9 +195,11 @@ pub(super) fn outermost(header: &[u8], layer: Layer) -> Result<Outermost, Segmen
 pub(super) struct Parts {
     /// End of the headers that each fragment carries, in bytes from the start of the frame.
     pub(super) base: usize,
-    /// Bytes of those headers that the packet's length field counts, without a fragment header.
+    /// Bytes of the headers in each fragment that the IP length field counts, without a fragment
+    /// header.
     pub(super) counted: usize,
-    /// Offset of the first fragment in units of 8 bytes: the packet may be a fragment itself.
+    /// Offset of the first fragment's payload in units of 8 bytes: not 0 if the packet is a later
+    /// fragment itself.
     pub(super) first: u16,
     /// Whether the packet is a fragment that others follow.
     pub(super) more: bool,
@@ -306,7 +309,7 @@ mod tests {
             seen.sort_unstable();
             assert!(seen.windows(2).all(|pair| pair[0] != pair[1]), "{key:x}");
         }
-        // Nor do two keys give the same.
+        // Two keys give different identifications.
         assert_ne!(permuted(1, 2), permuted(1, 3));
     }
 }

@@ -30,7 +30,8 @@ impl GsoKind {
     /// of tunnel datagrams (`UDP_SEGMENT` of VXLAN) has the same headers as one sent through a
     /// tunnel device.
     ///
-    /// # Errors As [`parse`](wire::parse). Whether the headers match this kind is not checked.
+    /// # Errors
+    /// As [`parse`](wire::parse). Whether the headers match this kind is not checked.
     #[inline]
     pub fn parse(
         self,
@@ -120,7 +121,7 @@ impl MaxSegments {
     }
 }
 
-/// The IPv4 identifications of segments.
+/// How the IPv4 identification changes from segment to segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum IpId {
     /// Each segment's identification is one more than the previous one, modulo 65,536.
@@ -140,7 +141,8 @@ pub enum Cwr {
     All,
 }
 
-/// The form of the checksums of the merged packets, needed to restore the same bytes.
+/// The form that the checksums had in the packets that merged. Segmentation needs it to restore the
+/// same bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChecksumForm {
     /// The field holds the whole checksum.
@@ -179,50 +181,52 @@ impl Gso {
         Gso { kind, size, id, outer_id, nested_id, cwr: Cwr::First, checksum: ChecksumForm::Full }
     }
 
-    /// Returns the same with this many payload bytes in each segment.
+    /// Returns this metadata with another number of payload bytes in each segment.
     #[inline]
     #[must_use]
     pub const fn with_size(self, size: SegmentSize) -> Self {
         Gso { size, ..self }
     }
 
-    /// Returns the same with these identifications of the innermost IPv4 headers.
+    /// Returns this metadata with another rule for the identifications of the innermost IPv4
+    /// headers.
     #[inline]
     #[must_use]
     pub const fn with_id(self, id: IpId) -> Self {
         Gso { id, ..self }
     }
 
-    /// Returns the same with these identifications of a tunnel's outer IPv4 headers.
+    /// Returns this metadata with another rule for the identifications of a tunnel's outer IPv4
+    /// headers.
     #[inline]
     #[must_use]
     pub const fn with_outer_id(self, outer_id: IpId) -> Self {
         Gso { outer_id, ..self }
     }
 
-    /// Returns the same with these identifications of the outer IPv4 headers of a tunnel in a
-    /// tunnel.
+    /// Returns this metadata with another rule for the identifications of the outer IPv4 headers of
+    /// a tunnel in a tunnel.
     #[inline]
     #[must_use]
     pub const fn with_nested_id(self, nested_id: IpId) -> Self {
         Gso { nested_id, ..self }
     }
 
-    /// Returns the same with identifications that increment in all IPv4 headers.
+    /// Returns this metadata with identifications that increment in all IPv4 headers.
     #[inline]
     #[must_use]
     pub const fn with_incrementing_ids(self) -> Self {
         Gso { id: IpId::Increment, outer_id: IpId::Increment, nested_id: IpId::Increment, ..self }
     }
 
-    /// Returns the same with CWR on these segments.
+    /// Returns this metadata with CWR on the segments that `cwr` says.
     #[inline]
     #[must_use]
     pub const fn with_cwr(self, cwr: Cwr) -> Self {
         Gso { cwr, ..self }
     }
 
-    /// Returns the same with this form of the checksums of the packets that merged.
+    /// Returns this metadata with another form of the checksums of the packets that merged.
     #[inline]
     #[must_use]
     pub const fn with_checksum(self, checksum: ChecksumForm) -> Self {

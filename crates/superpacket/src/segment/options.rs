@@ -20,7 +20,7 @@ pub enum ChecksumOutput {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentOptions {
-    /// How to segment, instead of the packet's own metadata.
+    /// How to segment the packet, in place of its own metadata; `None` to segment it as they say.
     pub gso: Option<Gso>,
     /// Form of the segments' checksums.
     pub checksum: ChecksumOutput,
@@ -66,7 +66,8 @@ impl SegmentOptions {
         SegmentOptions { max_segments, ..self }
     }
 
-    /// Returns the options with this identification of IPv6 fragments; 0: the segmenter's own.
+    /// Returns the options with this identification of IPv6 fragments; with 0, the segmenter
+    /// chooses one.
     #[inline]
     #[must_use]
     pub const fn with_fragment_id(self, fragment_id: u32) -> Self {

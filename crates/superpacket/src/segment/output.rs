@@ -41,7 +41,8 @@ pub struct Portion {
 }
 
 impl Plan {
-    /// Returns the plan of these segments alone, of which there is at least one.
+    /// Returns the plan of `count` segments alone, at least one, from the segment with number
+    /// `first` on.
     pub(super) const fn portion(&self, first: u32, count: u32) -> Plan {
         let last_length =
             if first + count == self.segments { self.last_length } else { self.segment_length };
@@ -49,7 +50,7 @@ impl Plan {
         Plan { segments: count, segment_length, last_length }
     }
 
-    /// Returns how many of these segments fit the buffers, by the error with which the buffers
+    /// Returns how many of the segments fit the buffers, from the error with which the buffers
     /// refused all of them.
     pub(super) fn that_fit(&self, refusal: &SegmentError) -> u32 {
         let limit = match *refusal {
@@ -63,7 +64,7 @@ impl Plan {
     }
 }
 
-/// The position of a part of the payload.
+/// The position of a piece of a segment's payload in the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PayloadRange {
     /// Index of the packet's range: into
@@ -87,9 +88,9 @@ pub struct Segment<'a, P: ?Sized> {
     pub(super) length: usize,
     /// Number of the segment, from 0.
     pub index: u32,
-    /// Whether it is the last segment.
+    /// Whether this is the packet's last segment.
     pub last: bool,
-    /// State of its checksums.
+    /// State of the segment's checksums.
     pub checksum: RxChecksum,
 }
 
@@ -164,11 +165,11 @@ impl<P: Segmentable + ?Sized> Iterator for Ranges<'_, P> {
 pub struct Written {
     /// Number of the segment, from 0.
     pub index: u32,
-    /// Length in bytes.
+    /// Length of the segment in bytes.
     pub length: usize,
-    /// Whether it is the last segment.
+    /// Whether this is the packet's last segment.
     pub last: bool,
-    /// State of its checksums.
+    /// State of the segment's checksums.
     pub checksum: RxChecksum,
 }
 
@@ -190,7 +191,7 @@ pub trait SegmentBuffers {
     /// which [`prepare`](Self::prepare) should have returned before.
     fn buffer(&mut self, length: usize) -> Option<&mut [u8]>;
 
-    /// Called when the last buffer holds a segment.
+    /// Called after a segment was written into the buffer that was requested last.
     fn written(&mut self, _segment: Written) {}
 }
 

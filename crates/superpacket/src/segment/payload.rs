@@ -5,7 +5,7 @@ use super::{SegmentError, Segmentable};
 use crate::checksum::{Sum, at_offset};
 use superpacket_simd::Simd;
 
-/// A position in a packet's ranges.
+/// A position in a packet's payload: the index of a range of bytes, and an offset in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) range: usize,
@@ -13,7 +13,7 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// Returns the position `bytes` later, or the end.
+    /// Returns the position `bytes` later, or the end of the packet.
     #[inline(always)]
     pub(super) fn advance<P: Segmentable + ?Sized>(self, packet: &P, mut bytes: usize) -> Position {
         let mut at = self;
@@ -125,7 +125,8 @@ pub(super) fn position_of<P: Segmentable + ?Sized>(
     }
 }
 
-/// Sums the payload at a position, as its header needs it.
+/// Returns the sums of `length` bytes of payload from a position on that the segment's header
+/// needs.
 #[inline(always)]
 pub(super) fn payload_sums<P: Segmentable + ?Sized>(
     packet: &P,
@@ -145,7 +146,8 @@ pub(super) fn payload_sums<P: Segmentable + ?Sized>(
     sums
 }
 
-/// Sums payload. If `use_known` is set, uses known sums where they fit.
+/// Sums `length` bytes of payload from a position on. If `use_known` is set, uses the known sums of
+/// received payloads that lie in them.
 pub(super) fn sum_payload<P: Segmentable + ?Sized>(
     packet: &P,
     simd: Simd,

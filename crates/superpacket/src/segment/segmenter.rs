@@ -83,7 +83,8 @@ impl Segmenter {
     /// A packet without [`Gso`](super::Gso) passes whole as one segment, bit for bit. With
     /// [`ChecksumOutput::Full`](super::ChecksumOutput::Full), a partial checksum is completed.
     ///
-    /// # Errors [`SegmentError`]; the sink was not called then.
+    /// # Errors
+    /// [`SegmentError`]; the sink was not called then.
     #[inline]
     pub fn segment<P: Segmentable + ?Sized>(
         &mut self,
@@ -102,7 +103,8 @@ impl Segmenter {
     /// `headers` provides a buffer for each header; all bytes of it may be overwritten. The sink
     /// receives each segment; [`SegmentBuffers::written`] is not called.
     ///
-    /// # Errors [`SegmentError`]; the sink was not called then, unless `headers` accepted the plan
+    /// # Errors
+    /// [`SegmentError`]; the sink was not called then, unless `headers` accepted the plan
     /// but had too few buffers.
     #[inline]
     pub fn segment_with_headers<P: Segmentable + ?Sized>(
@@ -150,7 +152,8 @@ impl Segmenter {
 
     /// Segments a packet into buffers, to which payload is copied and summed in one pass.
     ///
-    /// # Errors [`SegmentError`]; no segment was written then, unless `buffers` accepted the plan
+    /// # Errors
+    /// [`SegmentError`]; no segment was written then, unless `buffers` accepted the plan
     /// but had too few buffers. [`SegmentCounters`] says how that is counted.
     #[inline]
     pub fn segment_linear<P: Segmentable + ?Sized>(
@@ -207,7 +210,8 @@ impl Segmenter {
     /// # Ok::<(), superpacket::SegmentError>(())
     /// ```
     ///
-    /// # Errors [`SegmentError`]; no segment was written then. Buffers that hold no segment are an
+    /// # Errors
+    /// [`SegmentError`]; no segment was written then. Buffers that hold no segment are an
     /// error; the next call may have others.
     #[inline]
     pub fn segment_portion<P: Segmentable + ?Sized>(
@@ -248,7 +252,8 @@ impl Segmenter {
     /// no-operations from the second fragment on. An IPv6 packet gets a fragment header behind its
     /// hop-by-hop and routing headers, unless it has one.
     ///
-    /// # Errors [`SegmentError::DontFragment`] if the packet is too long and has the don't-fragment
+    /// # Errors
+    /// [`SegmentError::DontFragment`] if the packet is too long and has the don't-fragment
     /// bit, or is IPv6 without `ipv6_id`; other errors if it is malformed. The sink was not called
     /// then.
     pub fn fragment<P: Segmentable + ?Sized>(
@@ -406,7 +411,8 @@ impl Segmenter {
         Ok(Portion { plan: whole.portion(first, done - first), left: whole.segments - done })
     }
 
-    /// Counts a portion that ends before the segment `cut`, after `payload` bytes of the packet.
+    /// Counts a portion of a packet that ends because the buffers do: its segments, and their
+    /// payload in bytes.
     #[cold]
     fn count_portion(&mut self, segments: u32, payload: usize) {
         self.counters.segments += u64::from(segments);

@@ -43,7 +43,7 @@ pub struct GsoSupport {
     pub max_segments: u32,
     /// Minimum payload of each TCP segment but the last, in bytes.
     pub min_segment_size: u16,
-    /// Kinds of packets that the receiver has refused.
+    /// Kinds of super-packets that the receiver has refused.
     pub refused: PacketKinds,
 }
 

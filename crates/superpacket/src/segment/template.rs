@@ -39,7 +39,8 @@ pub(super) struct PayloadSums {
 pub(super) struct WantedSums {
     /// Whether the sum of all payload is needed.
     pub(super) whole: bool,
-    /// Number of first bytes that another sum covers (DCCP's checksum coverage).
+    /// Number of first payload bytes that the checksum covers, if it does not cover all (DCCP's
+    /// checksum coverage): their sum is needed too.
     pub(super) covered: Option<usize>,
 }
 
@@ -72,7 +73,7 @@ pub(super) struct Network {
     version: IpVersion,
     /// Identification of the first segment.
     id: u16,
-    /// Difference between identifications.
+    /// Difference between the identifications of consecutive segments.
     id_step: u16,
     /// Flags and fragment offset of an IPv4 header.
     fragment: u16,
@@ -104,8 +105,9 @@ pub(super) struct Outer {
 #[derive(Clone, Copy, Debug)]
 struct Nested {
     outer: WireOuter,
-    /// Identification of the first segment, and the difference between identifications.
+    /// Identification of the first segment.
     id: u16,
+    /// Difference between the identifications of consecutive segments.
     id_step: u16,
 }
 
@@ -656,7 +658,7 @@ impl Nested {
     }
 }
 
-/// Returns the difference between identifications.
+/// Returns the difference between the identifications of consecutive segments.
 const fn id_step(id: IpId) -> u16 {
     match id {
         IpId::Increment => 1,
@@ -664,7 +666,8 @@ const fn id_step(id: IpId) -> u16 {
     }
 }
 
-/// Returns a header of `N` bytes. Its length is tested once, so that its fields need no test.
+/// Returns the `N` bytes of a header at `offset`. The length is tested once, so that fields need no
+/// test.
 #[inline(always)]
 fn header<const N: usize>(bytes: &mut [u8], offset: usize) -> Option<&mut [u8; N]> {
     bytes.get_mut(offset..)?.first_chunk_mut()

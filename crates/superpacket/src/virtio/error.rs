@@ -1,14 +1,14 @@
-//! Errors of a header, one per field.
+//! Errors of a `virtio_net_hdr`, one per field.
 
 use crate::segment::{GsoKind, Unsupported};
 use crate::wire::Refusal;
 
-/// The reason why a header contradicts itself or its packet, or why no header can describe a
+/// The reason why a `virtio_net_hdr` contradicts itself or its packet, or why none can describe a
 /// packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VirtioError {
-    /// The bytes are fewer than the format's.
+    /// There are fewer bytes than a header of this format has.
     #[error("virtio_net_hdr: {needed} bytes are needed, there are {got}")]
     Short {
         /// Length of the format in bytes.
@@ -16,25 +16,26 @@ pub enum VirtioError {
         /// Bytes there are.
         got: usize,
     },
-    /// The flags exclude each other.
+    /// The bits of `flags` exclude each other.
     #[error("flags: {0:#04x} has both NEEDS_CSUM and RSC_INFO")]
     Flags(u8),
-    /// The type is unknown or contradicts itself.
+    /// The `gso_type` is unknown or contradicts itself.
     #[error("gso_type: {0:#04x} is unknown or contradicts itself")]
     GsoType(u8),
-    /// The size is 0, or 0xFFFF, which the kernel keeps for itself (`GSO_BY_FRAGS`).
+    /// The `gso_size` is 0, or 0xFFFF, which the kernel keeps for itself (`GSO_BY_FRAGS`).
     #[error("gso_size: {0} is not valid")]
     GsoSize(u16),
-    /// The type is not that of the packet's headers.
+    /// The `gso_type` is not that of the packet's headers.
     #[error("gso_type: {gso_type:#04x} is not the type of the packet's headers")]
     Protocol {
         /// The type in the header.
         gso_type: u8,
     },
-    /// The packet's headers, which the type describes, could not be read.
+    /// The packet's headers, which the `gso_type` describes, could not be read.
     #[error("gso_type: the packet's headers cannot be read: {0}")]
     Headers(Refusal),
-    /// The type needs a partial checksum, which the header's receiver completes.
+    /// A packet of this `gso_type` needs a partial checksum (`NEEDS_CSUM`), which the receiver
+    /// completes.
     #[error("flags: this packet needs NEEDS_CSUM")]
     NeedsChecksum,
     /// The checksum field does not lie in the packet.
@@ -45,7 +46,7 @@ pub enum VirtioError {
         /// Length of the packet in bytes.
         got: usize,
     },
-    /// The field is not the offset of the transport header.
+    /// The `csum_start` is not the offset of the transport header.
     #[error("csum_start: {got}, but the transport header starts at {expected}")]
     ChecksumStart {
         /// Offset of the transport header, in bytes from the start of the packet.
@@ -53,7 +54,7 @@ pub enum VirtioError {
         /// The value of the field.
         got: u16,
     },
-    /// The field is not the offset of the protocol's checksum.
+    /// The `csum_offset` is not the offset of the protocol's checksum.
     #[error("csum_offset: {got}, but the checksum lies at {expected}")]
     ChecksumOffset {
         /// Offset of the checksum in the transport header, in bytes.
@@ -69,26 +70,26 @@ pub enum VirtioError {
         /// The segment size in bytes.
         size: usize,
     },
-    /// The field is not the offset of the outer UDP header.
+    /// The `outer_th_offset` is not the offset of the outer UDP header.
     #[error("outer_th_offset: {got}, but the outer UDP header starts at {expected}")]
     OuterTransport {
-        /// Offset of the header, in bytes from the start of the packet.
+        /// Offset of the outer UDP header, in bytes from the start of the packet.
         expected: u16,
         /// The value of the field.
         got: u16,
     },
-    /// The field is not the offset of the inner IP header.
+    /// The `inner_nh_offset` is not the offset of the inner IP header.
     #[error("inner_nh_offset: {got}, but the inner IP header starts at {expected}")]
     InnerNetwork {
-        /// Offset of the header, in bytes from the start of the packet.
+        /// Offset of the inner IP header, in bytes from the start of the packet.
         expected: u16,
         /// The value of the field.
         got: u16,
     },
-    /// The outer UDP header has no checksum.
+    /// The flags have `UDP_TUNNEL_CSUM`, but the outer UDP header has no checksum.
     #[error("flags: UDP_TUNNEL_CSUM, but the outer UDP checksum is 0")]
     TunnelChecksum,
-    /// The format has no fields for the offsets of a tunnel.
+    /// The header's format has no fields for the offsets of a tunnel.
     #[error("gso_type: a tunnel needs a header of 24 bytes")]
     Format,
     /// Virtio has no type for these segments: DCCP, or a tunnel other than VXLAN and Geneve.

@@ -1,4 +1,5 @@
-//! Packets of a device with a header before each: one call to segment them, one to make a header.
+//! Packets of a device with a `virtio_net_hdr` before each: one call to segment them, one to make a
+//! header.
 
 #[cfg(feature = "std")]
 use super::flags;
@@ -11,7 +12,7 @@ use crate::segment::{
 use crate::super_packet::{Metadata, SuperPacket};
 use crate::wire::{Layout, MAX_HEADER};
 
-/// The form in which a device exchanges packets: each after a header of this format.
+/// The form in which a device exchanges packets: each behind a `virtio_net_hdr` of this format.
 ///
 /// [`Segmenter::split`] processes a packet that was read; [`header`](Self::header) makes the header
 /// for a packet to write.
@@ -85,7 +86,8 @@ impl Framing {
 
     /// Makes the header for a packet.
     ///
-    /// # Errors [`VirtioError`] if no header describes the packet (see [`Header::describe`]), or if
+    /// # Errors
+    /// [`VirtioError`] if no header describes the packet (see [`Header::describe`]), or if
     /// it is merged and the receiver cannot [segment](Self::support) it. A packet merged by an
     /// aggregator [for a framing](crate::BatchAggregator::framed) always has a header.
     ///
@@ -232,7 +234,8 @@ impl Segmenter {
     /// [`BackToBack`](crate::segment::BackToBack) for a slice, or
     /// [`EachBuffer`](crate::segment::EachBuffer) for one buffer per segment.
     ///
-    /// # Errors [`SplitError`]; no segment was written then.
+    /// # Errors
+    /// [`SplitError`]; no segment was written then.
     #[inline]
     pub fn split(
         &mut self,

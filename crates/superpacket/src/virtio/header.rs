@@ -1,8 +1,8 @@
-//! The structure, with its lengths, byte orders and fields.
+//! The structure `virtio_net_hdr`, with its lengths, byte orders and fields.
 
 use super::VirtioError;
 
-/// Bits of `flags`.
+/// Bits of the field `flags` of a `virtio_net_hdr`.
 pub mod flags {
     /// The checksum at `csum_start + csum_offset` must be completed.
     pub const NEEDS_CSUM: u8 = 1;
@@ -15,17 +15,17 @@ pub mod flags {
     pub const UDP_TUNNEL_CSUM: u8 = 8;
 }
 
-/// Values and bits of `gso_type`.
+/// Values and bits of the field `gso_type` of a `virtio_net_hdr`.
 pub mod gso_type {
     /// The packet is not a super-packet.
     pub const NONE: u8 = 0;
     /// TCP over IPv4.
     pub const TCPV4: u8 = 1;
-    /// UDP to IP fragments (UFO).
+    /// UDP, to be cut into IP fragments (UFO).
     pub const UDP: u8 = 3;
     /// TCP over IPv6.
     pub const TCPV6: u8 = 4;
-    /// UDP to datagrams (USO).
+    /// UDP, to be cut into datagrams (USO).
     pub const UDP_L4: u8 = 5;
     /// Bit: in a UDP tunnel over IPv4.
     pub const UDP_TUNNEL_IPV4: u8 = 0x20;
@@ -37,7 +37,7 @@ pub mod gso_type {
     pub const ECN: u8 = 0x80;
 }
 
-/// Byte order of the fields up to `num_buffers`; later fields are always little-endian.
+/// Byte order of a header's fields up to `num_buffers`; later fields are always little-endian.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ByteOrder {
     /// Virtio 1.0 and later; TUN after `TUNSETVNETLE`.
@@ -67,7 +67,7 @@ impl ByteOrder {
     }
 }
 
-/// The four structures.
+/// The four formats of a `virtio_net_hdr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// 10 bytes: `virtio_net_hdr`.
@@ -95,7 +95,7 @@ impl Format {
         }
     }
 
-    /// Returns its length in bytes.
+    /// Returns the length of a header of this format in bytes.
     pub const fn length(self) -> usize {
         match self {
             Format::Plain => 10,
@@ -106,14 +106,14 @@ impl Format {
     }
 }
 
-/// The fields, in host byte order. Fields that the format lacks are 0.
+/// The fields of a `virtio_net_hdr`, in host byte order. Fields that the format lacks are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Header {
     /// Bits of [`flags`].
     pub flags: u8,
     /// Value and bits of [`gso_type`].
     pub gso_type: u8,
-    /// Length of all headers in bytes; only a hint.
+    /// Length of all headers in bytes; a hint to the receiver, which this crate does not read.
     pub hdr_len: u16,
     /// Bytes of payload in each segment.
     pub gso_size: u16,
@@ -123,7 +123,7 @@ pub struct Header {
     pub csum_offset: u16,
     /// Number of receive buffers that the packet occupies.
     pub num_buffers: u16,
-    /// The flow hash.
+    /// The packet's flow hash.
     pub hash_value: u32,
     /// Number of the set of fields that the hash covers; 0 if there is no hash.
     pub hash_report: u16,

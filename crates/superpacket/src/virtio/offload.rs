@@ -1,4 +1,4 @@
-//! Conversion between a header and the engine's metadata.
+//! Conversion between a `virtio_net_hdr` and the engine's metadata.
 
 use super::{Format, Header, VirtioError, flags, gso_type};
 use crate::checksum::{RxChecksum, Sum, tunnel_field, tunnel_seed};
@@ -6,7 +6,7 @@ use crate::packet::FlowHash;
 use crate::segment::{Cwr, Gso, GsoKind, GsoSupport, MaxSegments, SegmentSize};
 use crate::wire::{self, IpVersion, Layer, Layout, Protocol, be16, byte, tcp, udp};
 
-/// The meaning of a header in the engine's types.
+/// The meaning of a `virtio_net_hdr` in the engine's types.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Offload {
@@ -19,13 +19,13 @@ pub struct Offload {
 }
 
 impl Offload {
-    /// Makes the meaning of a header without a hash.
+    /// Makes the meaning of a header that has no flow hash.
     #[inline]
     pub const fn new(checksum: RxChecksum, gso: Option<Gso>) -> Self {
         Offload { checksum, gso, hash: None }
     }
 
-    /// Returns the same with a flow hash, or without one.
+    /// Returns this meaning with a flow hash, or without one.
     #[inline]
     #[must_use]
     pub const fn with_hash(self, hash: Option<FlowHash>) -> Self {
@@ -249,7 +249,8 @@ impl Header {
     /// A packet with `UDP_TUNNEL_CSUM` in its header may need another outer checksum before it goes
     /// to a kernel; see [`outer_checksum`](Self::outer_checksum).
     ///
-    /// # Errors [`VirtioError`] if no header of this format would be valid: the headers of a packet
+    /// # Errors
+    /// [`VirtioError`] if no header of this format would be valid: the headers of a packet
     /// with [`Gso`] cannot be read, a super-packet's checksum is not partial, a partial checksum
     /// lies outside the packet, virtio has no type for the segments or tunnels, all segments have
     /// CWR, UDP would have more than 128 segments, or the segment size is 65,535.

@@ -43,7 +43,7 @@ pub(crate) struct Extensions<'a> {
     limit: usize,
 }
 
-/// An extension header.
+/// An extension header of an IPv6 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extension {
     /// Protocol number.

@@ -7,14 +7,14 @@
 
 use super::{IpVersion, Layout, Outer, Tunnel, be16, byte, ethernet, geneve, udp, vxlan};
 
-/// The hint's fields. Offsets count from the end of the Geneve header and its options.
+/// The fields of a GRO hint. Offsets count from the end of the Geneve header and its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GroHint {
     /// Linux's number for the content of the second tunnel: Ethernet, IPv6 or IPv4.
     inner_protocol: u8,
     /// Version of the second tunnel's IP header.
     version: IpVersion,
-    /// Offset of that header, in bytes.
+    /// Offset of the second tunnel's IP header, in bytes.
     network: usize,
     /// Offset of the second tunnel's UDP header, in bytes.
     transport: usize,
@@ -23,13 +23,17 @@ pub(super) struct GroHint {
 }
 
 impl GroHint {
-    /// The first fields of the option: class, type, and length in words of 4 bytes.
+    /// Class of the Geneve option.
     const CLASS: u16 = 0x0100;
+    /// Type of the Geneve option.
     const TYPE: u8 = 1;
+    /// Length of the option's data in words of 4 bytes.
     const WORDS: u8 = 1;
-    /// Numbers for the content of the second tunnel.
+    /// The hint's number for a second tunnel that carries Ethernet frames.
     const ETHERNET: u8 = 0;
+    /// The hint's number for a second tunnel that carries IPv6 packets.
     const IPV6: u8 = 1;
+    /// The hint's number for a second tunnel that carries IPv4 packets.
     const IPV4: u8 = 2;
 
     /// Finds the first hint among the options of a Geneve header.

@@ -192,7 +192,7 @@ pub struct Layout {
 const _: () = assert!(size_of::<Layout>() == 28);
 
 impl Layout {
-    /// Makes a [usual] layout.
+    /// Makes the [usual] layout with the number `kind`. All other fields are constant.
     #[inline(always)]
     pub(crate) const fn usual(kind: u8, payload: u16, end: u32) -> Layout {
         let network = if matches!(usual::layer(kind), Layer::Ethernet) {

@@ -14,7 +14,7 @@ pub(crate) enum Tag {
 }
 
 impl Tag {
-    /// Returns its length in bytes.
+    /// Returns the length of the tag in bytes.
     #[inline]
     pub(crate) const fn length(self) -> usize {
         match self {
@@ -23,8 +23,8 @@ impl Tag {
         }
     }
 
-    /// Returns the kind of link header of a frame in which this is the tag with this number, from
-    /// 1.
+    /// Returns the kind of link header that a frame has because of this tag. `number` counts the
+    /// frame's tags up to this one, from 1.
     #[inline]
     pub(crate) const fn link_header(self, number: u32) -> LinkHeader {
         match self {

@@ -35,27 +35,28 @@ pub const MAX_HEADER: usize = 256;
 
 /// Ethernet (IEEE 802.3, RFC 894).
 pub mod ethernet {
-    /// Length of an untagged header.
+    /// Length of an Ethernet header without tags, in bytes.
     pub const HEADER_LENGTH: usize = 14;
-    /// Offset of the ethertype.
+    /// Offset of the ethertype in an Ethernet header.
     pub const ETHERTYPE: usize = 12;
-    /// IPv4.
+    /// Ethertype of IPv4.
     pub const IPV4: u16 = 0x0800;
-    /// IPv6.
+    /// Ethertype of IPv6.
     pub const IPV6: u16 = 0x86dd;
-    /// 802.1Q customer tag.
+    /// Ethertype of an 802.1Q customer tag.
     pub const VLAN: u16 = 0x8100;
-    /// 802.1ad service tag.
+    /// Ethertype of an 802.1ad service tag.
     pub(crate) const SERVICE_VLAN: u16 = 0x88a8;
-    /// Outer tag of stacked VLANs before 802.1ad, still seen.
+    /// Ethertype of the outer tag of stacked VLANs before 802.1ad, still seen.
     pub(crate) const OLD_SERVICE_VLAN: u16 = 0x9100;
-    /// PPPoE session stage (RFC 2516).
+    /// Ethertype of the PPPoE session stage (RFC 2516).
     pub const PPPOE_SESSION: u16 = 0x8864;
-    /// MPLS unicast (RFC 3032).
+    /// Ethertype of MPLS unicast (RFC 3032).
     pub const MPLS: u16 = 0x8847;
-    /// MPLS multicast (RFC 5332).
+    /// Ethertype of MPLS multicast (RFC 5332).
     pub(crate) const MPLS_MULTICAST: u16 = 0x8848;
-    /// Transparent Ethernet bridging, in GRE and Geneve (RFC 1701, RFC 8926).
+    /// Ethertype of Ethernet frames in GRE and Geneve: transparent Ethernet bridging (RFC 1701, RFC
+    /// 8926).
     pub const BRIDGED: u16 = 0x6558;
 
     /// Returns whether this ethertype is that of a VLAN tag.
@@ -69,14 +70,14 @@ pub mod ethernet {
 pub mod pppoe {
     /// Length of the PPPoE header and the two bytes of the PPP protocol.
     pub const HEADER_LENGTH: usize = 8;
-    /// Offset of the length field, which counts all bytes after the 6-byte PPPoE header: the PPP
-    /// protocol and the IP packet.
+    /// Offset of the length field in a PPPoE header. It counts all bytes after the 6-byte header:
+    /// the PPP protocol and the IP packet.
     pub const LENGTH: usize = 4;
-    /// Offset of the session ID.
+    /// Offset of the session ID in a PPPoE header.
     pub(crate) const SESSION: usize = 2;
-    /// Offset of the PPP protocol.
+    /// Offset of the PPP protocol, which follows the 6-byte PPPoE header.
     pub const PROTOCOL: usize = 6;
-    /// Length of the PPP protocol, which the length field counts too.
+    /// Length of the PPP protocol in bytes, which the length field of a PPPoE header counts too.
     pub(crate) const PPP_LENGTH: usize = 2;
     /// PPP protocol number of IPv4.
     pub(crate) const PPP_IPV4: u16 = 0x0021;
@@ -86,219 +87,225 @@ pub mod pppoe {
 
 /// IPv4 (RFC 791).
 pub mod ipv4 {
-    /// Length without options.
+    /// Length of an IPv4 header without options, in bytes.
     pub const HEADER_LENGTH: usize = 20;
-    /// Offset of the type of service.
+    /// Offset of the type of service in an IPv4 header.
     pub const TOS: usize = 1;
-    /// Offset of the total length, header included.
+    /// Offset of the total length, which includes the header, in an IPv4 header.
     pub const TOTAL_LENGTH: usize = 2;
-    /// Offset of the identification.
+    /// Offset of the identification in an IPv4 header.
     pub const ID: usize = 4;
-    /// Offset of flags and fragment offset.
+    /// Offset of flags and fragment offset in an IPv4 header.
     pub const FRAGMENT: usize = 6;
-    /// Offset of the time to live.
+    /// Offset of the time to live in an IPv4 header.
     pub const TTL: usize = 8;
-    /// Offset of the protocol.
+    /// Offset of the protocol in an IPv4 header.
     pub const PROTOCOL: usize = 9;
-    /// Offset of the header checksum.
+    /// Offset of the header checksum in an IPv4 header.
     pub const CHECKSUM: usize = 10;
-    /// Offset of the source address; the destination follows.
+    /// Offset of the source address in an IPv4 header; the destination follows.
     pub const ADDRESSES: usize = 12;
-    /// Reserved bit, which must be zero (RFC 791), in the word at [`FRAGMENT`].
+    /// Reserved bit, which must be zero (RFC 791), in the word at [`FRAGMENT`] of an IPv4 header.
     pub const RESERVED: u16 = 0x8000;
-    /// Don't-fragment bit.
+    /// Don't-fragment bit, in the word at [`FRAGMENT`] of an IPv4 header.
     pub const DONT_FRAGMENT: u16 = 0x4000;
-    /// More-fragments bit.
+    /// More-fragments bit, in the word at [`FRAGMENT`] of an IPv4 header.
     pub(crate) const MORE_FRAGMENTS: u16 = 0x2000;
-    /// Mask of the fragment offset, in units of 8 bytes.
+    /// Mask of the fragment offset, which counts units of 8 bytes, in the word at [`FRAGMENT`] of
+    /// an IPv4 header.
     pub(crate) const FRAGMENT_OFFSET: u16 = 0x1fff;
-    /// Option that ends the list of options.
+    /// Type of the IPv4 option that ends the list of options.
     pub(crate) const OPTION_END: u8 = 0;
-    /// Option of one byte without meaning.
+    /// Type of the IPv4 option of one byte without meaning.
     pub(crate) const OPTION_NOP: u8 = 1;
-    /// Loose source route option.
+    /// Type of the loose source route option of IPv4.
     pub(crate) const LOOSE_ROUTE: u8 = 0x83;
-    /// Strict source route option.
+    /// Type of the strict source route option of IPv4.
     pub(crate) const STRICT_ROUTE: u8 = 0x89;
 }
 
 /// IPv6 (RFC 8200).
 pub mod ipv6 {
-    /// Length without extension headers.
+    /// Length of an IPv6 header without extension headers, in bytes.
     pub const HEADER_LENGTH: usize = 40;
-    /// Offset of the payload length, which counts all bytes after the 40-byte header, extension
-    /// headers included.
+    /// Offset of the payload length in an IPv6 header. It counts all bytes after the 40-byte
+    /// header, extension headers included.
     pub const PAYLOAD_LENGTH: usize = 4;
-    /// Offset of the next header.
+    /// Offset of the next-header field in an IPv6 header.
     pub const NEXT_HEADER: usize = 6;
-    /// Offset of the hop limit.
+    /// Offset of the hop limit in an IPv6 header.
     pub const HOP_LIMIT: usize = 7;
-    /// Offset of the source address; the destination follows.
+    /// Offset of the source address in an IPv6 header; the destination follows.
     pub const ADDRESSES: usize = 8;
-    /// Hop-by-hop options.
+    /// Protocol number of an IPv6 header of hop-by-hop options.
     pub(crate) const HOP_BY_HOP: u8 = 0;
-    /// Routing header.
+    /// Protocol number of an IPv6 routing header.
     pub(crate) const ROUTING: u8 = 43;
-    /// Fragment header.
+    /// Protocol number of an IPv6 fragment header.
     pub const FRAGMENT: u8 = 44;
-    /// Destination options.
+    /// Protocol number of an IPv6 header of destination options.
     pub(crate) const DESTINATION: u8 = 60;
-    /// Length of the fragment header.
+    /// Length of an IPv6 fragment header, in bytes.
     pub(crate) const FRAGMENT_HEADER_LENGTH: usize = 8;
-    /// Length of a hop-by-hop header with the jumbo payload option alone, as Linux writes it for
-    /// BIG TCP.
+    /// Length in bytes of an IPv6 hop-by-hop header with the jumbo payload option alone, as Linux
+    /// writes it for BIG TCP.
     pub const JUMBO_HEADER_LENGTH: usize = 8;
-    /// Option type of the jumbo payload (RFC 2675).
+    /// Type of the IPv6 option of a jumbo payload (RFC 2675).
     pub(crate) const JUMBO_OPTION: u8 = 0xc2;
-    /// Option type of one byte of padding.
+    /// Type of the IPv6 option that is one byte of padding.
     pub(crate) const PAD1: u8 = 0;
-    /// Option type of the home address (RFC 6275, section 6.3).
+    /// Type of the IPv6 option of a home address (RFC 6275, section 6.3).
     pub(crate) const HOME_ADDRESS: u8 = 0xc9;
-    /// Routing type of the source route, deprecated by RFC 5095.
+    /// IPv6 routing type of the source route, deprecated by RFC 5095.
     pub(crate) const ROUTING_SOURCE: u8 = 0;
-    /// Routing type that carries a mobile node's home address (RFC 6275, section 6.4).
+    /// IPv6 routing type that carries a mobile node's home address (RFC 6275, section 6.4).
     pub(crate) const ROUTING_HOME: u8 = 2;
-    /// Routing type of RPL source routes (RFC 6554).
+    /// IPv6 routing type of RPL source routes (RFC 6554).
     pub(crate) const ROUTING_RPL: u8 = 3;
-    /// Routing type of segment routing (RFC 8754).
+    /// IPv6 routing type of segment routing (RFC 8754).
     pub(crate) const ROUTING_SEGMENTS: u8 = 4;
 }
 
 /// IP protocol numbers.
 pub mod protocol {
-    /// IPv4 in IP (RFC 2003).
+    /// IP protocol number of IPv4 in IP (RFC 2003).
     pub const IPIP: u8 = 4;
-    /// TCP.
+    /// IP protocol number of TCP.
     pub const TCP: u8 = 6;
-    /// UDP.
+    /// IP protocol number of UDP.
     pub const UDP: u8 = 17;
-    /// DCCP.
+    /// IP protocol number of DCCP.
     pub const DCCP: u8 = 33;
-    /// IPv6 in IP (RFC 4213).
+    /// IP protocol number of IPv6 in IP (RFC 4213).
     pub const IPV6: u8 = 41;
-    /// Generic routing encapsulation.
+    /// IP protocol number of GRE (generic routing encapsulation).
     pub const GRE: u8 = 47;
-    /// SCTP.
+    /// IP protocol number of SCTP.
     pub const SCTP: u8 = 132;
 }
 
 /// TCP (RFC 9293).
 pub mod tcp {
-    /// Length without options.
+    /// Length of a TCP header without options, in bytes.
     pub const HEADER_LENGTH: usize = 20;
-    /// Offset of the sequence number.
+    /// Offset of the sequence number in a TCP header.
     pub const SEQUENCE: usize = 4;
-    /// Offset of the acknowledgement number.
+    /// Offset of the acknowledgement number in a TCP header.
     pub const ACKNOWLEDGEMENT: usize = 8;
-    /// Offset of the data offset (high 4 bits), reserved bits and AE.
+    /// Offset in a TCP header of the byte that holds the data offset (high 4 bits), reserved bits
+    /// and AE.
     pub const DATA_OFFSET: usize = 12;
-    /// Offset of the flags.
+    /// Offset of the flags in a TCP header.
     pub const FLAGS: usize = 13;
-    /// Offset of the window.
+    /// Offset of the window in a TCP header.
     pub const WINDOW: usize = 14;
-    /// Offset of the checksum.
+    /// Offset of the checksum in a TCP header.
     pub const CHECKSUM: usize = 16;
-    /// Offset of the options.
+    /// Offset of the options in a TCP header.
     pub const OPTIONS: usize = 20;
-    /// FIN.
+    /// TCP flag FIN.
     pub const FIN: u8 = 0x01;
-    /// SYN.
+    /// TCP flag SYN.
     pub const SYN: u8 = 0x02;
-    /// RST.
+    /// TCP flag RST.
     pub const RST: u8 = 0x04;
-    /// PSH.
+    /// TCP flag PSH.
     pub const PSH: u8 = 0x08;
-    /// ACK.
+    /// TCP flag ACK.
     pub const ACK: u8 = 0x10;
-    /// URG.
+    /// TCP flag URG.
     pub const URG: u8 = 0x20;
-    /// ECE (RFC 3168).
+    /// TCP flag ECE (RFC 3168).
     pub const ECE: u8 = 0x40;
-    /// CWR (RFC 3168).
+    /// TCP flag CWR (RFC 3168).
     pub const CWR: u8 = 0x80;
-    /// NOP, NOP, timestamp, length 10: the option layout that every stack sends (RFC 7323, appendix
-    /// A).
+    /// First bytes of the TCP options that every stack sends: NOP, NOP, timestamp, length 10 (RFC
+    /// 7323, appendix A).
     pub const ALIGNED_TIMESTAMP: [u8; 4] = [1, 1, 8, 10];
-    /// Length of those options.
+    /// Length in bytes of TCP options that are an aligned timestamp alone ([`ALIGNED_TIMESTAMP`]).
     pub const TIMESTAMP_OPTIONS_LENGTH: usize = 12;
-    /// Offset of TSval in a header with those options.
+    /// Offset of TSval in a TCP header whose options are an aligned timestamp
+    /// ([`ALIGNED_TIMESTAMP`]).
     pub(crate) const TIMESTAMP_VALUE: usize = 24;
-    /// Offset of TSecr in a header with those options.
+    /// Offset of TSecr in a TCP header whose options are an aligned timestamp
+    /// ([`ALIGNED_TIMESTAMP`]).
     pub(crate) const TIMESTAMP_ECHO: usize = 28;
 }
 
 /// UDP (RFC 768).
 pub mod udp {
-    /// Length of the header.
+    /// Length of a UDP header, in bytes.
     pub const HEADER_LENGTH: usize = 8;
-    /// Offset of the destination port.
+    /// Offset of the destination port in a UDP header.
     pub(crate) const DESTINATION_PORT: usize = 2;
-    /// Offset of the length, header included.
+    /// Offset of the length, which includes the header, in a UDP header.
     pub const LENGTH: usize = 4;
-    /// Offset of the checksum.
+    /// Offset of the checksum in a UDP header.
     pub const CHECKSUM: usize = 6;
 }
 
 /// DCCP (RFC 4340).
 pub mod dccp {
-    /// Length of the generic header with short (24-bit) sequence numbers.
+    /// Length of a generic DCCP header with short (24-bit) sequence numbers, in bytes.
     pub(crate) const SHORT_HEADER_LENGTH: usize = 12;
-    /// Length of the generic header with long (48-bit) sequence numbers.
+    /// Length of a generic DCCP header with long (48-bit) sequence numbers, in bytes.
     pub const LONG_HEADER_LENGTH: usize = 16;
-    /// Offset of the data offset, in 4-byte words.
+    /// Offset of the data offset, which counts 4-byte words, in a DCCP header.
     pub const DATA_OFFSET: usize = 4;
-    /// Offset of CCVal (high 4 bits) and checksum coverage (low 4 bits).
+    /// Offset in a DCCP header of the byte that holds CCVal (high 4 bits) and checksum coverage
+    /// (low 4 bits).
     pub const COVERAGE: usize = 5;
-    /// Offset of the checksum.
+    /// Offset of the checksum in a DCCP header.
     pub const CHECKSUM: usize = 6;
-    /// Offset of reserved (3 bits), type (4 bits) and X (1 bit).
+    /// Offset in a DCCP header of the byte that holds reserved (3 bits), type (4 bits) and X (1
+    /// bit).
     pub const TYPE: usize = 8;
-    /// Type DCCP-Data.
+    /// Packet type DCCP-Data.
     pub const DATA: u8 = 2;
-    /// Type DCCP-DataAck.
+    /// Packet type DCCP-DataAck.
     pub const DATA_ACK: u8 = 4;
-    /// Offset of a 24-bit sequence number (X = 0).
+    /// Offset of a 24-bit sequence number in a DCCP header (X = 0).
     pub(crate) const SHORT_SEQUENCE: usize = 9;
-    /// Offset of a 48-bit sequence number (X = 1).
+    /// Offset of a 48-bit sequence number in a DCCP header (X = 1).
     pub const LONG_SEQUENCE: usize = 10;
 }
 
 /// SCTP (RFC 9260).
 pub mod sctp {
-    /// Length of the common header.
+    /// Length of the common SCTP header, in bytes.
     pub const HEADER_LENGTH: usize = 12;
-    /// Offset of the checksum: a CRC32c of 4 bytes, the first of which holds its lowest 8 bits
-    /// (appendix A).
+    /// Offset of the checksum in an SCTP header: a CRC32c of 4 bytes, the first of which holds its
+    /// lowest 8 bits (RFC 9260, appendix A).
     pub const CHECKSUM: usize = 8;
 }
 
 /// VXLAN (RFC 7348).
 pub mod vxlan {
-    /// Length of the header.
+    /// Length of a VXLAN header, in bytes.
     pub const HEADER_LENGTH: usize = 8;
-    /// The destination port.
+    /// The UDP destination port of VXLAN.
     pub const PORT: u16 = 4789;
-    /// The first word: I flag set, all else zero.
+    /// The first word of a VXLAN header: I flag set, all else zero.
     pub const FLAGS: u32 = 0x0800_0000;
 }
 
 /// Geneve (RFC 8926).
 pub mod geneve {
-    /// Length without options.
+    /// Length of a Geneve header without options, in bytes.
     pub const HEADER_LENGTH: usize = 8;
-    /// The destination port.
+    /// The UDP destination port of Geneve.
     pub const PORT: u16 = 6081;
 }
 
 /// GRE (RFC 2784, RFC 2890).
 pub mod gre {
-    /// Length without checksum and key.
+    /// Length of a GRE header without checksum and key, in bytes.
     pub const HEADER_LENGTH: usize = 4;
-    /// Checksum present.
+    /// Bit of the first word of a GRE header: a checksum is present.
     pub const CHECKSUM_PRESENT: u16 = 0x8000;
-    /// Key present.
+    /// Bit of the first word of a GRE header: a key is present.
     pub const KEY_PRESENT: u16 = 0x2000;
-    /// Offset of the checksum, if it is present.
+    /// Offset of the checksum in a GRE header, if it is present.
     pub const CHECKSUM: usize = 4;
 }
 

@@ -32,7 +32,7 @@ pub enum Scope {
 pub struct Unparsed {
     /// The reason why the flow is not known.
     pub reason: Refusal,
-    /// Flows whose held packets must leave before it, so that order is kept.
+    /// Flows whose held packets must leave before the packet, so that order is kept.
     pub scope: Scope,
 }
 
@@ -121,7 +121,8 @@ pub(crate) fn parse_datagram_at(
 /// Parses as [`parse`] does, but stops at the first transport header: VXLAN and Geneve are plain
 /// UDP.
 ///
-/// # Errors As [`parse`]. GRE and IP in IP are refused as an unknown
+/// # Errors
+/// As [`parse`]. GRE and IP in IP are refused as an unknown
 /// [`Protocol`](Refusal::Protocol), with the addresses of their IP header as scope.
 pub fn parse_outermost(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
     match parse_if_usual(header, length, layer) {
@@ -193,8 +194,8 @@ fn usual_ipv6(header: &[u8], length: usize, network: usize) -> Option<(u16, u32)
     usual_tcp(header, length, transport, data_offset, end).filter(|_| usual_fields)
 }
 
-/// Returns payload and end of a TCP header at `transport`, if the lengths are those of a complete
-/// packet.
+/// Returns the offset of the payload behind a TCP header at `transport`, and the end of the packet,
+/// if the lengths are those of a complete packet.
 #[inline(always)]
 fn usual_tcp(
     header: &[u8],
@@ -231,14 +232,14 @@ fn with_pppoe_end(layout: Layout, end: usize) -> Layout {
     Layout { refusal: layout.refusal.or(refusal), ..layout }
 }
 
-/// The state of the walk.
+/// The state of a [`walk`], the parse of a packet header by header.
 #[derive(Clone)]
 pub(super) struct HeaderCursor<'a> {
     pub(super) header: &'a [u8],
     length: usize,
     pub(super) outer: Option<Outer>,
     pub(super) nested: Option<Outer>,
-    /// The IP header read last.
+    /// The addresses of the IP header that was read last.
     pub(super) scope: Scope,
     refusal: Option<Refusal>,
     /// The headers between Ethernet and IP headers.
@@ -630,8 +631,8 @@ impl<'a> HeaderCursor<'a> {
         !probe.ends_at(end)
     }
 
-    /// Returns whether the IP packet whose header was read last ends here by its length field, or
-    /// leaves its length to the device.
+    /// Returns whether the IP packet whose header was read last ends at `end` by its length field,
+    /// or leaves its length to the device.
     fn ends_at(&self, end: usize) -> bool {
         let Scope::Pair { network, version } = self.scope else { return false };
         match ip_length(self.header, usize::from(network), version) {

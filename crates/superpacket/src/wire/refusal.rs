@@ -20,7 +20,8 @@ pub enum Refusal {
     IpOptions,
     /// The reserved bit of the IPv4 header is set.
     ReservedBit,
-    /// The IP length is 0: left to the device, or larger than the field (BIG TCP).
+    /// The IP length field is 0, because the device is to fill it in, or because the length is too
+    /// large for the field (BIG TCP).
     NoLength,
     /// Bytes follow the end of the IP packet and may not be removed.
     Padded,

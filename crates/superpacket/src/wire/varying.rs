@@ -4,14 +4,14 @@
 use super::{Protocol, be16, be32, byte, dccp, tcp, udp};
 use crate::checksum::Sum;
 
-/// A field that differs between packets, or some bits of a byte.
+/// A field of a transport header that differs between packets, or the bits of a byte that do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VaryingField {
     /// Offset in the transport header, in bytes.
     pub(crate) offset: usize,
     /// Length in bytes.
     pub(crate) length: usize,
-    /// The bits of each byte that differ.
+    /// The bits of each byte that may differ.
     pub(crate) bits: u8,
 }
 
@@ -70,7 +70,8 @@ pub(crate) fn sum(transport: &[u8], protocol: Protocol) -> Sum {
     }
 }
 
-/// Sums these fields.
+/// Returns the sum of these fields of a transport header, each counted at its place in a 16-bit
+/// word.
 #[inline(always)]
 pub(crate) fn sum_of(fields: &[VaryingField], transport: &[u8]) -> Sum {
     fields.iter().fold(Sum::default(), |mut sum, field| {

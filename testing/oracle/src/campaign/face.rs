@@ -1,4 +1,4 @@
-//! The ways of giving packets to an engine and taking super-packets from it.
+//! The ways of giving packets to an engine and taking merged packets from it.
 
 use std::rc::Rc;
 
@@ -13,21 +13,22 @@ use super::judge::{Judge, Members};
 use super::pool::PollUse;
 use super::{NumberedBuffer, packet};
 
-/// Time for which flows are held past a poll, in nanoseconds.
+/// Time in nanoseconds for which an engine holds flows beyond the end of a poll.
 const HOLD: u64 = 1_000;
 
-/// An engine, together with the way in which it is used.
+/// An engine, together with the way in which the campaign uses it.
 #[expect(clippy::large_enum_variant, reason = "there are a few, which are not moved")]
 pub enum Face {
-    /// Owned buffers, in one poll.
+    /// The engine owns the buffers, and gets all packets in one poll.
     Owned(Aggregator<NumberedBuffer>),
-    /// Owned buffers whose bytes are copied to linear storage, in one poll.
+    /// The engine owns the buffers, copies their bytes to linear storage, and gets all packets in
+    /// one poll.
     Linear(Aggregator<NumberedBuffer>),
-    /// Owned buffers, in several polls between which flows are held.
+    /// The engine owns the buffers, and holds flows between several polls.
     Held {
-        /// The engine.
+        /// The engine that holds flows.
         engine: Aggregator<NumberedBuffer>,
-        /// Nanoseconds since the first poll.
+        /// Time of the next poll, in nanoseconds since the first one.
         now: u64,
     },
     /// Two engines: the second receives the super-packets of the first.
@@ -37,13 +38,13 @@ pub enum Face {
         /// The engine that makes longer ones of them.
         second: Aggregator<NumberedBuffer>,
     },
-    /// Borrowed buffers.
+    /// The engine borrows the buffers.
     Borrowed(BatchAggregator),
-    /// Borrowed buffers; packets leave as slices behind a virtio header.
+    /// The engine borrows the buffers. Merged packets leave as slices behind a virtio header.
     Gathered(BatchAggregator, Framing),
-    /// Packets that are joined in their own buffers, behind a virtio header.
+    /// The engine joins packets in the buffer of the first one, behind a virtio header.
     InPlace(BatchAggregator, Framing),
-    /// LRO, whose super-packets cannot be segmented into the original packets.
+    /// LRO, whose merged packets cannot be segmented into the original packets.
     Lro(Aggregator<NumberedBuffer>),
 }
 
@@ -103,7 +104,7 @@ impl Face {
         faces
     }
 
-    /// Aggregates the frames of a poll, and shows the judge all packets that leave.
+    /// Aggregates the frames of a poll, and lets `judge` check all packets that leave the engine.
     pub fn aggregate(&mut self, used: &PollUse<'_>, judge: &mut Judge, random: &mut Random) {
         let mut batch: Vec<_> = used
             .order
@@ -182,7 +183,7 @@ impl Face {
         }
     }
 
-    /// Returns the name used in fault reports and in the table.
+    /// Returns the name of the way of use, for fault reports and the table of results.
     pub const fn name(&self) -> &'static str {
         match self {
             Face::Owned(_) => "owned buffers",
@@ -198,7 +199,8 @@ impl Face {
 }
 
 impl Members {
-    /// Makes a received packet of one that left, and records its frames.
+    /// Converts a packet that left the first engine to a received packet for the second one, and
+    /// records its frames.
     fn receive_again(
         &mut self,
         packet: &SuperPacket<'_, NumberedBuffer>,

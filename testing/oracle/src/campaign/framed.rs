@@ -1,4 +1,5 @@
-//! Packets that leave behind a virtio header. Super-packets are split as the header says.
+//! Checks packets that leave an engine behind a virtio header. Super-packets are segmented as the
+//! header says.
 
 use superpacket::virtio::{Header, flags, gso_type};
 use superpacket::{BatchAggregator, Framing, Layer, RxChecksum, RxPacket, Segmenter};
@@ -8,15 +9,15 @@ use superpacket_traffic::random::Random;
 use super::judge::Judge;
 use super::pool::{PollUse, PoolFrame, complete};
 
-/// The frames of a poll that a device with a virtio header accepts, and the packets that its
-/// receiver must get.
+/// The frames of a poll that a device with virtio headers accepts, each with the packet that the
+/// receiver of a header must get.
 pub struct Framed<'u> {
     used: &'u PollUse<'u>,
     framing: Framing,
     frames: Vec<FramedInput>,
 }
 
-/// An input frame.
+/// A frame that an engine for a device with virtio headers receives.
 struct FramedInput {
     /// Position of the frame in the order of arrival.
     place: usize,
@@ -28,8 +29,8 @@ struct FramedInput {
 }
 
 impl<'u> Framed<'u> {
-    /// Selects the frames for a device with this framing: frames without a stripped tag, which no
-    /// header can express. A device for IP packets gets only IP packets.
+    /// Selects the frames for a device: those without a stripped VLAN tag, which no virtio header
+    /// can express. A device for IP packets gets only IP packets.
     pub fn new(used: &'u PollUse<'u>, framing: Framing) -> Self {
         let places = used.order.iter().enumerate();
         let frames = places
@@ -40,7 +41,8 @@ impl<'u> Framed<'u> {
         Framed { used, framing, frames }
     }
 
-    /// Gives the frames to an engine whose packets leave as slices.
+    /// Gives the selected frames to an engine whose packets leave as slices, and checks the
+    /// packets.
     pub fn gathered(mut self, engine: &mut BatchAggregator, judge: &mut Judge) {
         self.skip_others(judge);
         let packets: Vec<_> = self
@@ -60,8 +62,8 @@ impl<'u> Framed<'u> {
         });
     }
 
-    /// Gives the frames to an engine that joins them in their own buffers, some of which have
-    /// little spare room.
+    /// Gives the selected frames to an engine that joins them in their own buffers, some of which
+    /// have little spare room, and checks the packets.
     pub fn in_place(
         mut self,
         engine: &mut BatchAggregator,
@@ -82,7 +84,8 @@ impl<'u> Framed<'u> {
                 buffer
             })
             .collect();
-        // These buffers have no metadata, so the checksum state is unknown.
+        // Buffers for joining in place have no metadata, so the engine does not know the checksum
+        // state.
         for frame in &mut self.frames {
             (frame.checksum, frame.completed) = (RxChecksum::None, None);
         }
@@ -101,13 +104,14 @@ impl<'u> Framed<'u> {
         }
     }
 
-    /// Returns the index of the first frame for which `is_it` is true and which has not come back
-    /// yet.
+    /// Returns the index of the first frame that has not come back yet and whose expected packet
+    /// fulfils `is_it`.
     fn position(&self, is_it: impl Fn(&[u8]) -> bool) -> Option<usize> {
         self.frames.iter().position(|frame| !frame.returned && is_it(frame.expected()))
     }
 
-    /// Finds the frames that a packet and its header represent.
+    /// Finds the frames that a packet and its virtio header represent, and records that they have
+    /// come back.
     fn check_packet(&mut self, written: &[u8], judge: &mut Judge) {
         let framing = self.framing;
         let header = match Header::read(written, framing.format, framing.order) {
@@ -153,8 +157,8 @@ impl<'u> Framed<'u> {
             if found.is_none()
                 && let Some(first) = first
             {
-                // No header can express identifications that stay the same, so the receiver counts
-                // up.
+                // No virtio header can express identifications that stay the same, so the receiver
+                // counts up.
                 let first = identifications(self.frames[first].expected(), framing.layer);
                 found = self.position(|frame| {
                     is_renumbered(frame, segment, &first, index as u16, framing.layer)
@@ -179,7 +183,7 @@ impl<'u> Framed<'u> {
 }
 
 impl FramedInput {
-    /// Returns the packet that the receiver must get.
+    /// Returns the packet that a receiver of the frame must get.
     fn expected(&self) -> &[u8] {
         self.completed.as_ref().unwrap_or(&self.bytes)
     }
@@ -210,10 +214,10 @@ impl FramedInput {
     }
 }
 
-/// Returns whether a segment is this frame with other identifications.
+/// Returns whether a segment equals a frame except for IPv4 identifications.
 ///
 /// `first` has the identifications of the super-packet's first frame. Those of `frame` must be the
-/// same, and those of the segment at `index` must count up from them.
+/// same, and those of the segment, which is number `index`, must count up from them.
 fn is_renumbered(frame: &[u8], segment: &[u8], first: &[u16], index: u16, layer: Layer) -> bool {
     if frame.len() != segment.len() {
         return false;
@@ -233,7 +237,7 @@ fn identifications(bytes: &[u8], layer: Layer) -> Vec<u16> {
         .collect()
 }
 
-/// Returns the packet with zeros for the identifications and checksums of its IPv4 headers.
+/// Returns the packet with zeros for the identifications and header checksums of its IPv4 headers.
 fn without_identifications(bytes: &[u8], layer: Layer) -> Vec<u8> {
     let mut plain = bytes.to_vec();
     for at in ipv4_headers(bytes, layer) {
@@ -256,7 +260,8 @@ mod tests {
     use super::super::pool::PollPool;
     use super::*;
 
-    /// Returns the judge's verdict if each packet that leaves is changed by `change`.
+    /// Returns the judge's verdict on a poll in which `change` is applied to each packet that
+    /// leaves.
     fn judged(change: impl Fn(&mut Vec<u8>)) -> Option<String> {
         let mut pool = PollPool::new(3);
         let framing = Framing::TAP;
@@ -291,10 +296,10 @@ mod tests {
         assert_eq!(judged(|_| {}), None);
         let problem = judged(|written| *written.last_mut().expect("a packet") ^= 1);
         assert!(problem.expect("another payload").contains("that is no frame"));
-        // The payload size of segments.
+        // Byte 4 of the virtio header belongs to the payload size of segments.
         let problem = judged(|written| written[4] ^= u8::from(merged(written)));
         assert!(problem.expect("another size").contains("a segment that is no frame"));
-        // The IPv4 identification behind Ethernet.
+        // Bytes 28 and 29 are the IPv4 identification behind the virtio header and Ethernet.
         let problem = judged(|written| {
             if merged(written) && written[22..24] == [8, 0] {
                 written[29] ^= 0x40;

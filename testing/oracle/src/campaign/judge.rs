@@ -1,4 +1,4 @@
-//! Compares the packets that come back from an engine with those that went in.
+//! Compares the packets that come back from an engine with those that it received.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -12,32 +12,33 @@ use super::NumberedBuffer;
 use super::pool::{self, PollUse, complete};
 use crate::frames::hexadecimal;
 
-/// Super-packets that were received as such: the positions of their frames, and their bytes.
+/// Super-packets that an engine receives: for each, the positions of its frames in the order of
+/// arrival, and its bytes.
 #[derive(Default)]
 pub struct Members(pub Vec<(Vec<usize>, Rc<Vec<u8>>)>);
 
-/// Returns whether both are the same bytes. Slices at one address need no comparison: shared bytes
-/// cannot be written to.
+/// Returns whether two slices have the same bytes. Slices at one address need no comparison, since
+/// shared bytes cannot be written to.
 fn is_same(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && (std::ptr::eq(left, right) || left == right)
 }
 
-/// The packets of a poll that have come back so far.
+/// Checks the packets that an engine returns for a poll, and remembers which frames have come back.
 #[derive(Default)]
 pub struct Judge {
     segmenter: Segmenter,
     /// Whether the frame at each position in the order of arrival has come back.
     returned: Vec<bool>,
-    /// For each flow, the position of the last frame that came back, plus one.
+    /// For each flow, the position of the frame that came back last, plus one.
     latest: Vec<usize>,
     places: Vec<usize>,
     numbers: Vec<usize>,
     emitted: Vec<usize>,
-    /// Flows whose frames left in another order, as they were when the frames were generated.
+    /// Flows of which a frame left the engine behind a later one, by the flows as generated.
     overtaken: Vec<usize>,
-    /// Packets accounted for by LRO in this poll, absorbed ones included.
+    /// Packets of this poll that LRO's packets represent, absorbed ACKs included.
     pub accounted: u64,
-    /// Segments whose identifications count up although those of the frames stay the same.
+    /// Segments whose IPv4 identifications count up although those of the frames stay the same.
     pub renumbered: u64,
     pub super_packets: u64,
     pub merged: u64,
@@ -63,8 +64,8 @@ impl Judge {
 
     /// Checks a packet that left the engine.
     ///
-    /// `number` returns the position of a buffer's frame, or the number of a super-packet if
-    /// `members` is given.
+    /// `number` returns for a buffer the position of its frame in the order of arrival, or if
+    /// `members` is `Some`, the index of its super-packet in `members`.
     pub fn check_packet<B, M: Memory<B>>(
         &mut self,
         used: &PollUse<'_>,
@@ -114,12 +115,12 @@ impl Judge {
         (self.numbers, self.places) = (numbers, places);
     }
 
-    /// Records that a frame has come back.
+    /// Records that a frame has come back, and whether a later frame of its flow came back before.
     fn record_return(&mut self, used: &PollUse<'_>, place: usize) {
         if std::mem::replace(&mut self.returned[place], true) {
             self.fail(|| format!("frame {place} came back twice"));
         }
-        // Positions are stored plus one, so that 0 means none.
+        // Positions are stored plus one, so that 0 means that no frame has come back.
         let flow = used.frames[used.order[place]].flow;
         if std::mem::replace(&mut self.latest[flow], place + 1) > place + 1 {
             self.overtaken.push(flow);
@@ -127,18 +128,19 @@ impl Judge {
         self.emitted.push(place);
     }
 
-    /// Records that a frame, identified by its bytes, has come back alone or in a super-packet.
+    /// Records that a frame has come back, alone or as the segment of a super-packet.
     pub fn record_found(&mut self, used: &PollUse<'_>, place: usize, merged: bool) {
         self.merged += u64::from(merged);
         self.record_return(used, place);
     }
 
-    /// Excludes a frame that was not given to the engine.
+    /// Excludes a frame that the engine does not receive: it need not come back.
     pub fn skip(&mut self, place: usize) {
         self.returned[place] = true;
     }
 
-    /// Checks a packet whose bytes were copied: its frames are identified by their bytes.
+    /// Checks a packet whose bytes the engine copied. The packet's frames are found by comparing
+    /// bytes.
     pub fn check_copied(&mut self, used: &PollUse<'_>, packet: &SuperPacket<'_, NumberedBuffer>) {
         let metadata = packet.metadata;
         let merged = metadata.packets > 1;
@@ -178,7 +180,7 @@ impl Judge {
         }
     }
 
-    /// Checks a packet that left LRO.
+    /// Checks a packet that left an engine with LRO.
     pub fn check_lro(&mut self, used: &PollUse<'_>, packet: &SuperPacket<'_, NumberedBuffer>) {
         let metadata = packet.metadata;
         self.accounted += u64::from(metadata.packets);
@@ -230,7 +232,7 @@ impl Judge {
         }
     }
 
-    /// Ends a poll of LRO. Absorbed ACKs leave in no buffer, but are counted.
+    /// Ends a poll of LRO. Absorbed ACKs leave in no buffer, so frames are only counted.
     pub fn end_lro(&mut self, used: &PollUse<'_>) {
         let (accounted, frames) = (self.accounted, used.order.len() as u64);
         if accounted == frames {
@@ -240,10 +242,11 @@ impl Judge {
         }
     }
 
-    /// Segments a merged packet, and compares the segments with its frames.
+    /// Segments a merged packet, and compares the segments with the original frames.
     ///
-    /// `again`: the packet consists of received super-packets, which do not say whether the
-    /// checksums of their frames were partial. All segments then have complete ones.
+    /// `again` tells that the packet consists of super-packets that the engine received, which do
+    /// not say whether the checksums of their frames were partial. All segments then have complete
+    /// checksums.
     fn compare_segments<B, M: Memory<B>>(
         &mut self,
         used: &PollUse<'_>,
@@ -310,11 +313,11 @@ impl Judge {
         }
     }
 
-    /// Returns the positions of two frames that left in another order, by the flows to which they
-    /// belong now.
+    /// Returns the positions of two frames of one flow that left in another order than they
+    /// arrived, the earlier frame first. Flows are determined from the frames' current bytes.
     fn overtaking(&self, used: &PollUse<'_>) -> Option<(usize, usize)> {
         let mut latest: HashMap<pool::PoolFlow, usize> = HashMap::new();
-        // A varied frame may belong to another flow than before.
+        // A frame that was varied may belong to another flow than the one generated.
         let frame = |place: usize| &used.frames[used.order[place]];
         let suspects = self
             .emitted

@@ -1,8 +1,8 @@
-//! The engine against itself, in bulk: packets are aggregated, segmented again and compared with
-//! the originals.
+//! A campaign tests the engine without a kernel, in bulk: packets are aggregated, segmented again
+//! and compared with the original packets.
 //!
-//! Every packet must come back once, byte for byte, with its VLAN tag and the form of its checksum,
-//! in the order of its flow. Engines are used in all ways (`face`).
+//! Every packet must come back once, byte for byte, with its VLAN tag, with a complete or partial
+//! checksum as before, and in the order of its flow. Engines are used in all ways (`face`).
 //!
 //! LRO's super-packets cannot be segmented into the original packets. They must hold the payload in
 //! order, and be valid packets of the flow.
@@ -25,19 +25,19 @@ use face::Face;
 use judge::Judge;
 use pool::{PollPool, PollUse, PoolFrame};
 
-/// Counts of what was compared.
+/// Counts of polls and packets in a campaign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CampaignTotals {
-    /// Number of polls.
+    /// Number of polls of all engines.
     pub polls: u64,
     /// Packets given to the engines.
     pub packets: u64,
     /// Super-packets that the engines made.
     pub super_packets: u64,
-    /// Packets that merged, and came back by segmentation.
+    /// Packets that merged, and came back when the super-packet was segmented.
     pub merged: u64,
-    /// Merged packets that came back with other identifications: theirs stay the same, which no
-    /// virtio header can express.
+    /// Merged packets that came back with other IPv4 identifications: the original ones stay the
+    /// same, which no virtio header can express.
     pub renumbered: u64,
 }
 
@@ -51,7 +51,8 @@ impl std::ops::AddAssign for CampaignTotals {
     }
 }
 
-/// A frame with its position in the order of arrival, or a super-packet with its number.
+/// The bytes of a frame with its position in the order of arrival, or of a super-packet with its
+/// number.
 struct NumberedBuffer(usize, Rc<Vec<u8>>);
 
 impl AsRef<[u8]> for NumberedBuffer {
@@ -60,7 +61,7 @@ impl AsRef<[u8]> for NumberedBuffer {
     }
 }
 
-/// A campaign: an endless sequence of polls, each through one of the engines, reproducible by its
+/// An endless sequence of polls, each given to a random engine and checked, reproducible by its
 /// seed.
 pub struct Campaign {
     pool: PollPool,
@@ -87,7 +88,8 @@ impl Campaign {
         }
     }
 
-    /// Aggregates one poll, segments the result, and compares.
+    /// Aggregates one poll, segments the result, and compares the segments with the original
+    /// frames. Returns the counts of all polls so far.
     ///
     /// # Errors
     /// The first difference, with the frames of the poll.
@@ -120,7 +122,7 @@ impl Campaign {
         }
     }
 
-    /// Returns the counts of each way of using an engine, by its name.
+    /// Returns the counts of each way of using an engine, by the name of the way.
     pub fn by_face(&self) -> &BTreeMap<&'static str, CampaignTotals> {
         &self.by_face
     }
@@ -132,8 +134,9 @@ fn packet(place: usize, frame: &PoolFrame) -> RxPacket<NumberedBuffer> {
     packet
 }
 
-/// Returns the frames of a poll for a capture, in the order of arrival. Packets that start at IP
-/// get an Ethernet header of zeros, and stripped tags are inserted again.
+/// Returns the frames of a poll in the order of arrival, to be written to a capture. Frames that
+/// start with an IP header get an Ethernet header of zeros, and stripped VLAN tags are inserted
+/// again.
 fn frames(used: &PollUse<'_>) -> Vec<InputFrame> {
     let whole = |frame: &PoolFrame| {
         let mut bytes = frame.bytes.to_vec();
@@ -163,10 +166,10 @@ mod tests {
     /// A sink type for which each aggregator is compiled anyway.
     type Look<'l> = dyn FnMut(SuperPacket<'_, NumberedBuffer>) -> Result<(), ()> + 'l;
 
-    /// Frames with their positions.
+    /// Frames with their positions in the order of arrival.
     type Frames = Vec<(usize, PoolFrame)>;
 
-    /// Returns the judge's verdict on a poll of which the engine receives a changed copy.
+    /// Returns the judge's verdict on a poll if the engine receives a copy changed by `change`.
     fn judged(change: &dyn Fn(&mut Frames)) -> Option<String> {
         let mut pool = PollPool::new(3);
         let used = pool.next_use();

@@ -1,5 +1,5 @@
-//! Polls of generated frames that are used many times, each time with changed fields. Generating a
-//! frame costs more than aggregating it.
+//! A pool of polls of generated frames. Each poll is used many times, each time with changed
+//! fields, since generating a frame costs more than aggregating it.
 
 use std::rc::Rc;
 
@@ -17,10 +17,11 @@ pub const FRAMES: usize = 64;
 /// Number of polls in the pool.
 const POLLS: usize = 64;
 
-/// Number of uses after which one poll of the pool is generated again.
+/// Number of uses of the pool after which one of its polls is generated again.
 const USES: u64 = 48;
 
-/// A flow within which order must be kept: its key, and the VLAN ID of a stripped tag.
+/// What identifies a flow within which order must be kept: its key, and the VLAN ID of a stripped
+/// tag.
 pub type PoolFlow = (Option<FlowKey>, Option<u16>);
 
 /// A frame, and the metadata that a device would report.
@@ -34,9 +35,9 @@ pub struct PoolFrame {
     pub vlan: Option<VlanTag>,
     /// The state of the frame's checksums.
     pub checksum: RxChecksum,
-    /// The number of the frame's flow in the poll, as generated.
+    /// The number of the frame's flow in the poll, according to the bytes as generated.
     pub flow: usize,
-    /// Whether the frame is varied for this use only, and may belong to another flow.
+    /// Whether the frame is varied for the current use only, and may belong to another flow.
     pub damaged: bool,
     layout: Option<Layout>,
 }
@@ -69,7 +70,8 @@ impl PoolFrame {
         frame
     }
 
-    /// Returns the flow to which the frame belongs now, by an independent parser.
+    /// Returns what identifies the flow to which the frame's current bytes belong, by an
+    /// independent parser.
     pub fn flow_key(&self) -> PoolFlow {
         (
             check::flow_key(&self.bytes, self.layer == Layer::Ip),
@@ -82,7 +84,7 @@ impl PoolFrame {
         matches!(self.checksum, RxChecksum::Partial { .. })
     }
 
-    /// Adds a number to a field, and corrects the checksums that cover it.
+    /// Adds a number to one word of the frame, and corrects the checksums that cover the word.
     fn change(&mut self, change: WordChange, simd: Simd) {
         let Some((at, sums)) = change.place.find(self) else { return };
         let layout = self.layout;
@@ -106,8 +108,9 @@ impl PoolFrame {
         }
     }
 
-    /// Changes a word in the headers or just behind them. The checksum of the header around it is
-    /// corrected if `right`. The device then reports no checksum state.
+    /// Changes one word in the headers or just behind them. `right` tells whether the header
+    /// checksum or transport checksum that covers the word is corrected. The device then reports no
+    /// checksum state.
     fn damage(&mut self, random: &mut Random, right: bool) {
         let (layout, partial) = (self.layout, self.is_partial());
         let bytes = writable(&mut self.bytes);
@@ -144,7 +147,7 @@ fn writable(bytes: &mut Rc<Vec<u8>>) -> &mut Vec<u8> {
     Rc::get_mut(bytes).expect("no packet is held after a poll")
 }
 
-/// Returns the packet with its checksum completed; `None` if that is impossible.
+/// Returns a packet with its checksum completed; `None` if the engine refuses the packet.
 pub fn complete(bytes: &Vec<u8>, checksum: RxChecksum, layer: Layer) -> Option<Vec<u8>> {
     let packet = GsoPacket::linear(bytes, None).with_checksum(checksum).with_layer(layer);
     let mut out = Vec::new();
@@ -152,8 +155,8 @@ pub fn complete(bytes: &Vec<u8>, checksum: RxChecksum, layer: Layer) -> Option<V
     Some(out)
 }
 
-/// Corrects a checksum for a changed word (RFC 1624, equation 3). `optional`: a checksum of 0 means
-/// none.
+/// Corrects a checksum for a changed word (RFC 1624, equation 3). `optional` tells whether a
+/// checksum of 0 means that there is none, as in UDP.
 fn correct(bytes: &mut [u8], at: usize, old: u16, new: u16, optional: bool) {
     let Some(field) = bytes.get_mut(at..at + 2) else { return };
     let checksum = u16::from_be_bytes([field[0], field[1]]);
@@ -170,17 +173,18 @@ fn correct(bytes: &mut [u8], at: usize, old: u16, new: u16, optional: bool) {
     field.copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// A change of one field in many frames: the number to add.
+/// A change of one word in all frames of a poll: a number that is added to the word.
 #[derive(Clone, Copy, Debug)]
 struct WordChange {
     place: WordPosition,
     by: u16,
 }
 
-/// The position of a word that may have any value, in bytes from the start of its header.
+/// The position of a word that may have any value, in bytes from the start of a header or the
+/// payload.
 #[derive(Clone, Copy, Debug)]
 enum WordPosition {
-    /// In the MAC addresses.
+    /// In the destination or source MAC address.
     Mac(usize),
     /// In the outermost IP header.
     Ip(usize),
@@ -190,12 +194,14 @@ enum WordPosition {
     Payload(usize),
 }
 
-/// The checksums that cover a word.
+/// The checksums of a frame that cover a word.
 #[derive(Clone, Copy, Debug, Default)]
 struct CoveringSums {
-    /// Whether the IPv4 header checksum at `network` covers it.
+    /// Whether the IPv4 header checksum of the header at offset `network` covers the word.
     header: bool,
+    /// Offset of the outermost IP header, if the word is in it.
     network: usize,
+    /// Whether the innermost transport checksum covers the word.
     transport: bool,
 }
 
@@ -206,7 +212,7 @@ impl WordPosition {
             0 => WordPosition::Mac(2 * random.below(6) as usize),
             1 | 2 => {
                 let at = 2 * random.below(20) as usize;
-                // The fields beside TTL and hop limit must not change.
+                // The fields that share a word with TTL and hop limit must not change.
                 by = match at {
                     6 => by & 0xff,
                     8 => by & 0xff00,
@@ -220,8 +226,8 @@ impl WordPosition {
         WordChange { place, by }
     }
 
-    /// Returns the word's offset in the frame, and the checksums that cover it; `None` if the frame
-    /// has no such word.
+    /// Returns the offset of a word in a frame, and the checksums that cover the word; `None` if
+    /// the frame has no such word, or it must not change.
     fn find(self, frame: &PoolFrame) -> Option<(usize, CoveringSums)> {
         let transport_sum =
             CoveringSums { transport: !frame.is_partial(), ..CoveringSums::default() };
@@ -265,22 +271,23 @@ impl WordPosition {
     }
 }
 
-/// A poll with an order of arrival for its frames.
+/// A poll for one use: its frames, and the order in which they arrive.
 #[derive(Debug)]
 pub struct PollUse<'p> {
     /// The frames of the poll.
     pub frames: &'p [PoolFrame],
-    /// Indices of the frames that arrive, in order. Some arrive twice, some never.
+    /// Indices of the frames that arrive, in order. Some frames arrive twice, and some never.
     pub order: &'p [usize],
 }
 
-/// A pool of generated polls.
+/// A pool of generated polls, reproducible by its seed.
 pub struct PollPool {
     random: Random,
     streams: Vec<Stream>,
     polls: Vec<Vec<PoolFrame>>,
     order: Vec<usize>,
-    /// The original headers of the frames that are varied for one use.
+    /// The original headers and checksum states of the frames that are varied for the current use,
+    /// by index.
     undo: Vec<(usize, Vec<u8>, RxChecksum)>,
     used: usize,
     uses: u64,
@@ -333,8 +340,8 @@ impl PollPool {
             .collect()
     }
 
-    /// Selects a poll and varies it: two fields of all frames, any word of a few frames, and their
-    /// order.
+    /// Selects a poll and varies it for one use: two words of all frames, any word of a few frames,
+    /// and the order of arrival.
     pub fn next_use(&mut self) -> PollUse<'_> {
         self.restore();
         self.uses += 1;
@@ -374,7 +381,7 @@ impl PollPool {
         PollUse { frames: poll, order: &self.order }
     }
 
-    /// Restores the frames that were varied for one use.
+    /// Restores the frames of the last poll that were varied for one use only.
     fn restore(&mut self) {
         let poll = &mut self.polls[self.used];
         for (index, bytes, checksum) in self.undo.drain(..).rev() {

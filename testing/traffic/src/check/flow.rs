@@ -25,7 +25,8 @@ pub struct FlowKey {
     pub source: Option<IpAddr>,
     /// Innermost destination address.
     pub destination: Option<IpAddr>,
-    /// The last protocol number; for a fragment, the one in its fragment header.
+    /// The protocol number behind the innermost IP header and its extension headers; for a
+    /// fragment, the one that its fragment header names.
     pub protocol: u8,
     /// Source and destination port; `None` for fragments and protocols without ports.
     pub ports: Option<(u16, u16)>,

@@ -16,7 +16,7 @@ pub use flow::{FlowKey, TcpFields, TunnelKey, flow_key, payload, tcp_fields};
 /// Deviations from a usual frame that a check accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expect {
-    /// The bytes start with an IP header instead of an Ethernet header.
+    /// Whether the bytes start with an IP header instead of an Ethernet header.
     pub starts_at_ip: bool,
     /// Bytes behind the end of the packet are allowed (padding).
     pub trailing: bool,
@@ -31,13 +31,13 @@ pub struct Expect {
 /// A layer of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// The kind of its header.
+    /// The kind of the layer's header.
     pub kind: Kind,
     /// Offset of the header, in bytes from the start of the frame.
     pub offset: usize,
-    /// The header's length in bytes, options included.
+    /// Length of the layer's header in bytes, options included.
     pub header: usize,
-    /// Offset of the end of its contents, in bytes from the start of the frame.
+    /// Offset of the end of the layer's contents, in bytes from the start of the frame.
     pub end: usize,
 }
 
@@ -78,7 +78,7 @@ pub enum Kind {
     Gre,
 }
 
-/// The field that is wrong.
+/// A field that a check found to be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// The header is incomplete (expected: bytes needed, actual: bytes present).
@@ -120,7 +120,7 @@ pub struct Problem {
     pub actual: u64,
 }
 
-/// The contents of a valid frame.
+/// The result of a successful check: the contents of a valid frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     /// The layers, outermost first. Bytes behind the last one are not parsed.
@@ -129,7 +129,7 @@ pub struct Checked {
     pub payload: Range<usize>,
     /// Number of bytes behind the outermost packet.
     pub trailing: usize,
-    /// The innermost IP packet is a fragment, so its transport header was not parsed.
+    /// Whether the innermost IP packet is a fragment, so that its transport header was not parsed.
     pub fragment: bool,
     /// Number of valid non-zero transport checksums (TCP, UDP, DCCP, SCTP, GRE), partial ones
     /// excluded.
@@ -141,7 +141,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Returns the innermost layer of `kind`.
+    /// Returns the innermost layer of `kind`; `None` if the frame has none.
     pub fn innermost(&self, kind: Kind) -> Option<&Layer> {
         self.layers.iter().rev().find(|layer| layer.kind == kind)
     }

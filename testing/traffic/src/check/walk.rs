@@ -50,7 +50,7 @@ struct Walker<'a> {
     end: Option<usize>,
 }
 
-/// Parsing stops here; the problems contain the reason.
+/// The error with which parsing ends. If a field is wrong, the list of problems has it.
 struct StopParsing;
 
 impl Walker<'_> {
@@ -169,7 +169,7 @@ impl Walker<'_> {
         }
     }
 
-    /// Parses an IP header whose version only its first byte says.
+    /// Parses an IP header whose version is known only from its first byte.
     fn any_ip(&mut self, kind: Kind, offset: usize, limit: usize) -> Result<(), StopParsing> {
         self.need(kind, offset, 1, limit)?;
         match self.bytes[offset] >> 4 {

@@ -41,7 +41,7 @@ pub struct Ipv4 {
     pub total_length: Option<u16>,
     /// Header length in words of 4 bytes; the correct one if `None`.
     pub ihl: Option<u8>,
-    /// Form of the header checksum; the partial forms mean a correct one.
+    /// How the header checksum is written. Both partial values mean a correct one.
     pub checksum: Checksum,
 }
 

@@ -69,7 +69,7 @@ impl Default for Frame {
     }
 }
 
-/// The form of a checksum field.
+/// How a checksum field is written: correct, wrong, or left to a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
     /// The correct value; a UDP checksum of 0 is sent as 0xFFFF.
@@ -115,17 +115,17 @@ impl Checksum {
 /// The offsets of a frame's headers, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offsets {
-    /// The outermost IP header; `None` without a tunnel.
+    /// Offset of the outermost IP header; `None` without a tunnel.
     pub outer: Option<usize>,
-    /// The outer IP header of the second tunnel; `None` without one.
+    /// Offset of the outer IP header of the second tunnel; `None` without one.
     pub nested: Option<usize>,
-    /// The innermost IP header.
+    /// Offset of the innermost IP header.
     pub network: usize,
-    /// The transport header.
+    /// Offset of the transport header.
     pub transport: usize,
-    /// The payload.
+    /// Offset of the payload.
     pub payload: usize,
-    /// The end of the outermost IP packet.
+    /// Offset of the end of the outermost IP packet.
     pub end: usize,
 }
 

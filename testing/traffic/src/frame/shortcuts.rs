@@ -328,7 +328,8 @@ impl Frame {
         self.tunnel_mut().udp_mut()
     }
 
-    /// Returns the form of the transport checksum; `None` if the transport has none.
+    /// Returns, to be changed, how the transport checksum is written: correct, wrong, or left to a
+    /// device. `None` if the transport has no checksum.
     pub fn checksum_mut(&mut self) -> Option<&mut Checksum> {
         match &mut self.transport {
             Transport::Tcp(tcp) => Some(&mut tcp.checksum),

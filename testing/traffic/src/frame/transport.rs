@@ -3,23 +3,23 @@
 use super::{Checksum, Ip};
 use crate::checksum;
 
-/// FIN, the lowest of the bits of [`Tcp::flags`].
+/// TCP flag FIN, the lowest bit of [`Tcp::flags`].
 pub const FIN: u16 = 0x001;
-/// SYN.
+/// TCP flag SYN.
 pub const SYN: u16 = 0x002;
-/// RST.
+/// TCP flag RST.
 pub const RST: u16 = 0x004;
-/// PSH.
+/// TCP flag PSH.
 pub const PSH: u16 = 0x008;
-/// ACK.
+/// TCP flag ACK.
 pub const ACK: u16 = 0x010;
-/// URG.
+/// TCP flag URG.
 pub const URG: u16 = 0x020;
-/// ECE.
+/// TCP flag ECE.
 pub const ECE: u16 = 0x040;
-/// CWR.
+/// TCP flag CWR.
 pub const CWR: u16 = 0x080;
-/// AE, formerly NS (RFC 9768).
+/// TCP flag AE, formerly NS (RFC 9768).
 pub const AE: u16 = 0x100;
 /// The three reserved bits of [`Tcp::flags`].
 pub const RESERVED: u16 = 0xe00;
@@ -64,7 +64,7 @@ pub struct Tcp {
     pub options: Vec<u8>,
     /// Data offset in words of 4 bytes; the correct one if `None`.
     pub data_offset: Option<u8>,
-    /// Form of the checksum.
+    /// How the checksum is written.
     pub checksum: Checksum,
 }
 
@@ -114,7 +114,7 @@ pub struct Udp {
     /// Length of header and payload in bytes. If `None`, the correct one, or 0 if that exceeds
     /// 65,535.
     pub length: Option<u16>,
-    /// Form of the checksum.
+    /// How the checksum is written.
     pub checksum: Checksum,
 }
 
@@ -133,7 +133,7 @@ pub struct Dccp {
     pub destination_port: u16,
     /// Packet type, 4 bits: [`Dccp::DATA`], [`Dccp::DATA_ACK`], ...
     pub kind: u8,
-    /// 48-bit sequence numbers (X = 1) instead of 24-bit ones.
+    /// Whether sequence numbers have 48 bits (X = 1) instead of 24.
     pub extended: bool,
     /// Sequence number; the low 24 or 48 bits are sent.
     pub sequence: u64,
@@ -149,7 +149,7 @@ pub struct Dccp {
     pub options: Vec<u8>,
     /// Data offset in words of 4 bytes; the correct one if `None`.
     pub data_offset: Option<u8>,
-    /// Form of the checksum.
+    /// How the checksum is written.
     pub checksum: Checksum,
 }
 
@@ -172,19 +172,19 @@ impl Default for Dccp {
 }
 
 impl Dccp {
-    /// DCCP-Request.
+    /// Packet type DCCP-Request.
     pub const REQUEST: u8 = 0;
-    /// DCCP-Response.
+    /// Packet type DCCP-Response.
     pub const RESPONSE: u8 = 1;
-    /// DCCP-Data.
+    /// Packet type DCCP-Data.
     pub const DATA: u8 = 2;
-    /// DCCP-Ack.
+    /// Packet type DCCP-Ack.
     pub const ACK: u8 = 3;
-    /// DCCP-DataAck.
+    /// Packet type DCCP-DataAck.
     pub const DATA_ACK: u8 = 4;
-    /// DCCP-Close.
+    /// Packet type DCCP-Close.
     pub const CLOSE: u8 = 6;
-    /// DCCP-Reset.
+    /// Packet type DCCP-Reset.
     pub const RESET: u8 = 7;
 }
 
@@ -197,7 +197,7 @@ pub struct Sctp {
     pub destination_port: u16,
     /// Verification tag.
     pub verification_tag: u32,
-    /// Form of the CRC32c: correct, wrong or zero; all other forms mean a correct one.
+    /// How the CRC32c is written: correct, wrong or zero; all other values mean a correct one.
     pub checksum: Checksum,
 }
 
@@ -221,7 +221,7 @@ pub struct Icmp {
     pub code: u8,
     /// The four bytes after the checksum, big-endian.
     pub rest: u32,
-    /// Form of the checksum.
+    /// How the checksum is written.
     pub checksum: Checksum,
 }
 

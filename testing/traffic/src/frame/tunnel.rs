@@ -9,7 +9,7 @@ use crate::checksum;
 pub struct Tunnel {
     /// The outer IP header.
     pub ip: Ip,
-    /// The tunnel's header behind it.
+    /// The tunnel's header behind the outer IP header.
     pub carrier: Carrier,
     /// The inner Ethernet header; `None` if the inner packet starts at IP. VXLAN always has one.
     pub link: Option<Ethernet>,
@@ -41,7 +41,7 @@ pub struct Vxlan {
     pub reserved: u32,
     /// VXLAN network identifier, 24 bits.
     pub vni: u32,
-    /// The reserved byte at the end.
+    /// The reserved byte at the end of the VXLAN header.
     pub last_reserved: u8,
 }
 
@@ -66,13 +66,14 @@ pub struct Geneve {
     pub version: u8,
     /// Length of the options in words of 4 bytes, 6 bits; the correct one if `None`.
     pub option_words: Option<u8>,
-    /// The second byte: O (0x80, control), C (0x40, critical options), 6 reserved bits.
+    /// The second byte of the Geneve header: O (0x80, control), C (0x40, critical options), 6
+    /// reserved bits.
     pub flags: u8,
     /// Protocol type; derived from the inner packet if `None`.
     pub protocol: Option<u16>,
     /// Virtual network identifier, 24 bits.
     pub vni: u32,
-    /// The reserved byte at the end.
+    /// The reserved byte at the end of the fixed Geneve header.
     pub last_reserved: u8,
     /// Options as raw bytes, padded with zeros to a multiple of 4 and at most 252.
     pub options: Vec<u8>,
@@ -102,7 +103,7 @@ impl Default for Geneve {
 /// A GRE header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gre {
-    /// Form of the checksum (C), the partial forms meaning a correct one; `None` if there is none.
+    /// How the checksum (C) is written, if there is one. Both partial values mean a correct one.
     pub checksum: Option<Checksum>,
     /// The 16 bits after the checksum, which exist only with it.
     pub reserved1: u16,

@@ -43,8 +43,8 @@ pub(super) fn burst(
     sent
 }
 
-/// Adds a TCP segment of `length` bytes. Its flags are `flags`, ACK, and those that all segments of
-/// the flow have.
+/// Returns a TCP segment of `length` bytes. Its flags are `flags`, ACK, and those that all segments
+/// of the flow have.
 fn segment(
     flow: &mut GeneratedFlow,
     direction: usize,
@@ -73,7 +73,7 @@ fn handshake(flow: &mut GeneratedFlow, random: &mut Random, sent: &mut Vec<Burst
     sent.extend([(0, syn), (1, answer), (0, done)]);
 }
 
-/// Adds full packets, often a shorter one at the end, and the acknowledgements for them.
+/// Adds full packets to `sent`, often a shorter one at the end, and the acknowledgements for them.
 fn bulk(
     flow: &mut GeneratedFlow,
     direction: usize,
@@ -112,7 +112,8 @@ fn bulk(
     }
 }
 
-/// Adds a pure ACK, a DCCP-Ack, or a small datagram in the opposite direction.
+/// Adds a pure ACK, a DCCP-Ack, or a small datagram to `sent`, in the opposite direction of the
+/// data.
 fn acknowledge(
     flow: &mut GeneratedFlow,
     direction: usize,
@@ -132,7 +133,7 @@ fn acknowledge(
     sent.push((direction, packet));
 }
 
-/// Adds TCP segments other than data and plain ACKs.
+/// Adds TCP segments other than data and plain ACKs to `sent`.
 fn unusual_segments(
     flow: &mut GeneratedFlow,
     direction: usize,

@@ -79,7 +79,7 @@ pub enum Tunnel {
 pub struct Combination {
     /// The innermost protocol.
     pub protocol: Protocol,
-    /// The tunnel around it.
+    /// The tunnel around the packets.
     pub tunnel: Tunnel,
 }
 
@@ -137,11 +137,12 @@ pub enum Checksum {
 pub struct Generated {
     /// The packet.
     pub bytes: Vec<u8>,
-    /// The packet starts at IP instead of Ethernet.
+    /// Whether the packet starts at IP instead of Ethernet.
     pub starts_at_ip: bool,
     /// A VLAN tag that the device stripped: tag protocol and control information.
     pub stripped_vlan: Option<(u16, u16)>,
-    /// The checksum state. It is true for these bytes, whatever impairments they have.
+    /// The checksum state that the device reports. It is true for these bytes, whatever impairments
+    /// they have.
     pub checksum: Checksum,
     /// Arrival time in nanoseconds from the start; never earlier than that of the previous packet.
     pub time_ns: u64,
@@ -159,27 +160,29 @@ pub struct Generated {
 /// The probability per packet of each impairment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impairments {
-    /// The packet is swapped with one of the next four.
+    /// Probability that the packet is swapped with one of the next four.
     pub reorder: f64,
-    /// The packet arrives twice.
+    /// Probability that the packet arrives twice.
     pub duplicate: f64,
-    /// The packet is lost.
+    /// Probability that the packet is lost.
     pub drop: f64,
-    /// The packet is followed by padding: zeros, random bytes, one byte, or a frame check sequence.
+    /// Probability that padding follows the packet: zeros, random bytes, one byte, or a frame check
+    /// sequence.
     pub pad: f64,
-    /// One bit of the packet is inverted.
+    /// Probability that one bit of the packet is inverted.
     pub corrupt: f64,
-    /// The packet is truncated.
+    /// Probability that the packet is truncated.
     pub truncate: f64,
-    /// One header field differs from that of the flow, or a checksum or length is wrong.
+    /// Probability that one header field differs from that of the flow, or that a checksum or
+    /// length is wrong.
     pub other_field: f64,
-    /// The packet arrives as IP fragments.
+    /// Probability that the packet arrives as IP fragments.
     pub fragments: f64,
-    /// A packet of another protocol between the same hosts precedes it.
+    /// Probability that a packet of another protocol between the same hosts precedes the packet.
     pub other_protocol: f64,
-    /// The stripped VLAN tag differs from that of the flow.
+    /// Probability that the stripped VLAN tag differs from that of the flow.
     pub other_vlan: f64,
-    /// The device reports another checksum state than for the rest of the flow.
+    /// Probability that the device reports another checksum state than for the rest of the flow.
     pub other_checksum_state: f64,
 }
 

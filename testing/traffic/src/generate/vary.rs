@@ -139,8 +139,9 @@ fn pppoe(frame: &mut Frame, edit: impl FnOnce(&mut Pppoe)) -> bool {
     frame.link.is_some() && frame.pppoe.as_mut().map(edit).is_some()
 }
 
-/// Gives a frame the checksum form `mode`, and a payload whose checksum can be written as 0x0000 or
-/// 0xFFFF.
+/// Sets how the transport checksum is written to `mode`, and gives the frame a payload whose
+/// checksum can be written as 0x0000 or 0xFFFF. Returns false if the frame cannot have such a
+/// payload.
 fn set_checksum_with_two_forms(frame: &mut Frame, mode: Checksum) -> bool {
     if frame.payload.len() < 2
         || !matches!(frame.transport, Transport::Tcp(_) | Transport::Udp(_) | Transport::Dccp(_))

@@ -55,17 +55,17 @@ pub fn all() -> Vec<Case> {
     rows.into_iter().flat_map(|row| row()).collect()
 }
 
-/// A single packet passes unchanged.
+/// Returns cases of a single packet, which passes unchanged.
 pub fn single() -> Vec<Case> {
     Path::all().iter().map(|path| path.case("single", path.send(&[100]), &[100])).collect()
 }
 
-/// Two packets of the same size merge.
+/// Returns cases of two packets of the same size, which merge.
 pub fn same_size() -> Vec<Case> {
     Path::all().iter().map(|path| path.case("same size", path.send(&[100, 100]), &[200])).collect()
 }
 
-/// A smaller packet joins as the last one.
+/// Returns cases in which the second packet is smaller, and joins as the last one.
 pub fn larger_then_smaller() -> Vec<Case> {
     Path::all()
         .iter()
@@ -73,7 +73,7 @@ pub fn larger_then_smaller() -> Vec<Case> {
         .collect()
 }
 
-/// A larger packet does not join.
+/// Returns cases in which the second packet is larger, and does not join.
 pub fn smaller_then_larger() -> Vec<Case> {
     Path::all()
         .iter()
@@ -81,12 +81,13 @@ pub fn smaller_then_larger() -> Vec<Case> {
         .collect()
 }
 
-/// A packet of one byte joins.
+/// Returns cases in which the second packet has one byte of payload, and joins.
 pub fn one_byte_tail() -> Vec<Case> {
     Path::all().iter().map(|path| path.case("1-byte tail", path.send(&[100, 1]), &[101])).collect()
 }
 
-/// No packet is held for [`BURST_INTERVAL`] unless a hold time is set.
+/// Returns cases of two bursts, which do not merge with each other: no packet is held for
+/// [`BURST_INTERVAL`] unless a hold time is set.
 pub fn two_bursts() -> Vec<Case> {
     let case = |path: &Path| {
         let mut first = path.send(&[100; 4]);
@@ -96,7 +97,7 @@ pub fn two_bursts() -> Vec<Case> {
     Path::all().iter().map(case).collect()
 }
 
-/// Packets without payload do not merge.
+/// Returns cases of packets without payload, which do not merge.
 pub fn pure_acks() -> Vec<Case> {
     let case = |path: &Path| {
         let mut frames = path.send(&[0, 0, 0]);
@@ -106,7 +107,7 @@ pub fn pure_acks() -> Vec<Case> {
     Path::all().iter().map(case).collect()
 }
 
-/// PSH ends a merged packet.
+/// Returns cases in which the third of five packets has PSH, which ends the merged packet.
 pub fn push_on_the_third_of_five() -> Vec<Case> {
     let case = |path: &Path| {
         let mut frames = path.send(&[100; 5]);
@@ -116,7 +117,7 @@ pub fn push_on_the_third_of_five() -> Vec<Case> {
     Path::all().iter().map(case).collect()
 }
 
-/// A packet with one of these flags passes unmerged, and in order.
+/// Returns cases of a packet with SYN, RST or URG between others. It passes unmerged, and in order.
 pub fn control_flags_on_an_empty_packet_between_pairs() -> Vec<Case> {
     let cases = |path: &Path| {
         [("SYN", SYN), ("RST", RST), ("URG", URG)].map(|(name, flag)| {
@@ -128,7 +129,8 @@ pub fn control_flags_on_an_empty_packet_between_pairs() -> Vec<Case> {
     Path::all().iter().flat_map(cases).collect()
 }
 
-/// CWR merges only with CWR, since Linux 7.0, for accurate ECN (RFC 9768).
+/// Returns cases in which two of five packets have CWR. They merge only with each other (since
+/// Linux 7.0, for accurate ECN, RFC 9768).
 pub fn cwr_on_the_second_and_third_of_five() -> Vec<Case> {
     let case = |path: &Path| {
         let mut frames = path.send(&[100; 5]);
@@ -140,7 +142,7 @@ pub fn cwr_on_the_second_and_third_of_five() -> Vec<Case> {
     Path::all().iter().map(case).collect()
 }
 
-/// A packet with a wrong checksum does not merge.
+/// Returns cases in which the second packet has a wrong checksum, and does not merge.
 pub fn second_checksum_bad() -> Vec<Case> {
     let cases = |path: &Path| {
         [Checksum::Wrong, Checksum::Zero].map(|checksum| {
@@ -152,7 +154,7 @@ pub fn second_checksum_bad() -> Vec<Case> {
     Path::all().iter().flat_map(cases).collect()
 }
 
-/// A packet out of sequence does not merge.
+/// Returns cases in which the second packet is out of sequence, and does not merge.
 pub fn second_sequence_one_further() -> Vec<Case> {
     let case = |path: &Path| {
         let mut frames = path.send(&[100, 100]);
@@ -162,7 +164,7 @@ pub fn second_sequence_one_further() -> Vec<Case> {
     Path::all().iter().map(case).collect()
 }
 
-/// These fields of the IP header must be equal.
+/// Returns cases in which ECN, TOS or TTL of the second packet differs, so that it does not merge.
 pub fn second_ecn_tos_or_ttl_differs() -> Vec<Case> {
     let cases = |path: &Path| {
         [("ECN 2", 2, 0), ("ECN 3", 3, 0), ("TOS", 0x10, 0), ("TTL", 0, 1)].map(
@@ -182,7 +184,8 @@ pub fn second_ecn_tos_or_ttl_differs() -> Vec<Case> {
     Path::all().iter().flat_map(cases).collect()
 }
 
-/// TCP options must be equal byte for byte.
+/// Returns cases of packets with other timestamps or layouts of options. TCP options must be equal
+/// byte for byte to merge.
 pub fn timestamps_and_layouts_of_options() -> Vec<Case> {
     let case = |path: &Path| {
         let mut frames = path.send(&[100; 5]);
@@ -199,7 +202,7 @@ pub fn timestamps_and_layouts_of_options() -> Vec<Case> {
     Path::all().iter().map(case).collect()
 }
 
-/// Packets with other options do not merge.
+/// Returns cases in which the third packet has another TCP option, and does not merge.
 pub fn window_scale_in_place_of_timestamps() -> Vec<Case> {
     let case = |path: &Path| {
         let mut frames = path.send(&[100; 3]);
@@ -212,7 +215,8 @@ pub fn window_scale_in_place_of_timestamps() -> Vec<Case> {
     Path::all().iter().map(case).collect()
 }
 
-/// A packet with a wrong IPv4 header checksum does not merge.
+/// Returns cases in which the second of three packets has a wrong IPv4 header checksum, and does
+/// not merge.
 pub fn middle_ipv4_checksum_bad() -> Vec<Case> {
     let case = |path: &Path| {
         let mut frames = path.send(&[100; 3]);
@@ -222,7 +226,7 @@ pub fn middle_ipv4_checksum_bad() -> Vec<Case> {
     Path::ipv4().iter().map(case).collect()
 }
 
-/// A packet with IPv4 options does not merge.
+/// Returns cases in which the second of three packets has an IPv4 option, and does not merge.
 pub fn middle_with_an_ipv4_option() -> Vec<Case> {
     let case = |path: &Path| {
         let mut frames = path.send(&[100; 3]);
@@ -232,7 +236,7 @@ pub fn middle_with_an_ipv4_option() -> Vec<Case> {
     Path::ipv4().iter().map(case).collect()
 }
 
-/// A fragment does not merge.
+/// Returns cases in which the second packet is an IPv4 fragment, and does not merge.
 pub fn second_with_df_and_mf() -> Vec<Case> {
     let case = |path: &Path| {
         let mut frames = path.send(&[100, 100]);
@@ -242,7 +246,8 @@ pub fn second_with_df_and_mf() -> Vec<Case> {
     Path::ipv4().iter().map(case).collect()
 }
 
-/// Identifications count up by one, or stay the same.
+/// Returns cases of IPv4 identifications that count up by one or stay the same, and of others that
+/// end the merged packet.
 pub fn identifications() -> Vec<Case> {
     let ids = [
         (&[8, 9][..], &[200][..]),
@@ -265,7 +270,7 @@ pub fn identifications() -> Vec<Case> {
     Path::ipv4_to_identify().iter().flat_map(cases).flatten().collect()
 }
 
-/// IPv6 extension headers must be equal byte for byte.
+/// Returns cases of IPv6 extension headers, which must be equal byte for byte to merge.
 pub fn ipv6_extension_headers() -> Vec<Case> {
     let options = |byte: u8| vec![Extension::DestinationOptions(vec![0x1e, 4, byte, 0, 0, 0])];
     let hop_by_hop = |byte: u8| vec![Extension::HopByHop(vec![0x1e, 4, byte, 0, 0, 0])];
@@ -288,7 +293,8 @@ pub fn ipv6_extension_headers() -> Vec<Case> {
     Path::ipv6().iter().flat_map(cases).collect()
 }
 
-/// A fragment flushes the held packets, and the packets behind it begin a new one.
+/// Returns cases of an IPv6 fragment among other packets. It ends the merged packet, and the packet
+/// behind it begins a new one.
 pub fn an_ipv6_fragment_between() -> Vec<Case> {
     let cases = |path: &Path| {
         [false, true].map(|more| {
@@ -308,7 +314,7 @@ pub fn an_ipv6_fragment_between() -> Vec<Case> {
     Path::ipv6().iter().flat_map(cases).collect()
 }
 
-/// The maximum number of segments in 65,535 bytes, and a remainder that fits or does not.
+/// Returns cases of as many segments as 65,535 bytes hold, with a remainder that fits or does not.
 pub fn as_many_as_fit() -> Vec<Case> {
     let cases = |path: &Path| {
         let headers = path.base().offsets().payload - 14;
@@ -335,8 +341,8 @@ pub fn as_many_as_fit() -> Vec<Case> {
     Path::all().iter().flat_map(cases).collect()
 }
 
-/// Eight packets with identifications that count up, as most senders have them. The kernel's table
-/// does not have this case.
+/// Returns cases of eight packets with identifications that count up, as most senders have them.
+/// The kernel's table does not have these cases.
 pub fn identifications_that_increment_do_as_well_as_fixed_ones() -> Vec<Case> {
     let cases = |path: &Path| {
         let frames = path.base().run(8);
@@ -350,8 +356,8 @@ pub fn identifications_that_increment_do_as_well_as_fixed_ones() -> Vec<Case> {
     Path::all().iter().flat_map(cases).collect()
 }
 
-/// Two packets of 200 bytes per flow, which differ in their source ports: first all first packets,
-/// then all second ones, which have PSH.
+/// Returns two packets of 200 bytes for each flow, which differ in their source ports: first all
+/// first packets, then all second ones, which have PSH.
 ///
 /// The two packets of a flow merge, and the order of the flows stays. Each sequence has the name of
 /// its path.

@@ -1,14 +1,15 @@
-//! The paths of the table's packets, and the parts of a case.
+//! The ways in which the packets of the kernel's GRO test are encapsulated, and the parts of a
+//! case.
 
 use crate::frame::{Frame, Ip, Ipv4, Ipv6, stream_bytes};
 
 /// Sequence number of a case's first packet.
 const FIRST: u32 = 10_000;
 
-/// A test case of the table.
+/// A case of the kernel's GRO test.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The row of the table and the path, for messages.
+    /// Name for messages: the row of the test's table, and the path.
     pub name: String,
     /// The bursts, all of one flow, sent one per [`BURST_INTERVAL`](super::BURST_INTERVAL).
     pub bursts: Vec<Burst>,
@@ -51,12 +52,13 @@ impl Burst {
     }
 }
 
-/// A path: the first of the packets, and which of its IP headers is edited.
+/// A way in which the packets of a case are encapsulated: the first packet, and which of its IP
+/// headers the case edits.
 pub(super) struct Path {
     name: String,
     base: Frame,
     outer: bool,
-    /// Identifications count up by one instead of being 0.
+    /// Whether identifications count up by one instead of being 0.
     increasing: bool,
 }
 
@@ -134,12 +136,12 @@ impl Path {
         &self.name
     }
 
-    /// Returns the first packet, with 100 payload bytes.
+    /// Returns the path's first packet, with 100 payload bytes.
     pub fn base(&self) -> &Frame {
         &self.base
     }
 
-    /// Returns consecutive packets with these payload lengths.
+    /// Returns consecutive packets of this path with these payload lengths.
     pub fn send(&self, lengths: &[usize]) -> Vec<Frame> {
         let mut sequence = FIRST;
         let frame = |(index, &length): (usize, &usize)| {

@@ -1,8 +1,8 @@
 //! Tests that replaying other hosts' frames suppresses none of them, and that loops still end.
 
 use super::*;
-use crate::multicast::message::tests::{igmp, packet4};
 use crate::settings::NamedSettings;
+use crate::switch::multicast::message::tests::{igmp, packet4};
 
 const ATTACKER: usize = 0;
 const GUEST: usize = 1;

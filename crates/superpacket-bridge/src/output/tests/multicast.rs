@@ -3,8 +3,8 @@
 use superpacket::packet::VlanTag;
 
 use super::*;
-use crate::multicast::message::tests::{igmp, packet4};
-use crate::vlan::PortVlans;
+use crate::switch::multicast::message::tests::{igmp, packet4};
+use crate::switch::vlan::PortVlans;
 
 const SECOND: u64 = 1_000_000_000;
 

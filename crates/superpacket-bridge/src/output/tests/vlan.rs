@@ -6,9 +6,9 @@ use superpacket::packet::VlanTag;
 use superpacket_traffic::frame::Vlan;
 
 use super::*;
-use crate::tag;
-use crate::vlan::PortVlans;
-use crate::vlan::VlanProtocol::{self, Dot1Ad, Dot1Q};
+use crate::switch::tag;
+use crate::switch::vlan::PortVlans;
+use crate::switch::vlan::VlanProtocol::{self, Dot1Ad, Dot1Q};
 
 /// Returns a bridge with VLAN filtering, and ports in these VLANs.
 fn filtering(ports: &[&[&str]]) -> Bench {

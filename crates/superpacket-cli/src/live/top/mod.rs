@@ -15,7 +15,7 @@ use clap::Args;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use superpacket_bridge::control::{Client, ClientError};
+use superpacket_daemon::control::{Client, ClientError};
 
 use self::rates::BridgeSample;
 use self::screen::{Screen, draw};

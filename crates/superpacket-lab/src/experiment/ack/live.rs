@@ -54,7 +54,7 @@ enum ReceiveAccounting {
     Cpus(Vec<usize>),
 }
 
-/// Two hosts, and the sender's card between them.
+/// Two hosts, and a bridge between them that acts as the sender's card.
 #[derive(Debug)]
 pub(super) struct AckTestbed {
     testbed: Testbed,
@@ -105,7 +105,7 @@ impl AckTestbed {
         Ok(Self { testbed, account, quick, pinning, source })
     }
 
-    /// Returns whether the CPU time is exact.
+    /// Returns whether the CPU time of the sender's receive work is exact.
     pub(super) fn is_exact(&self) -> bool {
         matches!(self.account, ReceiveAccounting::Thread(_))
     }

@@ -98,7 +98,7 @@ impl ReceiverKind {
         }
     }
 
-    /// Returns the names of its marks on CPU time and throughput in short reports.
+    /// Returns the names in short reports of the receiver's targets for CPU time and throughput.
     fn briefs(self) -> [Option<&'static str>; 2] {
         match self {
             Self::Aggregating => {
@@ -325,7 +325,8 @@ mod tests {
         let all = [samples(5.0, 0.6), samples(5.0, 0.3), samples(7.0, 0.3), samples(6.0, 0.27)];
         let experiment = report(&ReceiverKind::ALL[..2], &all, 3, Vec::new());
         let rows = &experiment.tables[0].rows;
-        // Driver, without, with; for two receivers, as in the original report.
+        // For each of two receivers, as in the original report: the driver's own LRO, without
+        // aggregation, and with it.
         assert_eq!(rows.len(), 6);
         let ours: Vec<_> =
             rows.iter().map(|row| (row.figures[0].is_some(), row.ratio.is_some())).collect();

@@ -86,7 +86,7 @@ pub(super) fn run() -> Result<Experiment, LabError> {
     })
 }
 
-/// Receives the ACKs for all segments.
+/// Receives the ACKs for all segments on the model NIC, and returns the counts.
 fn count(receiver: ReceiverKind, acks: bool) -> Result<CardCounts, LabError> {
     let segments = receiver.segments();
     let policy = if acks { Policy::lro_with_acks() } else { Policy::lro() };

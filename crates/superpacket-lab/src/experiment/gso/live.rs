@@ -31,11 +31,12 @@ struct ComparisonSetup {
     load: Traffic,
     from: HostSetup,
     to: HostSetup,
-    /// Target of its mark, and the mark's name in short reports.
+    /// Target for the gain in throughput, and its name in short reports; `None` if there is no
+    /// target.
     mark: Option<(f64, &'static str)>,
     /// Whether the original report's figures belong to this comparison.
     is_source: bool,
-    /// Whether only full runs include it.
+    /// Whether only full runs include this comparison.
     full: bool,
 }
 
@@ -207,7 +208,7 @@ fn compare(
     Ok(())
 }
 
-/// Returns the name of a comparison's mark.
+/// Returns the name of a comparison's `Mark`, its own comparison with a target.
 fn mark_name(pair: &ComparisonSetup) -> String {
     format!("gso: {}, cut {AT_EGRESS} against {BEFORE}", pair.group)
 }
@@ -221,8 +222,8 @@ fn source_gain(pair: &ComparisonSetup) -> Option<f64> {
 #[derive(Debug)]
 struct Comparison {
     pair: ComparisonSetup,
-    /// Index of its first hosts among all; those of the second variant follow. `None` if they could
-    /// not be created.
+    /// Index of the first variant's hosts among the hosts of all comparisons; those of the second
+    /// variant follow. `None` if they could not be created.
     first: Option<usize>,
     /// The reason of a failure. Only comparisons on TAP devices may fail, so that a machine without
     /// them can measure the others.
@@ -252,7 +253,7 @@ fn comparisons(
 }
 
 impl Comparison {
-    /// Performs a step; `None` if it fails or an earlier step failed.
+    /// Performs a step of the comparison; `None` if it fails or an earlier step failed.
     ///
     /// # Errors
     /// The step's error if the comparison uses no TAP device; [`LabError::Cancelled`] always.

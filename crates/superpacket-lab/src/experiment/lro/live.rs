@@ -46,7 +46,7 @@ impl LroSample {
     }
 }
 
-/// Two hosts, and the receiver's card between them.
+/// Two hosts, and a bridge between them that acts as the receiver's card and driver.
 #[derive(Debug)]
 pub(super) struct LroTestbed {
     testbed: Testbed,

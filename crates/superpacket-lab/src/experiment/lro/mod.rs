@@ -120,7 +120,7 @@ const fn is_limited(mtus: Mtus) -> bool {
     mtus.sender < mtus.receiver
 }
 
-/// A combination that is measured.
+/// A combination that is measured: buffers, MTUs, and the driver's way of merging.
 type LroVariant = (Buffers, Mtus, Merge);
 
 /// Returns the combinations to measure; those of one group are measured in turn.
@@ -137,7 +137,7 @@ fn variant_groups(quick: bool) -> Vec<Vec<LroVariant>> {
             vec![(linear, Mtus::SMALL, Merge::Lro), (linear, Mtus::SMALL, Merge::Not)],
         ];
     }
-    // Without effect, the frame limit is not measured separately.
+    // A frame limit that has no effect is not measured separately.
     let differs = |variant: &LroVariant| variant.2 != Merge::LimitedLro || is_limited(variant.1);
     let group = |buffers| {
         Mtus::ALL

@@ -1,4 +1,4 @@
-//! The results as tables in the original report's form.
+//! The results of the LRO experiment as tables in the original report's form.
 
 use super::live::LroSample;
 use super::{Buffers, LroVariant, Merge, Mtus, NAME, SOURCE, SUMMARY, is_limited};
@@ -142,9 +142,9 @@ pub(super) fn report(measured: &LroSamples, rounds: usize, refused: Option<Strin
     Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables, marks, notes }
 }
 
-/// Highest permitted ratio of LRO with the frame limit, for different MTUs. In the original report,
-/// with pages, `inet_lro` had 0.82 to 0.87 of the driver's LRO, and 0.83 to 0.87 of `inet_lro` with
-/// equal MTUs.
+/// Highest permitted throughput of LRO with the frame limit, divided by that of LRO without it, if
+/// the MTUs of sender and receiver differ. In the original report, with pages, `inet_lro` had 0.82
+/// to 0.87 of the driver's LRO, and 0.83 to 0.87 of `inet_lro` with equal MTUs.
 const LOSS: f64 = 0.87;
 
 /// Returns the marks for a type of buffer, as far as they were measured.

@@ -194,12 +194,15 @@ fn auto(usable: &CpuMask, topology: &Topology) -> Auto {
     }
 }
 
-/// Indices of this bridge's configurations: without RPS, with a mask that always steers, and with
-/// one that adapts; then without RPS and adapting for one connection.
+/// Index of the configuration of this bridge without RPS.
 const OURS: usize = 2;
+/// Index of the configuration of this bridge with a mask that always steers.
 const OURS_STEERED: usize = 3;
+/// Index of the configuration of this bridge with a mask that adapts.
 const OURS_ADAPTS: usize = 4;
+/// Index of the configuration of this bridge without RPS, for one connection.
 const ONE: usize = 5;
+/// Index of the configuration of this bridge with a mask that adapts, for one connection.
 const ONE_ADAPTS: usize = 7;
 
 fn configurations(usable: &CpuMask, topology: &Topology, quick: bool) -> Vec<RpsVariant> {

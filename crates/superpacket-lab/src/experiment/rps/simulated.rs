@@ -6,8 +6,9 @@ use super::{CPU, exact_row};
 use crate::experiment::{Column, Figure, Form, Mark, Ratio, Row, Side, Table};
 use crate::simulation::{Costs, DRIVER_SHARE, MeasuredLoad, Setup, SimulationOutcome, simulate};
 
-/// Simulated time before and during the measurement, in nanoseconds.
+/// Simulated time before the measurement, in nanoseconds.
 const WARM_UP: u64 = 20_000_000;
+/// Simulated time of the measurement, in nanoseconds.
 const TIME: u64 = 100_000_000;
 
 /// Shorter measurement, in nanoseconds, for figures shown with two digits.
@@ -17,8 +18,8 @@ const SHORT: u64 = 30_000_000;
 /// give.
 const SHARES: [f64; 4] = [0.2, 0.25, 0.35, 0.4];
 
-/// A mark: index of its row, index of the row to compare with, name, name in short reports, and
-/// target.
+/// A comparison with a target: index of its row, index of the row to compare with, name, name in
+/// short reports, and target.
 type MarkSpec = (usize, usize, &'static str, &'static str, f64);
 
 /// A machine of the original report, with its simulated rows. The original report's figures of a
@@ -30,7 +31,7 @@ struct SourceMachine {
     marks: &'static [MarkSpec],
 }
 
-/// The difference from the first row.
+/// The difference between the setup of a row and that of the first row.
 #[derive(Clone, Copy)]
 enum SetupChange {
     Nothing,

@@ -242,12 +242,12 @@ pub(crate) fn create_all(
 }
 
 impl BridgedHostsGroup {
-    /// Creates them in this order.
+    /// Creates bridges with their hosts, in the order of `groups`.
     ///
     /// # Errors
     /// Those of [`BridgedHosts::new`].
     pub(crate) fn new(groups: &[Vec<HostSetup>], cpus: &Cpus) -> Result<Self, LabError> {
-        // After an error, the others are removed together as well.
+        // After an error, the bridges that were created are removed together too.
         let (mut several, mut failed) = (Self::none(), None);
         for created in create_all(groups, cpus) {
             match created {

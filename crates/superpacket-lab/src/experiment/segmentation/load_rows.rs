@@ -13,8 +13,8 @@ pub(crate) fn summarize(rounds: &[LoadResult], value: fn(&LoadResult) -> f64) ->
 /// Highest share of CPU time used by other programs at which throughput still measures the bridge.
 const OTHERS: f64 = 0.25;
 
-/// Returns a mark on the speed of one load against another. If other programs used much CPU time,
-/// there is a verdict only if the whole spread gives the same one.
+/// Returns a mark that judges the ratio of the speeds of two loads. If other programs used much CPU
+/// time, there is a verdict only if the whole spread gives the same one.
 pub(crate) fn mark(name: &str, this: &[LoadResult], other: &[LoadResult], target: f64) -> Mark {
     let mark = Mark::paired(name, &speed(this, other), Side::AtLeast, target);
     let both: Vec<LoadResult> = this.iter().chain(other).copied().collect();
@@ -29,7 +29,7 @@ pub(crate) fn mark(name: &str, this: &[LoadResult], other: &[LoadResult], target
     if mark.is_clear() { Mark { reason: Some(busy), ..mark } } else { mark.undecided(busy) }
 }
 
-/// Returns the figures of [`cpu_costs::COLUMNS`].
+/// Returns the CPU costs over all rounds of a load, one figure for each of [`cpu_costs::COLUMNS`].
 pub(crate) fn costs(rounds: &[LoadResult]) -> [Option<Figure>; 5] {
     cpu_costs::figures(rounds.iter().map(|load| &load.costs))
 }
@@ -48,7 +48,8 @@ pub(crate) fn demand(this: &[LoadResult], other: &[LoadResult]) -> Paired {
     Paired::new(&demands(this), &demands(other))
 }
 
-/// Returns a row whose first column is the throughput in Mb/s, which is also compared.
+/// Returns a row with the throughput of a load in Mb/s and its CPU costs. Its throughput is
+/// compared with that of the load `against`.
 pub(crate) fn row(
     group: &str,
     name: &str,

@@ -49,7 +49,7 @@ const CARDS: [(TsoLimit, usize); 3] = [
 /// Maximum payload per packet in bytes, by variant: whole segments of 1,448 bytes.
 const LARGEST: [u64; 3] = [1_448, SOURCE_PAYLOAD as u64, 45 * 1_448];
 
-/// Names of the marks in short reports.
+/// Names in short reports of the comparisons of packet counts with the fewest possible.
 const COUNTED: [&str; 2] = ["packets of 15,928 bytes over fewest", "packets of 64 KB over fewest"];
 
 fn card(tso: TsoLimit) -> NicSettings {
@@ -148,7 +148,7 @@ pub(super) fn run() -> Result<Experiment, LabError> {
     Ok(experiment)
 }
 
-/// Returns the counts of [`BRIDGED`].
+/// Returns one count for each of the columns [`BRIDGED`].
 fn bridged(counts: &ForwardingCounts) -> [u64; 10] {
     let ForwardingCounts { handled, wakes, exits } = counts;
     let exit = &exits[0];

@@ -10,7 +10,8 @@ use crate::super_packet::Piece;
 
 impl<B> Held<B> {
     /// Stores the packet's buffers, or a copy of their bytes. `header` is the length of the bytes
-    /// before the payload.
+    /// before the payload. Returns the packet's chain of further buffers, if it had one; it is
+    /// empty now.
     #[inline(always)]
     pub(in crate::aggregate) fn attach(
         &mut self,
@@ -89,8 +90,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Copies the payload of a packet that was counted behind the payload in the first packet's
-    /// buffer.
+    /// Copies the payload of a packet, which [`advance`](Self::advance) has already counted, behind
+    /// the payload in the first packet's buffer.
     #[inline(always)]
     pub(in crate::aggregate) fn join_in_place<P: Poll<B>>(
         &mut self,
@@ -105,7 +106,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Appends a copy of the last packet's payload, and returns its offset.
+    /// Appends a copy of the last packet's payload to the linear storage, and returns its offset
+    /// there.
     #[inline(always)]
     pub(super) fn append<'a>(
         &mut self,

@@ -217,7 +217,7 @@ pub(in crate::aggregate) enum Attempt {
     Ended(Reason),
 }
 
-/// How a packet joined in LRO mode.
+/// How a packet joined a held flow; in GRO mode always `Merged`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::aggregate) enum Joined {
     /// The packet's payload was added.

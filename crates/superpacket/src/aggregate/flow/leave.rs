@@ -15,12 +15,12 @@ use crate::wire::{
 };
 use superpacket_simd::Simd;
 
-/// The lengths of a held packet that is about to leave.
+/// Lengths and metadata of a held packet that is about to leave.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::aggregate) struct Leaving {
     /// Length of the rewritten headers in bytes; 0 if none were rewritten.
     header: usize,
-    /// End of its outermost IP packet.
+    /// End of the outermost IP packet, in bytes from the start of the frame.
     end: u32,
     /// Length of the packet in bytes.
     pub(in crate::aggregate) length: u64,
@@ -170,8 +170,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Gives a merged packet without a checksum a partial one: no device header can express that a
-    /// packet has no checksum.
+    /// Lets a merged packet of datagrams without a checksum get a partial one: no `virtio_net_hdr`
+    /// can express that there is none.
     #[inline(always)]
     pub(in crate::aggregate) fn use_checksum_field(&mut self) {
         if self.field == ChecksumField::Unused {
@@ -180,7 +180,7 @@ impl<B> Held<B> {
     }
 
     /// Writes the sum of the pseudo-header into the outer UDP checksum of a super-packet in a
-    /// tunnel. Linux needs it there if the device header names the tunnel.
+    /// tunnel. Linux needs it there if the `virtio_net_hdr` describes the tunnel.
     #[cold]
     pub(in crate::aggregate) fn seed_outer_checksum(&mut self, leaving: &Leaving) {
         let Some(outer) =

@@ -21,8 +21,8 @@ use superpacket_simd::{Simd, prefetch_lines, prefetch_range};
 /// per packet.
 const AHEAD: usize = 10;
 
-/// Distance in packets at which payload that is read is prefetched: a packet takes as long as
-/// several headers.
+/// Distance in packets at which payload is prefetched that will be read. Shorter than that of
+/// headers, since reading one payload takes as long as several headers.
 const READ_AHEAD: usize = 4;
 
 /// How many packets ahead payload is prefetched if it is copied behind the first packet's; the copy
@@ -220,7 +220,7 @@ impl<B> Held<B> {
     }
 
     /// Calls the run that is compiled for the flow's layout, if the first packet, of `length`
-    /// bytes, is long enough for it.
+    /// bytes, is long enough for it; otherwise the one for any layout.
     #[inline(always)]
     fn usual_run<const LRO: bool, const VERIFIED: bool, const SUMS: bool, P: Poll<B>>(
         &mut self,

@@ -1,0 +1,673 @@
+//! Compares a packet that left with the packets of the original for which it stands.
+
+use std::collections::BTreeSet;
+
+use superpacket::Simd;
+use superpacket::checksum::{Sum, ipv4_header, words};
+use superpacket::packet::Layer;
+use superpacket::segment::{Cwr, Gso, GsoSupport, IpId, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::virtio::{flags, gso_type};
+use superpacket::wire::{IpVersion, Layout, Outer, Protocol, Refusal, ipv4, tcp, udp};
+
+use super::fields::field_at;
+use super::fragment_ids::FragmentIds;
+use super::packet::{FilePacket, OuterChecksum, gso_kind, segments_of};
+use super::rule::Rule;
+use crate::commands::partial::{Wrong, be16, check};
+
+/// A violation that has not been counted yet.
+#[derive(Debug)]
+pub(super) struct Finding {
+    pub(super) rule: Rule,
+    pub(super) field: String,
+    pub(super) origin: Option<u64>,
+    pub(super) what: String,
+}
+
+/// Judges packets by comparison with the packets for which they stand.
+pub(super) struct Judge {
+    simd: Simd,
+    segmenter: Segmenter,
+    pub(super) findings: Vec<Finding>,
+    /// Rules and fields that this packet has violated so far.
+    seen: BTreeSet<(Rule, String)>,
+    fragment_ids: FragmentIds,
+}
+
+impl Judge {
+    pub(super) fn new(simd: Simd) -> Self {
+        Judge {
+            simd,
+            segmenter: Segmenter::new().with_simd(simd),
+            findings: Vec::new(),
+            seen: BTreeSet::new(),
+            fragment_ids: FragmentIds::default(),
+        }
+    }
+
+    /// Starts with the next packet.
+    pub(super) fn begin(&mut self) {
+        self.findings.clear();
+        self.seen.clear();
+    }
+
+    /// Records a violation, unless the packet has violated this rule in this field before.
+    pub(super) fn note(
+        &mut self,
+        rule: Rule,
+        field: &str,
+        origin: Option<&FilePacket>,
+        what: String,
+    ) {
+        if self.seen.insert((rule, field.to_owned())) {
+            self.findings.push(Finding {
+                rule,
+                field: field.to_owned(),
+                origin: origin.map(|packet| packet.number),
+                what,
+            });
+        }
+    }
+
+    /// Judges the identification of a fragment that another implementation cut.
+    pub(super) fn judge_fragment_id(&mut self, packet: &FilePacket, origin: &FilePacket) {
+        // All fragments that were cut here have the same identification.
+        if packet.chosen_id.is_none()
+            && let Some(id) = packet.id_for(origin)
+            && let Err(what) = self.fragment_ids.note(id, origin)
+        {
+            self.note(Rule::FragmentId, "ipv6.fragment.id", Some(origin), what);
+        }
+    }
+
+    /// Judges a packet without comparison: its `virtio_net_hdr`, lengths and checksums.
+    pub(super) fn judge_alone(&mut self, packet: &FilePacket, merged: bool) {
+        self.judge_virtio_header(packet, merged);
+        let (Some(layout), Some(layer)) = (&packet.layout, packet.layer) else { return };
+        let (claimed, actual) = (layout.end as usize, packet.bytes.len());
+        if merged
+            && (claimed < actual
+                || matches!(layout.refusal, Some(Refusal::Truncated | Refusal::UdpLength)))
+        {
+            self.note(
+                Rule::Length,
+                "length",
+                None,
+                format!(
+                    "by its length fields it ends at byte {claimed}, and it has {actual} bytes"
+                ),
+            );
+        } else if let Some(refusal) = layout.refusal.filter(|_| merged)
+            // A length of 0 is right for BIG TCP.
+            && !(refusal == Refusal::NoLength && actual > usize::from(u16::MAX))
+        {
+            self.note(
+                Rule::NeverMerges,
+                refusal.name(),
+                None,
+                format!("the merged packet itself must not merge: {refusal}"),
+            );
+        }
+        self.judge_checksums(packet, layout, layer);
+    }
+
+    /// Judges the `virtio_net_hdr` of a packet, if it has one.
+    pub(super) fn judge_virtio_header(&mut self, packet: &FilePacket, merged: bool) {
+        if let Some(virtio) = packet.virtio {
+            match virtio.gso {
+                Err(error) => self.note(Rule::VirtioHeader, error.field(), None, error.to_string()),
+                Ok(None) if merged => {
+                    let header = virtio.header;
+                    let what = format!(
+                        "its gso_type is {:#04x} and its gso_size {}",
+                        header.gso_type, header.gso_size
+                    );
+                    self.note(Rule::GsoType, "gso_type", None, what);
+                }
+                Ok(gso) => {
+                    let length = packet.layout.map_or(0, |layout| layout.payload);
+                    if gso.is_some() && virtio.header.hdr_len != length {
+                        let what = format!(
+                            "hdr_len is {}, and the headers are {length} bytes",
+                            virtio.header.hdr_len
+                        );
+                        self.note(Rule::HeaderLength, "hdr_len", None, what);
+                    }
+                    let unsupported = packet
+                        .layout
+                        .filter(|_| merged)
+                        .and_then(|layout| GsoSupport::LINUX.refuses_headers(&layout));
+                    if let Some(unsupported) = unsupported {
+                        self.note(
+                            Rule::Receiver,
+                            "gso_type",
+                            None,
+                            format!("Linux cannot segment {unsupported}"),
+                        );
+                    }
+                }
+            }
+            if virtio.seed == Some(false) {
+                let what = "the field does not hold the pseudo-header's sum over the length of the whole packet".to_owned();
+                self.note(Rule::PartialChecksum, "checksum", None, what);
+            }
+            match virtio.outer {
+                Some(OuterChecksum::Unseeded) => {
+                    let what = "UDP_TUNNEL_CSUM is set, and the field does not hold the sum of the outer pseudo-header".to_owned();
+                    self.note(Rule::PartialChecksum, "outer udp.checksum", None, what);
+                }
+                Some(OuterChecksum::Unnamed) => {
+                    let what = "the outer UDP checksum is not 0, and UDP_TUNNEL_CSUM is not set"
+                        .to_owned();
+                    self.note(Rule::VirtioHeader, "flags", None, what);
+                }
+                Some(OuterChecksum::Seeded) | None => {}
+            }
+        }
+    }
+
+    fn judge_checksums(&mut self, packet: &FilePacket, layout: &Layout, layer: Layer) {
+        // A wrong pseudo-header's sum makes the checksum wrong too, and has been reported.
+        if packet.virtio.is_some_and(|virtio| !virtio.is_seeded()) || packet.cut {
+            return;
+        }
+        let outers =
+            ["outer ipv4.checksum", "nested ipv4.checksum"].into_iter().zip(layout.outers());
+        let outers = outers.map(|(name, outer)| (name, outer.network, outer.version));
+        for (name, network, version) in
+            outers.chain([("ipv4.checksum", layout.network, layout.version)])
+        {
+            let header = packet.bytes.get(usize::from(network)..).unwrap_or(&[]);
+            let length = usize::from(header.first().copied().unwrap_or(0) & 15) * 4;
+            let (found, right) = (
+                be16(header, ipv4::CHECKSUM),
+                header.get(..length.max(ipv4::HEADER_LENGTH)).map(ipv4_header),
+            );
+            // 0xFFFF in place of 0 is valid too.
+            if version == IpVersion::V4
+                && found != right
+                && (found, right) != (Some(0xffff), Some(0))
+            {
+                self.note(Rule::IpChecksum, name, None, found_and_expected(found, right));
+            }
+        }
+        if check(&packet.bytes, layout, None, self.simd) == Err(Wrong::Transport) {
+            let field =
+                field_at(&packet.bytes, layout, layer, usize::from(layout.checksum()), 0xff);
+            let found = be16(&packet.bytes, usize::from(layout.checksum())).unwrap_or(0);
+            self.note(
+                Rule::Checksum,
+                &field.name,
+                None,
+                format!("it is {found:#06x}, which is wrong"),
+            );
+        }
+    }
+
+    /// Judges a packet that stands for a single packet of the original.
+    pub(super) fn judge_single(&mut self, packet: &FilePacket, origin: &FilePacket) {
+        let before = self.findings.len();
+        let differs = self.compare_headers(packet, &packet.bytes, origin, None);
+        self.compare_link(packet, origin);
+        let (there, was) = (packet.bytes.len(), origin.bytes.len());
+        if !differs && there != was && packet.payload().len() == origin.payload().len() {
+            self.note(
+                Rule::Length,
+                "length",
+                Some(origin),
+                format!("it has {there} bytes, and had {was}"),
+            );
+        }
+        // Such a checksum cannot be verified, so it must be unchanged.
+        if let (Some(layout), Some(was)) = (&packet.layout, &origin.layout)
+            && !packet.is_verifiable()
+            && let (found, expected) = (
+                be16(&packet.bytes, layout.checksum().into()),
+                adjusted_checksum(packet, layout, origin, was),
+            )
+            && found != expected
+        {
+            self.note(
+                Rule::Checksum,
+                "checksum",
+                Some(origin),
+                found_and_expected(found, expected),
+            );
+        }
+        if self.findings.len() > before || origin.is_valid(self.simd) {
+            self.judge_alone(packet, false);
+        } else if packet.is_valid(self.simd) && packet.bytes != origin.bytes {
+            self.note(
+                Rule::BadChecksum,
+                "checksum",
+                Some(origin),
+                "it came with a wrong checksum, and left with a right one".to_owned(),
+            );
+        } else if packet.bytes != origin.bytes {
+            self.note(
+                Rule::BadChecksum,
+                "checksum",
+                Some(origin),
+                "it came with a wrong checksum, and left with another".to_owned(),
+            );
+        }
+    }
+
+    /// Judges a packet that stands for several packets of the original and has their payload.
+    pub(super) fn judge_merged(
+        &mut self,
+        packet: &FilePacket,
+        origins: &[&FilePacket],
+        may_be_cut_by_another: bool,
+    ) {
+        self.judge_alone(packet, true);
+        self.judge_mergeable(origins);
+        let Some(size) = self.judge_sizes(packet, origins) else { return };
+        let (Some(layout), Some(layer)) = (&packet.layout, packet.layer) else { return };
+        let mut gso = Gso::new(gso_kind(layout), size);
+        let [first, second, ..] = origins else { return };
+        let (first_layout, second_layout) = (first.layout, second.layout);
+        if let (Some(one), Some(two)) = (first_layout, second_layout) {
+            if (one.version, two.version) == (IpVersion::V4, IpVersion::V4)
+                && first.id(one.network) == second.id(two.network)
+            {
+                gso = gso.with_id(IpId::Fixed);
+            }
+            let same_ids = |one: Option<Outer>, two: Option<Outer>| match (one, two) {
+                (Some(one), Some(two))
+                    if (one.version, two.version) == (IpVersion::V4, IpVersion::V4) =>
+                {
+                    first.id(one.network) == second.id(two.network)
+                }
+                _ => false,
+            };
+            if same_ids(one.outer, two.outer) {
+                gso = gso.with_outer_id(IpId::Fixed);
+            }
+            if same_ids(one.nested, two.nested) {
+                gso = gso.with_nested_id(IpId::Fixed);
+            }
+        }
+        if first.flags() & second.flags() & tcp::CWR != 0 {
+            gso = gso.with_cwr(Cwr::All);
+        }
+        if let Some(virtio) = packet.virtio.filter(|virtio| matches!(virtio.gso, Ok(Some(_))))
+            && packet.flags() & tcp::CWR != 0
+        {
+            let of = if gso.cwr == Cwr::All { "all packets" } else { "the first packet alone" };
+            if (virtio.header.gso_type & gso_type::ECN == 0) != (gso.cwr == Cwr::All) {
+                let what = format!("{of} had CWR, and gso_type is {:#04x}", virtio.header.gso_type);
+                self.note(Rule::GsoEcn, "gso_type", Some(first), what);
+            }
+        }
+        if may_be_cut_by_another {
+            if [gso.id, gso.outer_id, gso.nested_id].contains(&IpId::Fixed) {
+                self.note(
+                    Rule::IpIdFixed,
+                    "ipv4.id",
+                    Some(second),
+                    "it has the same identification as the packet before it".to_owned(),
+                );
+            }
+            if gso.cwr == Cwr::All {
+                self.note(
+                    Rule::CwrOnAll,
+                    "tcp.flags",
+                    Some(second),
+                    "it has CWR like the packet before it".to_owned(),
+                );
+            }
+        }
+        // A wrong pseudo-header's sum has been reported; the packet is cut without it to find other
+        // faults.
+        let trust_seed = packet.virtio.is_none_or(|virtio| virtio.seed != Some(false));
+        let segments = match segments_of(
+            &mut self.segmenter,
+            packet,
+            layer,
+            gso,
+            &SegmentOptions::default(),
+            trust_seed,
+        ) {
+            Ok(segments) => segments,
+            Err(error) => {
+                // Wrong lengths have been reported.
+                if !self.seen.contains(&(Rule::Length, "length".to_owned())) {
+                    self.note(
+                        Rule::Length,
+                        "length",
+                        None,
+                        format!("it cannot be cut again: {error}"),
+                    );
+                }
+                return;
+            }
+        };
+        for (index, (origin, bytes)) in origins.iter().zip(segments).enumerate() {
+            let segment = packet.segment(index as u32 + 1, bytes);
+            let last = index + 1 == origins.len();
+            if let Some(wrong) = origin.wrong_checksum(self.simd) {
+                // With NEEDS_CSUM, Linux verifies no transport checksum, inner or outer. It
+                // verifies the checksum of every IPv4 header (`inet_gro_receive`).
+                let is_unverified = wrong == Wrong::Transport
+                    && origin
+                        .virtio
+                        .is_some_and(|virtio| virtio.header.flags & flags::NEEDS_CSUM != 0);
+                let rule = if is_unverified { Rule::Unverified } else { Rule::BadChecksum };
+                self.note(
+                    rule,
+                    "checksum",
+                    Some(origin),
+                    "it came with a wrong checksum, and was merged".to_owned(),
+                );
+            }
+            self.compare_headers(&segment, &packet.bytes, origin, Some(last));
+            self.compare_link(packet, origin);
+        }
+    }
+
+    /// Reports packets that must not merge.
+    fn judge_mergeable(&mut self, origins: &[&FilePacket]) {
+        for origin in origins {
+            let refusal = origin
+                .layout
+                .and_then(|layout| layout.refusal)
+                .filter(|refusal| *refusal != Refusal::NoLength);
+            // Linux ignores a wrong outer UDP length; every other refusal is reported as itself.
+            let may_be_outer_length = matches!(refusal, None | Some(Refusal::UdpLength));
+            if may_be_outer_length && has_wrong_outer_length(origin) {
+                let what = "it was merged, although its outer UDP length is wrong".to_owned();
+                self.note(Rule::OuterLength, "outer udp.length", Some(origin), what);
+            } else if let Some(refusal) = refusal {
+                self.note(
+                    Rule::NeverMerges,
+                    refusal.name(),
+                    Some(origin),
+                    format!("it was merged, although: {refusal}"),
+                );
+            }
+            let end = origin.layout.map_or(usize::MAX, |layout| layout.end as usize);
+            if origin.bytes.len() > end {
+                let what = format!(
+                    "it was merged, with {} bytes behind its IP packet",
+                    origin.bytes.len() - end
+                );
+                self.note(Rule::NeverMerges, "padding", Some(origin), what);
+            }
+            if origin.flags() & (tcp::SYN | tcp::RST) != 0 {
+                let what = format!("its flags are {:#04x}, and it was merged", origin.flags());
+                self.note(Rule::ControlFlags, "tcp.flags", Some(origin), what);
+            }
+        }
+    }
+
+    /// Compares the payload sizes with each other and with `gso_size`. Returns the segment size if
+    /// the payload sizes are valid for a merged packet.
+    fn judge_sizes(&mut self, packet: &FilePacket, origins: &[&FilePacket]) -> Option<SegmentSize> {
+        let (last, others) = origins.split_last()?;
+        let size = others.first()?.payload().len();
+        let odd = others.iter().find(|origin| origin.payload().len() != size);
+        let odd = odd.or(Some(last).filter(|last| last.payload().len() > size));
+        if let Some(odd) = odd {
+            let what = format!(
+                "its payload has {} bytes, and that of the first {size}",
+                odd.payload().len()
+            );
+            self.note(Rule::SegmentSizes, "payload", Some(odd), what);
+        }
+        if let Some(Ok(Some(gso))) = packet.virtio.map(|virtio| virtio.gso)
+            && gso.size.get() != size
+        {
+            let what = format!(
+                "gso_size is {}, and the payload of the first has {size} bytes",
+                gso.size.get()
+            );
+            self.note(Rule::GsoSize, "gso_size", others.first().copied(), what);
+        }
+        if odd.is_some() { None } else { SegmentSize::new(size) }
+    }
+
+    fn compare_link(&mut self, packet: &FilePacket, origin: &FilePacket) {
+        if packet.link != origin.link {
+            let what = "the bytes before its IP header differ".to_owned();
+            self.note(Rule::LinkHeader, "link header", Some(origin), what);
+        }
+    }
+
+    /// Compares headers, and returns whether they differ. `whole` is the packet from which the
+    /// headers were cut. `last` is `None` for a single packet; otherwise it says whether the packet
+    /// is the last segment.
+    fn compare_headers(
+        &mut self,
+        packet: &FilePacket,
+        whole: &[u8],
+        origin: &FilePacket,
+        last: Option<bool>,
+    ) -> bool {
+        let (Some(layout), Some(was), Some(layer)) = (&packet.layout, &origin.layout, packet.layer)
+        else {
+            if packet.bytes != origin.bytes && (packet.layout.is_some() || origin.layout.is_some())
+            {
+                self.note(
+                    Rule::IpHeader,
+                    "headers",
+                    Some(origin),
+                    "its headers can no longer be read, or could not be read before".to_owned(),
+                );
+                return true;
+            }
+            return self.compare_unparsed(packet, origin);
+        };
+        let (now, then) = (packet.headers(), origin.headers());
+        if now.len() != then.len()
+            || layout.network != was.network
+            || layout.transport != was.transport
+        {
+            let (name, rule) = match () {
+                () if layout.outermost() != was.outermost() => ("link header", Rule::LinkHeader),
+                () if layout.network != was.network => ("outer headers", Rule::TunnelHeader),
+                () if layout.transport != was.transport => ("ip options", Rule::IpHeader),
+                () => ("tcp.options", Rule::TcpOptions),
+            };
+            self.note(
+                rule,
+                name,
+                Some(origin),
+                format!("headers of {} bytes became {}", then.len(), now.len()),
+            );
+            return true;
+        }
+        let mut checksums = None;
+        let mut differs = false;
+        for (place, (&now_byte, &then_byte)) in now.iter().zip(then).enumerate() {
+            if now_byte == then_byte {
+                continue;
+            }
+            let field = field_at(then, was, layer, place, now_byte ^ then_byte);
+            if field.is_checksum {
+                checksums.get_or_insert((place, field));
+                continue;
+            }
+            differs = true;
+            let flags = usize::from(was.transport) + tcp::FLAGS;
+            if was.protocol == Protocol::Tcp && place == flags {
+                self.judge_flags(now_byte, then_byte, origin, last);
+                continue;
+            }
+            // Linux merges these packets; the merged packet has the header of the first.
+            let rule = match field.rule {
+                Rule::Urgent if packet.part.is_some_and(|part| part > 1) && last.is_some() => {
+                    Rule::UrgentMerged
+                }
+                Rule::Length
+                    if last.is_some()
+                        && field.name == "outer udp.length"
+                        && has_wrong_outer_length(origin) =>
+                {
+                    Rule::OuterLength
+                }
+                rule => rule,
+            };
+            let what = match field_values(now, then, place, &field.name) {
+                Some((now, then)) => format!("it is {now}, and was {then}"),
+                None => format!("byte {place} is {now_byte:#04x}, and was {then_byte:#04x}"),
+            };
+            self.note(rule, &field.name, Some(origin), what);
+        }
+        if let Some((place, field)) = checksums.filter(|_| !differs && origin.is_valid(self.simd)) {
+            self.judge_changed_checksum(
+                packet,
+                whole,
+                origin,
+                place & !1,
+                &field.name,
+                last.is_some(),
+            );
+        }
+        differs
+    }
+
+    /// Judges a checksum that differs although all other fields are equal.
+    fn judge_changed_checksum(
+        &mut self,
+        packet: &FilePacket,
+        whole: &[u8],
+        origin: &FilePacket,
+        place: usize,
+        name: &str,
+        merged: bool,
+    ) {
+        let payload_is_same = packet.payload() == origin.payload();
+        let (now, then) =
+            (be16(&packet.bytes, place).unwrap_or(0), be16(&origin.bytes, place).unwrap_or(0));
+        if !payload_is_same || whole.is_empty() {
+            return;
+        }
+        if merged || packet.is_valid(self.simd) {
+            let udp_zero = name.ends_with("udp.checksum") && now == 0 && then == 0xffff;
+            let none = name.ends_with("udp.checksum") && (now == 0 || then == 0);
+            let rule = match () {
+                () if udp_zero => Rule::UdpZero,
+                () if none => Rule::Checksum,
+                () => Rule::CanonicalChecksum,
+            };
+            self.note(rule, name, Some(origin), format!("it is {now:#06x}, and was {then:#06x}"));
+        } else {
+            self.note(
+                if name.ends_with("ipv4.checksum") { Rule::IpChecksum } else { Rule::Checksum },
+                name,
+                Some(origin),
+                found_and_expected(Some(now), Some(then)),
+            );
+        }
+    }
+
+    fn judge_flags(&mut self, now: u8, then: u8, origin: &FilePacket, last: Option<bool>) {
+        const ENDS: u8 = tcp::PSH | tcp::FIN;
+        let difference = now ^ then;
+        let what = format!("they are {now:#04x}, and were {then:#04x}");
+        if difference & ENDS != 0 {
+            let rule =
+                if last == Some(false) && then & ENDS != 0 { Rule::PushEnds } else { Rule::Flags };
+            self.note(rule, "tcp.flags", Some(origin), what.clone());
+        }
+        if difference & tcp::CWR != 0 {
+            // `gso_type` without ECN says that all segments have CWR, but Linux sets it on the
+            // first alone.
+            let cut_by_linux =
+                last.is_none() && then & tcp::CWR != 0 && origin.part.is_some_and(|part| part > 1);
+            let rule = if cut_by_linux { Rule::CwrOnAll } else { Rule::Cwr };
+            self.note(rule, "tcp.flags", Some(origin), what.clone());
+        }
+        if difference & !(ENDS | tcp::CWR) != 0 {
+            self.note(Rule::Flags, "tcp.flags", Some(origin), what);
+        }
+    }
+
+    /// Compares packets whose headers cannot be read. Returns whether they differ.
+    fn compare_unparsed(&mut self, packet: &FilePacket, origin: &FilePacket) -> bool {
+        if origin.part.is_some()
+            && packet.equals_without_fragment_flags(origin)
+            && packet.bytes != origin.bytes
+        {
+            let what =
+                "the datagram has DF or the reserved bit, but its fragment does not".to_owned();
+            self.note(Rule::FragmentFlags, "ipv4.fragment", Some(origin), what);
+            return true;
+        }
+        let what = match origin.first_difference(packet) {
+            Some(place) => format!(
+                "byte {place} is {:#04x}, and was {:#04x}",
+                packet.bytes[place], origin.bytes[place]
+            ),
+            None if packet.bytes.len() != origin.bytes.len() => {
+                format!("it has {} bytes, and had {}", packet.bytes.len(), origin.bytes.len())
+            }
+            None => return false,
+        };
+        self.note(Rule::Bytes, "packet", Some(origin), what);
+        true
+    }
+}
+
+/// Returns whether the outer UDP length of a packet in a tunnel differs from the real length. Linux
+/// ignores this field.
+fn has_wrong_outer_length(packet: &FilePacket) -> bool {
+    let Some((layout, outer)) = packet.layout.and_then(|layout| Some((layout, layout.outer?)))
+    else {
+        return false;
+    };
+    let start = usize::from(outer.transport);
+    outer.tunnel.is_udp()
+        && be16(&packet.bytes, start + udp::LENGTH).map(usize::from)
+            != (layout.end as usize).checked_sub(start)
+}
+
+/// Returns the transport checksum of an original, adjusted to the transport header of the packet:
+/// Linux may have cut it with other flags.
+fn adjusted_checksum(
+    packet: &FilePacket,
+    layout: &Layout,
+    origin: &FilePacket,
+    was: &Layout,
+) -> Option<u16> {
+    let checksum = be16(&origin.bytes, was.checksum().into())?;
+    // Sums of the transport header before and behind the checksum field.
+    let sum = |packet: &FilePacket, layout: &Layout| {
+        let field = usize::from(layout.checksum());
+        let before = packet.bytes.get(layout.transport.into()..field)?;
+        let behind = packet.bytes.get(field + 2..layout.payload.into())?;
+        Some((words(before).fold(), words(behind).fold()))
+    };
+    let ((before, behind), (was_before, was_behind)) = (sum(packet, layout)?, sum(origin, was)?);
+    if (before, behind) == (was_before, was_behind) {
+        return Some(checksum);
+    }
+    let total =
+        Sum::new(!checksum).subtract(was_before).subtract(was_behind).add(before).add(behind);
+    Some(total.checksum())
+}
+
+/// Describes a wrong checksum and the right one.
+fn found_and_expected(found: Option<u16>, right: Option<u16>) -> String {
+    format!("it is {:#06x}, and should be {:#06x}", found.unwrap_or(0), right.unwrap_or(0))
+}
+
+/// Formats the values of the 16-bit field that contains the byte at `place`, in both packets;
+/// `None` for other fields.
+fn field_values(now: &[u8], then: &[u8], place: usize, name: &str) -> Option<(String, String)> {
+    let is = |names: &[&str]| names.iter().any(|end| name.ends_with(end));
+    // Headers begin at even offsets, and so do their fields. The first byte that differs may be
+    // either byte of a field.
+    let pair = |start: usize| Some((be16(now, start)?, be16(then, start)?));
+    let start = place & !1;
+    if is(&[".id", "_length", ".window", "udp.length", ".urgent"]) {
+        let (now, then) = pair(start)?;
+        return Some((now.to_string(), then.to_string()));
+    }
+    if is(&[".fragment"]) {
+        let (now, then) = pair(start)?;
+        return Some((format!("{now:#06x}"), format!("{then:#06x}")));
+    }
+    None
+}

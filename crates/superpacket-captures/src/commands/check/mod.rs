@@ -1,0 +1,533 @@
+//! `check`: judges whether another implementation's output is a faithful aggregation or
+//! segmentation of its input.
+//!
+//! Both are judged in the same way. The original is first cut into the packets that a wire would
+//! have carried, as the headers of its super-packets say ([`window`]). Each packet that left then
+//! stands for one or more of these, which are found by flow, sequence number and payload
+//! ([`matching`]). A packet is compared with its counterpart directly; a merged packet after this
+//! project's segmenter has cut it again ([`judge`]). Each difference violates a rule ([`rule`]).
+
+mod fields;
+mod fragment_ids;
+mod judge;
+mod linux_flow;
+mod matching;
+mod never_left;
+mod packet;
+mod pairs;
+mod records;
+mod rule;
+mod stream;
+mod window;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use superpacket::Simd;
+
+pub use self::rule::{Rule, Strictness};
+
+use self::judge::{Finding, Judge};
+use self::matching::Matched;
+use self::packet::{FilePacket, PacketStart};
+use self::pairs::Departure;
+use self::stream::{AHEAD_PACKETS, PacketStream};
+use self::window::{Overtaken, Window};
+use crate::commands::error::Error;
+use crate::commands::input::Input;
+use crate::commands::progress::{INTERVAL, Progress};
+use crate::commands::totals::CutShort;
+
+/// Options of [`check`].
+#[derive(Clone, Copy, Debug)]
+pub struct CheckOptions {
+    /// The strictness of the rules.
+    pub rules: Strictness,
+    /// Maximum violations that the report describes; all are counted.
+    pub most_described: usize,
+    /// Whether a file that ends within a record is an error.
+    pub strict: bool,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        CheckOptions { rules: Strictness::Linux, most_described: 10, strict: false }
+    }
+}
+
+/// A violation of a rule by a packet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// Number of the packet in the checked file, from 1; `None` for a packet that never left.
+    pub packet: Option<u64>,
+    /// Number of the concerned packet in the original, from 1.
+    pub origin: Option<u64>,
+    /// The name of the field.
+    pub field: String,
+    /// The rule.
+    pub rule: Rule,
+    /// A description of the violation.
+    pub found: String,
+}
+
+/// The outcome of a check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Verdict {
+    /// All packets were judged, and no rule is broken.
+    Faithful,
+    /// A rule is broken.
+    Unfaithful,
+    /// No rule is broken, but some packets could not be judged: see
+    /// [`NotJudged::is_incomplete`].
+    #[default]
+    Incomplete,
+}
+
+impl Verdict {
+    /// Returns the name that JSON uses.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::Faithful => "faithful",
+            Verdict::Unfaithful => "unfaithful",
+            Verdict::Incomplete => "incomplete",
+        }
+    }
+}
+
+/// Numbers of packets that could not be judged, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NotJudged {
+    /// Merged packets without a `virtio_net_hdr`, which would describe their segments and their
+    /// checksum.
+    pub headers: u64,
+    /// Packets of the original that were cut although they had no `virtio_net_hdr`. The size of
+    /// their segments was taken from the first segment that left.
+    pub sizes: u64,
+    /// Packets of the original whose header contradicts them, or asks for more than 16,384
+    /// segments. They were not cut.
+    pub origin_headers: u64,
+    /// Packets that a snap length cut, in either file: the missing bytes could not be compared.
+    pub snap_length: u64,
+    /// Packets of the original that did not leave and may be in a missing part: the checked file
+    /// was cut short, or a snap length cut packets in either file.
+    pub missing: u64,
+    /// Packets that match no packet of the original, but may come from a part of it that is missing
+    /// or was not judged: the original was cut short, a snap length cut its packets, or a header
+    /// contradicts its packet.
+    pub without_origin: u64,
+    /// Super-packets whose headers cannot be read, such as those in a tunnel with reserved bits;
+    /// and packets of the original that may be in them.
+    pub unreadable: u64,
+    /// Whether link headers were not compared, because the files have different ones.
+    pub link_headers: bool,
+}
+
+impl NotJudged {
+    /// Returns whether packets were not judged, so that the files cannot be called faithful.
+    /// Information that files cannot contain (`headers`, `sizes`, `link_headers`) does not count.
+    pub const fn is_incomplete(&self) -> bool {
+        self.origin_headers
+            + self.snap_length
+            + self.missing
+            + self.without_origin
+            + self.unreadable
+            > 0
+    }
+}
+
+/// The report of [`check`].
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct CheckReport {
+    command: &'static str,
+    /// The name of the checked file.
+    pub checked: String,
+    /// The name of the original.
+    pub origin: String,
+    /// The strictness of the rules.
+    pub rules: Strictness,
+    /// The outcome.
+    pub verdict: Verdict,
+    /// Number of packets of the original.
+    pub packets_in: u64,
+    /// Number of packets of the checked file.
+    pub packets_out: u64,
+    /// Packets of the checked file that stand for several of the original.
+    pub super_packets: u64,
+    /// Packets of the original, or segments of these, that were merged into another.
+    pub merged: u64,
+    /// Packets of the checked file that are segments of a packet of the original.
+    pub segments: u64,
+    /// Number of violations.
+    pub violations: u64,
+    /// Numbers of violations by rule.
+    pub by_rule: BTreeMap<Rule, u64>,
+    /// Descriptions of the first violations.
+    pub described: Vec<Violation>,
+    /// Numbers of packets that could not be judged, by reason.
+    pub not_judged: NotJudged,
+    /// The place where the checked file was cut short, if it was.
+    pub cut_short: Option<CutShort>,
+    /// The place where the original was cut short, if it was.
+    pub origin_cut_short: Option<CutShort>,
+}
+
+impl CheckReport {
+    /// Returns the verdict on all results.
+    fn outcome(&self) -> Verdict {
+        let cut_short = self.cut_short.is_some() || self.origin_cut_short.is_some();
+        match self.violations {
+            0 if cut_short || self.not_judged.is_incomplete() => Verdict::Incomplete,
+            0 => Verdict::Faithful,
+            _ => Verdict::Unfaithful,
+        }
+    }
+
+    fn violation(&mut self, most: usize, packet: Option<u64>, finding: Finding) {
+        let Finding { rule, field, origin, what } = finding;
+        if rule.strictness() == Strictness::Reversible && self.rules == Strictness::Linux {
+            return;
+        }
+        self.violations += 1;
+        *self.by_rule.entry(rule).or_default() += 1;
+        if self.described.len() < most {
+            self.described.push(Violation { packet, origin, field, rule, found: what });
+        }
+    }
+
+    /// Counts lost packets, and describes the first of them as long as there is room.
+    fn lost(&mut self, most: usize, packets: u64, first: Vec<Finding>) {
+        let described = first.len() as u64;
+        first.into_iter().for_each(|finding| self.violation(most, None, finding));
+        if packets > described {
+            self.violations += packets - described;
+            *self.by_rule.entry(Rule::Lost).or_default() += packets - described;
+        }
+    }
+}
+
+/// Judges whether the packets of `checked` are a faithful aggregation or segmentation of those of
+/// `origin`. If so, the report's [`verdict`](CheckReport::verdict) is [`Verdict::Faithful`].
+///
+/// Both inputs are captures or files of records (docs/check.md). Packets may have a
+/// `virtio_net_hdr`, in a file of records or as a comment `virtio_net_hdr=HEX` on a pcapng packet.
+/// Memory is bounded for files of any size, provided that packets leave near their place in the
+/// original.
+///
+/// # Errors
+/// Any error that ends the reading of either file. [`Error::Options`] if both files mix packets
+/// with different link headers, but one of them only after its first 4,096 packets or 4 MiB.
+pub fn check(
+    checked: Input<'_>,
+    origin: Input<'_>,
+    options: &CheckOptions,
+    progress: &mut dyn Progress,
+) -> Result<CheckReport, Error> {
+    let simd = Simd::detect();
+    let (checked, origin) = (PacketStream::open(checked, simd)?, PacketStream::open(origin, simd)?);
+    progress.begin(&checked.file, checked.length);
+    let report = CheckReport {
+        command: "check",
+        checked: checked.file.clone(),
+        origin: origin.file.clone(),
+        rules: options.rules,
+        ..CheckReport::default()
+    };
+    let mut check = Check {
+        report,
+        most: options.most_described,
+        simd,
+        window: Window::new(origin, options.most_described, simd),
+        judge: Judge::new(simd),
+    };
+    let result = check.run(checked, options.strict, progress);
+    progress.end();
+    result?;
+    Ok(check.report)
+}
+
+struct Check<'a> {
+    report: CheckReport,
+    most: usize,
+    simd: Simd,
+    window: Window<'a>,
+    judge: Judge,
+}
+
+impl Check<'_> {
+    fn run(
+        &mut self,
+        mut checked: PacketStream<'_>,
+        strict: bool,
+        progress: &mut dyn Progress,
+    ) -> Result<(), Error> {
+        let starts = self.find_link_headers(&mut checked)?;
+        if let Some(starts) = starts {
+            self.window.ignore_link_headers(starts.checked);
+            self.report.not_judged.link_headers = true;
+        }
+        let mut first_like_other = None;
+        while let Some(packet) = checked.next_packet()? {
+            match starts {
+                Some(starts) => {
+                    if packet.start() == Some(starts.origin) {
+                        first_like_other.get_or_insert(packet.number);
+                    }
+                    self.judge_or_fragment(&packet.without_link())?;
+                    if let (Some(one), Some(other)) =
+                        (first_like_other, self.window.first_like_other)
+                    {
+                        return Err(Error::Options(starts.contradicted(&self.report, one, other)));
+                    }
+                }
+                None => self.judge_or_fragment(&packet)?,
+            }
+            if checked.packets.is_multiple_of(INTERVAL)
+                && progress.advance(checked.packets, checked.bytes_read()).is_break()
+            {
+                return Err(Error::Interrupted);
+            }
+        }
+        self.report.packets_out = checked.packets;
+        let cut = checked.truncated().cloned();
+        self.window.finish()?.report(&mut self.report, !checked.is_incomplete_file());
+        let origin_cut = self.window.stream.truncated().cloned();
+        for cut in [&cut, &origin_cut].into_iter().flatten() {
+            match strict {
+                true => return Err(Error::CutShort(cut.clone())),
+                false => progress.cut_short(cut),
+            }
+        }
+        self.report.cut_short = cut.map(CutShort::from);
+        self.report.origin_cut_short = origin_cut.map(CutShort::from);
+        self.report.packets_in = self.window.stream.packets;
+        self.report.not_judged.origin_headers = self.window.bad_headers;
+        self.report.not_judged.sizes = self.window.sizes_inferred;
+        self.report.verdict = self.report.outcome();
+        Ok(())
+    }
+
+    /// Returns the starts of packets in both files if link headers are not compared. This is so if
+    /// the files begin differently, and not both of them mix both kinds of packets.
+    fn find_link_headers(
+        &mut self,
+        checked: &mut PacketStream<'_>,
+    ) -> Result<Option<FileStarts>, Error> {
+        let stream = &mut self.window.stream;
+        let (Some(one), Some(other)) =
+            (checked.find_ahead(FilePacket::start)?, stream.find_ahead(FilePacket::start)?)
+        else {
+            return Ok(None);
+        };
+        let begins =
+            |start| move |packet: &FilePacket| packet.start().filter(|found| *found == start);
+        let mixed = one == other
+            || (checked.find_ahead(begins(other))?.is_some()
+                && stream.find_ahead(begins(one))?.is_some());
+        Ok((!mixed).then_some(FileStarts { checked: one, origin: other }))
+    }
+
+    /// Judges a packet. A datagram that is to be fragmented is cut like the original, and its
+    /// fragments are judged.
+    fn judge_or_fragment(&mut self, packet: &FilePacket) -> Result<(), Error> {
+        match self.window.fragments(packet) {
+            Some(fragments) => {
+                fragments.iter().try_for_each(|fragment| self.judge_packet(fragment))
+            }
+            None => self.judge_packet(packet),
+        }
+    }
+
+    /// Finds the packets that a packet stands for, and judges it.
+    fn judge_packet(&mut self, packet: &FilePacket) -> Result<(), Error> {
+        if packet.is_unreadable_super_packet() {
+            self.report.not_judged.unreadable += 1;
+            return Ok(());
+        }
+        self.judge.begin();
+        let Matched { indices, foreign, .. } = self.window.find(packet)?;
+        let endpoints = packet.endpoints;
+        let refused = packet.is_refused_by_linux(self.simd) && indices.len() == 1;
+        let overtaken =
+            indices.first().map(|&first| self.mark_overtaken(packet, first, &indices, refused));
+        // This precedes their removal: the state of an address pair is kept as long as one of its
+        // packets is held.
+        let overtaken_in_pair = indices.iter().enumerate().find_map(|(place, &index)| {
+            let entry = self.window.entry(endpoints, index)?;
+            Some((place, self.window.pairs.overtook(entry.packet.pairs, entry.packet.number)?))
+        });
+        let entries = self.window.take(endpoints, &indices);
+        for entry in &entries {
+            self.window.pairs.left(
+                entry.packet.pairs,
+                Departure { packet: packet.number, origin: entry.packet.number },
+            );
+        }
+        for entry in &entries {
+            if let Some(Overtaken { by, origin, refused }) = entry.overtaken {
+                let rule = if refused { Rule::RefusedOrder } else { Rule::Order };
+                let what = format!(
+                    "packet {by}, which is packet {origin} of the original, left before it"
+                );
+                self.judge.note(rule, "order", Some(&entry.packet), what);
+            }
+        }
+        if let Some((place, Departure { packet: by, origin })) = overtaken_in_pair
+            && let Some(entry) = entries.get(place)
+        {
+            let what = format!(
+                "packet {by}, which is packet {origin} of the original and of the same addresses, left before it"
+            );
+            self.judge.note(Rule::PairOrder, "order", Some(&entry.packet), what);
+        }
+        if let (Some(true), Some(entry)) = (overtaken, entries.first()) {
+            let what = "the packets in it came in another order".to_owned();
+            self.judge.note(Rule::Order, "order", Some(&entry.packet), what);
+        }
+        let origins: Vec<&FilePacket> = entries.iter().map(|entry| &entry.packet).collect();
+        match origins.as_slice() {
+            [] if packet.cut => self.report.not_judged.snap_length += 1,
+            [] if self.window.stream.is_incomplete_file() || self.window.bad_headers > 0 => {
+                self.report.not_judged.without_origin += 1
+            }
+            [] => {
+                let what = "it matches no packet of the original that has not left yet".to_owned();
+                self.judge.note(Rule::Invented, "packet", None, what);
+                self.judge.judge_alone(packet, false);
+            }
+            [origin] if origin.is_same(packet) && packet.link == origin.link => {
+                self.report.segments += u64::from(origin.part.is_some());
+                self.report.not_judged.snap_length += u64::from(packet.cut || origin.cut);
+                self.judge.judge_fragment_id(packet, origin);
+                // Its checksum and lengths are those of the original, but its `virtio_net_hdr` is
+                // not.
+                if packet.bytes == origin.bytes && origin.is_valid(self.simd) {
+                    self.judge.judge_virtio_header(packet, false);
+                }
+            }
+            origins if packet.cut || origins.iter().any(|origin| origin.cut) => {
+                self.report.not_judged.snap_length += 1
+            }
+            // It is counted already, and may be cut in any way.
+            [origin] if origin.has_invalid_header() => {}
+            // The original ends within the packets that merged.
+            _ if foreign > 0 && self.window.stream.truncated().is_some() => {
+                self.report.not_judged.without_origin += 1
+            }
+            origins => self.compare(packet, origins, foreign),
+        }
+        for finding in self.judge.findings.drain(..) {
+            self.report.violation(self.most, Some(packet.number), finding);
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, packet: &FilePacket, origins: &[&FilePacket], foreign: usize) {
+        let payload = packet.payload();
+        let mut place = 0;
+        let mut whole = foreign == 0;
+        for origin in origins {
+            let then = origin.payload();
+            let now = payload.get(place..).unwrap_or(&[]);
+            let now = now.get(..then.len()).unwrap_or(now);
+            let differs = now.iter().zip(then).position(|(now, then)| now != then);
+            let what = match differs {
+                Some(at) => format!(
+                    "byte {} of its payload is {:#04x}, and was {:#04x}",
+                    place + at,
+                    now[at],
+                    then[at]
+                ),
+                None if now.len() < then.len() => format!(
+                    "its payload lacks the last {} bytes of that packet's payload",
+                    then.len() - now.len()
+                ),
+                None => {
+                    place += then.len();
+                    continue;
+                }
+            };
+            whole = false;
+            self.judge.note(Rule::Bytes, "payload", Some(origin), what);
+            place += then.len();
+        }
+        if foreign > 0 && !self.judge.findings.iter().any(|finding| finding.rule == Rule::Bytes) {
+            let what = format!(
+                "the last {foreign} of the {} bytes of its payload come from no packet of its flow",
+                payload.len()
+            );
+            self.judge.note(Rule::Bytes, "payload", origins.last().copied(), what);
+        }
+        if let [origin] = origins {
+            self.report.segments += u64::from(origin.part.is_some());
+            if whole {
+                self.judge.judge_single(packet, origin);
+            } else {
+                self.judge.judge_alone(packet, false);
+            }
+            return;
+        }
+        self.report.super_packets += 1;
+        self.report.merged += origins.len() as u64 - 1;
+        self.report.not_judged.headers += u64::from(packet.virtio.is_none());
+        if whole {
+            self.judge.judge_merged(packet, origins, packet.virtio.is_some());
+        } else {
+            self.judge.judge_alone(packet, true);
+        }
+    }
+
+    /// Marks packets that the leaving packets overtake: earlier packets of the same flow. Returns
+    /// whether the leaving packets themselves are out of order.
+    fn mark_overtaken(
+        &mut self,
+        packet: &FilePacket,
+        first: usize,
+        indices: &[usize],
+        refused: bool,
+    ) -> bool {
+        let endpoints = packet.endpoints;
+        let Some(last) = indices.iter().max().copied() else { return false };
+        let (Some(flow), Some(origin)) = (
+            self.window.entry(endpoints, first).map(|entry| entry.packet.order_scope),
+            self.window.entry(endpoints, last).map(|entry| entry.packet.number),
+        ) else {
+            return false;
+        };
+        let mut sorted = indices.to_vec();
+        sorted.sort_unstable();
+        for index in (0..last).filter(|index| sorted.binary_search(index).is_err()) {
+            if let Some(entry) = self.window.entry_mut(endpoints, index)
+                && entry.packet.order_scope == flow
+            {
+                let refused = refused || entry.packet.linux_flow != packet.linux_flow;
+                if entry.overtaken.is_none_or(|overtaken| overtaken.refused && !refused) {
+                    entry.overtaken = Some(Overtaken { by: packet.number, origin, refused });
+                }
+            }
+        }
+        !indices.is_sorted()
+    }
+}
+
+/// The kinds of headers with which packets of both files begin, if link headers are not compared.
+#[derive(Clone, Copy)]
+struct FileStarts {
+    checked: PacketStart,
+    origin: PacketStart,
+}
+
+impl FileStarts {
+    /// Returns the error message for files that mix both kinds of packets, but too late for this to
+    /// have been seen.
+    fn contradicted(&self, report: &CheckReport, in_checked: u64, in_origin: u64) -> String {
+        let FileStarts { checked, origin } = self;
+        format!(
+            "{}: it begins with packets that have {checked}, and packet {in_checked} has {origin}; {}: it begins with packets \
+             that have {origin}, and packet {in_origin} has {checked}; files that mix both must do so within the first \
+             {AHEAD_PACKETS} packets and 4 MiB of each",
+            report.checked, report.origin,
+        )
+    }
+}

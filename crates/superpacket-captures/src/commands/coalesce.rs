@@ -1,0 +1,327 @@
+//! `coalesce`: merges the packets of a capture as GRO or LRO would have.
+
+use std::iter::once;
+use std::ops::Range;
+
+use crate::file::{CaptureError, FrameOptions, Record, Sink, Timestamp};
+use serde::Serialize;
+use superpacket::Simd;
+use superpacket::aggregate::{MAX_BIG_LENGTH, Mode, Policy};
+use superpacket::packet::RxChecksum;
+use superpacket::segment::ChecksumForm;
+use superpacket::super_packet::SuperPacket;
+
+use crate::commands::destination::{OpenOutput, Output};
+use crate::commands::error::Error;
+use crate::commands::input::{Input, OpenInput};
+use crate::commands::lanes::{
+    ArrivedFrame, CaptureAggregator, FrameSink, LinkHeader, MAX_PACKETS, PassReason, Stepping,
+    UnfinishedForm, find_partial,
+};
+use crate::commands::partial::ChecksumFields;
+use crate::commands::pool::{Buffer, BufferPool};
+use crate::commands::progress::Progress;
+use crate::commands::totals::{CutShort, Tally, Totals};
+
+/// The rules of aggregation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rules {
+    /// GRO: merged packets can be cut into the same frames again.
+    #[default]
+    Gro,
+    /// LRO, for local delivery only: a merged packet has the newest acknowledgement and window, and
+    /// padding is removed.
+    Lro,
+}
+
+/// Options of [`coalesce`].
+#[derive(Clone, Debug)]
+pub struct CoalesceOptions {
+    /// The rules of aggregation.
+    pub rules: Rules,
+    /// The length of polls, and the hold time.
+    pub stepping: Stepping,
+    /// Maximum length of a merged packet in bytes, from the IP header: 68 to 524,280. For packets
+    /// above 65,535 bytes ("BIG TCP") the IP length is written as 0.
+    pub max_bytes: u32,
+    /// Writes the length of IPv6 packets above 65,535 bytes into a jumbo payload option (RFC 2675).
+    pub jumbo_option: bool,
+    /// Maximum packets in a merged packet, limited to 1 to [`MAX_PACKETS`](crate::MAX_PACKETS).
+    pub max_packets: u32,
+    /// Maximum flows held at a time, limited to 1 to [`MAX_FLOWS`](crate::MAX_FLOWS). `None`: 1,024
+    /// by GRO's rules, 8 by LRO's.
+    pub max_flows: Option<u32>,
+    /// Whether UDP is aggregated too; applies to GRO's rules.
+    pub udp: bool,
+    /// Whether pure ACKs are aggregated too; needs LRO's rules.
+    pub acks: bool,
+    /// Whether a capture that ends within a record is an error.
+    pub strict: bool,
+}
+
+impl Default for CoalesceOptions {
+    fn default() -> Self {
+        CoalesceOptions {
+            rules: Rules::Gro,
+            stepping: Stepping::default(),
+            max_bytes: 65_535,
+            jumbo_option: false,
+            max_packets: MAX_PACKETS,
+            max_flows: None,
+            udp: true,
+            acks: false,
+            strict: false,
+        }
+    }
+}
+
+/// The report of [`coalesce`].
+#[derive(Clone, Debug, Serialize)]
+pub struct CoalesceReport {
+    command: &'static str,
+    /// The name of the capture that was read.
+    pub input: String,
+    /// The name of the capture that was written.
+    pub output: String,
+    /// Packets and bytes before and after aggregation.
+    #[serde(flatten)]
+    pub totals: Totals,
+    /// Pure ACKs that were absorbed; `merged` includes them.
+    pub absorbed_acks: u64,
+    /// The place where the input was cut short, if it was.
+    pub cut_short: Option<CutShort>,
+}
+
+/// Merges the packets of each flow into super-packets, as GRO or LRO would have.
+///
+/// A merged packet has the time of its last packet. Its checksums are complete. Packets that cannot
+/// be merged pass unchanged, but for unfinished checksums, which are completed.
+///
+/// # Errors
+/// Any error of reading or writing, and options out of bounds. The output file is left as it was.
+pub fn coalesce(
+    input: Input<'_>,
+    output: Output<'_>,
+    options: &CoalesceOptions,
+    progress: &mut dyn Progress,
+) -> Result<CoalesceReport, Error> {
+    let policy = options.policy()?;
+    output.check(&input)?;
+    let simd = Simd::detect();
+    let mut input = OpenInput::open(input, options.strict, progress)?;
+    let output_name = output.name();
+    let writer = output.create(&input)?;
+    let mut merged_writer = MergedWriter {
+        writer,
+        tally: Tally::default(),
+        error: None,
+        simd,
+        has_options: false,
+        header: Vec::new(),
+        pieces: Vec::new(),
+    };
+    merged_writer.writer.declare(input.interfaces())?;
+    let pool = BufferPool::default();
+    let mut aggregator = CaptureAggregator::new(policy, options.stepping, simd);
+    input.for_each(|frame| {
+        merged_writer.writer.declare(frame.interfaces)?;
+        merged_writer.tally.arrived(frame.data.len());
+        merged_writer.has_options |= !frame.options.is_empty();
+        aggregator.make_room(frame, &pool, &mut merged_writer);
+        let arrival = ArrivedFrame::new(frame, &pool, UnfinishedForm::Rewrite, simd);
+        aggregator.receive(arrival, &pool, &mut merged_writer);
+        merged_writer.error.take().map_or(Ok(()), |error| Err(error.into()))
+    })?;
+    aggregator.finish(&mut merged_writer);
+    if let Some(error) = merged_writer.error.take() {
+        return Err(error.into());
+    }
+    let name = input.file().to_owned();
+    merged_writer.writer.declare(input.interfaces())?;
+    let cut_short = input.finish()?.map(CutShort::from);
+    merged_writer.writer.finish()?;
+    Ok(CoalesceReport {
+        command: "coalesce",
+        input: name,
+        output: output_name,
+        totals: merged_writer.tally.totals(),
+        absorbed_acks: merged_writer.tally.absorbed_acks,
+        cut_short,
+    })
+}
+
+impl CoalesceOptions {
+    /// Returns the engine's policy.
+    fn policy(&self) -> Result<Policy, Error> {
+        let base = match self.rules {
+            Rules::Gro if self.acks => {
+                return Err(Error::Options(
+                    "acks: needs LRO's rules, since pure ACKs merge for local delivery only"
+                        .to_owned(),
+                ));
+            }
+            Rules::Gro => {
+                Policy::gro().with_partial_checksums().with_mode(Mode::Gro { udp: self.udp })
+            }
+            Rules::Lro if self.acks => Policy::lro_with_acks(),
+            Rules::Lro => Policy::lro(),
+        };
+        if !(68..=MAX_BIG_LENGTH).contains(&self.max_bytes) {
+            return Err(Error::Options(format!(
+                "max_bytes: {} is not between 68 and {MAX_BIG_LENGTH}",
+                self.max_bytes
+            )));
+        }
+        let policy = base
+            .with_max_bytes(self.max_bytes)
+            .with_max_packets(self.max_packets)
+            .with_max_flows(self.max_flows.unwrap_or(base.max_flows))
+            .with_checksum(ChecksumForm::Full);
+        Ok(if self.jumbo_option { policy.with_jumbo_option() } else { policy })
+    }
+}
+
+/// Writes a frame with its unfinished checksums filled in. `fields` are in ascending order of their
+/// offsets, which count from byte `link` of the frame.
+pub(crate) fn write_completed(
+    writer: &mut OpenOutput<'_>,
+    record: Record<'_>,
+    frame: &[u8],
+    link: usize,
+    fields: ChecksumFields,
+) -> Result<(), CaptureError> {
+    let bytes = fields.map(|field| field.map_or([0; 2], |(_, value)| value.to_be_bytes()));
+    let mut parts: [&[u8]; 9] = [&[]; 9];
+    parts[0] = frame;
+    let mut at = 0;
+    let mut count = 0;
+    for (field, bytes) in fields.iter().zip(&bytes) {
+        if let Some((place, _)) = field
+            && let (Some(before), Some(after)) =
+                (frame.get(at..link + place), frame.get(link + place + 2..))
+        {
+            parts[count] = before;
+            parts[count + 1] = bytes;
+            parts[count + 2] = after;
+            count += 2;
+            at = link + place + 2;
+        }
+    }
+    writer.write(record, parts)
+}
+
+/// Maximum length of the options that a merged packet takes from its last packet, in bytes. All
+/// options must fit into one record.
+const MOST_OPTIONS: usize = 1 << 20;
+
+/// Writes the packets that leave. A single packet keeps everything that its capture says about it.
+struct MergedWriter<'a> {
+    writer: OpenOutput<'a>,
+    tally: Tally,
+    /// The first error of writing, since [`FrameSink`] methods return none.
+    error: Option<CaptureError>,
+    simd: Simd,
+    /// Whether a frame had options.
+    has_options: bool,
+    /// A merged packet's header, while its options are looked up; kept to reuse its memory.
+    header: Vec<u8>,
+    pieces: Vec<(Buffer, Range<usize>)>,
+}
+
+impl MergedWriter<'_> {
+    fn keep_error(&mut self, written: Result<(), CaptureError>) {
+        if let Err(error) = written {
+            self.error.get_or_insert(error);
+        }
+    }
+
+    /// Writes a merged packet with the options of the last packet whose payload is in it. (The
+    /// engine keeps no buffer of an absorbed ACK.)
+    fn merged(
+        &mut self,
+        record: Record<'_>,
+        link: &[u8],
+        mut packet: SuperPacket<'_, Buffer>,
+    ) -> Result<(), CaptureError> {
+        if !self.has_options || packet.contiguous().is_some() {
+            return self.writer.write(record, once(link).chain(packet.slices()));
+        }
+        self.header.clear();
+        self.header.extend_from_slice(packet.header());
+        self.pieces.clear();
+        self.pieces.extend(packet.take_pieces().filter_map(|piece| {
+            let range = piece.start()..piece.start() + piece.length();
+            Some((piece.into_buffer()?, range))
+        }));
+        let options = self.pieces.last().map_or(FrameOptions::NONE, |(buffer, _)| buffer.options());
+        let options = if options.bytes().len() > MOST_OPTIONS {
+            FrameOptions::NONE
+        } else {
+            options.of_merged()
+        };
+        let payload = self
+            .pieces
+            .iter()
+            .map(|(buffer, range)| buffer.as_ref().get(range.clone()).unwrap_or(&[]));
+        let written = self.writer.write(
+            Record { options, ..record },
+            once(link).chain(once(self.header.as_slice())).chain(payload),
+        );
+        self.pieces.clear();
+        written
+    }
+}
+
+/// Returns the record of a single packet.
+fn record(interface: u32, buffer: &Buffer) -> Record<'_> {
+    Record {
+        interface,
+        time: buffer.time(),
+        original_length: Some(buffer.original_length()),
+        options: buffer.options(),
+    }
+}
+
+impl FrameSink for MergedWriter<'_> {
+    fn packet(&mut self, link: &LinkHeader, mut packet: SuperPacket<'_, Buffer>) {
+        let header = link.header();
+        self.tally.left(&packet.metadata, header.len() + packet.length());
+        let written = if packet.is_merged() {
+            let time = Some(Timestamp::from_nanoseconds(packet.metadata.time));
+            let record = Record {
+                interface: link.interface,
+                time,
+                original_length: None,
+                options: FrameOptions::NONE,
+            };
+            self.merged(record, header, packet)
+        } else {
+            let (checksum, layer) = (packet.metadata.checksum, packet.metadata.layer);
+            let Some(buffer) = packet.take_pieces().next().and_then(|piece| piece.into_buffer())
+            else {
+                return;
+            };
+            let record = record(link.interface, &buffer);
+            let partial = match checksum {
+                RxChecksum::Partial { .. } => {
+                    find_partial(buffer.as_ref(), layer, false, self.simd)
+                }
+                _ => None,
+            };
+            match partial {
+                Some(partial) => {
+                    let fields = partial.completed(buffer.as_ref(), self.simd);
+                    write_completed(&mut self.writer, record, buffer.frame(), header.len(), fields)
+                }
+                None => self.writer.write(record, [buffer.frame()]),
+            }
+        };
+        self.keep_error(written);
+    }
+
+    fn passed(&mut self, interface: u32, buffer: &Buffer, why: PassReason) {
+        self.tally.passed(why, buffer.frame().len());
+        let written = self.writer.write(record(interface, buffer), [buffer.frame()]);
+        self.keep_error(written);
+    }
+}

@@ -1,0 +1,420 @@
+//! Aggregates a capture with one aggregator per link header, driven by packets and by the capture's
+//! clock.
+//!
+//! The engine takes Ethernet frames and IP packets. In other captures (SLL, SLL2, NULL, LOOP) the
+//! bytes before the IP packet are kept aside. Only packets with the same such bytes, from the same
+//! interface, may merge: each link header has its own aggregator, a *lane*.
+//!
+//! SLL's header contains the direction and the peer's address, so lanes separate flows as MAC
+//! addresses do. There are at most [`MAX_LANES`]. A further header takes over the lane that was
+//! idle longest, after the lane is flushed.
+//!
+//! The clock follows the capture's times and is monotonic: packets that are slightly out of order
+//! do not turn it back. A jump back by more than the hold time flushes everything and restarts the
+//! clock, so that no packet waits for a time that never comes.
+
+use crate::file::{Frame, Start, start_of};
+use superpacket::Simd;
+use superpacket::aggregate::{Aggregator, HashKey, Policy};
+use superpacket::packet::{Layer, RxChecksum, RxPacket};
+use superpacket::super_packet::SuperPacket;
+use superpacket::wire::{Refusal, parse, parse_datagram};
+
+use crate::commands::partial::Partial;
+use crate::commands::pool::{Buffer, BufferPool};
+
+/// Maximum packets that commands merge into one; it bounds the memory of a flow table's entry.
+pub const MAX_PACKETS: u32 = 512;
+
+/// Maximum flows that commands hold at a time; it bounds the flow table's memory.
+pub const MAX_FLOWS: u32 = 1024;
+
+/// The length of polls, and the hold time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stepping {
+    /// Packets per poll; at its end, everything held leaves. 0: only at the end of the capture.
+    pub batch: u64,
+    /// Maximum time that a packet is held, in nanoseconds of the capture's clock.
+    pub hold: u64,
+}
+
+impl Default for Stepping {
+    /// Returns polls of 64 packets, and a hold time of 1 ms.
+    fn default() -> Self {
+        Stepping { batch: 64, hold: 1_000_000 }
+    }
+}
+
+/// Maximum link headers with their own aggregator.
+const MAX_LANES: usize = 8;
+
+/// Maximum flows per lane, except for the first lane, which may hold as many as the policy allows.
+/// Further lanes are rare, and this bounds their memory.
+const FLOWS_IN_FURTHER_LANES: u32 = 128;
+
+/// Length of the longest link header that is kept aside, in bytes: that of SLL2.
+const LONGEST_LINK: usize = 20;
+
+/// Memory of held frames above which everything is flushed, in bytes. A single lane reaches its own
+/// limit, [`HELD_BYTES`], first, and flushes its oldest flows.
+const MEMORY_LIMIT: usize = 16 << 20;
+
+/// Maximum bytes of frames that one lane may hold.
+const HELD_BYTES: u64 = 8 << 20;
+
+/// The flow table's hash key. It is constant so that a capture always gives the same output; work
+/// per packet is bounded with any key.
+const KEY: HashKey = HashKey::new(0x7375_7065_7270_6163_6b65_7400_6361_7074);
+
+/// The bytes before the IP packet, and the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkHeader {
+    /// Index of the interface in the capture.
+    pub(crate) interface: u32,
+    layer: Layer,
+    length: u8,
+    bytes: [u8; LONGEST_LINK],
+}
+
+impl LinkHeader {
+    /// Returns a link header of these bytes; `None` if they are more than [`LONGEST_LINK`].
+    pub(crate) fn new(interface: u32, layer: Layer, header: &[u8]) -> Option<Self> {
+        let mut bytes = [0; LONGEST_LINK];
+        bytes.get_mut(..header.len())?.copy_from_slice(header);
+        Some(LinkHeader { interface, layer, length: header.len() as u8, bytes })
+    }
+
+    /// Returns what the packet behind it begins with, for the engine.
+    pub(crate) fn layer(&self) -> Layer {
+        self.layer
+    }
+
+    /// Returns the bytes; empty for Ethernet, whose header the engine parses itself.
+    pub(crate) fn header(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.length)).unwrap_or(&[])
+    }
+}
+
+/// A frame that has been read and prepared for the engine.
+#[derive(Clone, Debug)]
+pub(crate) struct ArrivedFrame {
+    pub(crate) buffer: Buffer,
+    /// `None` if the engine does not know the link type; then the frame passes.
+    pub(crate) link: Option<LinkHeader>,
+    /// The state of its checksum for the engine.
+    pub(crate) checksum: RxChecksum,
+    /// Whether the snap length cut the frame.
+    pub(crate) cut: bool,
+    pub(crate) interface: u32,
+    /// Capture time in nanoseconds since 1970; `None` if the capture has no times.
+    pub(crate) time: Option<u64>,
+}
+
+/// Treatment of unfinished checksums that are not in the form that the engine expects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnfinishedForm {
+    /// The field is rewritten, so that the packet can merge and its checksum is completed later.
+    /// The checksum of an IPv4 header is filled in.
+    Rewrite,
+    /// No byte is changed.
+    Leave,
+}
+
+impl ArrivedFrame {
+    /// Copies a frame from the reader, and finds its link header and the state of its checksums.
+    #[inline]
+    pub(crate) fn new(
+        frame: &Frame<'_>,
+        pool: &BufferPool,
+        seeds: UnfinishedForm,
+        simd: Simd,
+    ) -> Self {
+        let (layer, length) = match start_of(frame.link_type(), frame.data) {
+            Start::Ethernet => (Some(Layer::Ethernet), 0),
+            Start::Ip { header_length } => (Some(Layer::Ip), header_length),
+            Start::Other => (None, 0),
+        };
+        let mut buffer = pool.copy(frame, length);
+        let link = layer.map(|layer| {
+            let bytes = [0; LONGEST_LINK];
+            let unnamed =
+                LinkHeader { interface: frame.interface, layer, length: length as u8, bytes };
+            frame
+                .data
+                .get(..length)
+                .and_then(|header| LinkHeader::new(frame.interface, layer, header))
+                .unwrap_or(unnamed)
+        });
+        let mut checksum = RxChecksum::None;
+        let cut = frame.is_truncated();
+        if let Some(layer) = layer
+            && let Some(partial) = find_partial(buffer.as_ref(), layer, cut, simd)
+        {
+            checksum = partial.state();
+            if seeds == UnfinishedForm::Rewrite {
+                partial.canonical().for_each(|(place, value)| buffer.put(place, value));
+            }
+        }
+        ArrivedFrame {
+            buffer,
+            link,
+            checksum,
+            cut,
+            interface: frame.interface,
+            time: frame.time.map(|time| time.nanoseconds()),
+        }
+    }
+}
+
+/// Finds the unfinished checksums of a packet. If the packet is `cut`, only its IPv4 header is
+/// examined.
+#[inline]
+pub(crate) fn find_partial(packet: &[u8], layer: Layer, cut: bool, simd: Simd) -> Option<Partial> {
+    let layout = parse_datagram(packet, packet.len(), layer)
+        .ok()
+        .filter(|layout| !cut && layout.refusal != Some(Refusal::Truncated));
+    Partial::find(packet, layer, layout.as_ref(), simd)
+}
+
+/// The reason why a frame was not given to the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PassReason {
+    /// The engine does not know its link type.
+    LinkType,
+    /// The snap length cut the frame behind the end of its IP packet.
+    SnapLength,
+}
+
+/// A receiver of the packets that leave the aggregation.
+pub(crate) trait FrameSink {
+    /// Receives a packet from the engine, merged or single. All packets in it had this link header.
+    fn packet(&mut self, link: &LinkHeader, packet: SuperPacket<'_, Buffer>);
+    /// Receives a frame that was not given to the engine.
+    fn passed(&mut self, interface: u32, buffer: &Buffer, why: PassReason);
+}
+
+/// Discards packets: those that leave before a part of a capture begins.
+pub(crate) struct Discard;
+
+impl FrameSink for Discard {
+    fn packet(&mut self, _link: &LinkHeader, _packet: SuperPacket<'_, Buffer>) {}
+
+    fn passed(&mut self, _interface: u32, _buffer: &Buffer, _why: PassReason) {}
+}
+
+/// Selects the packets to flush.
+#[derive(Clone, Copy, Debug)]
+enum Flush {
+    /// All packets, because the poll has ended.
+    PollEnd,
+    /// All packets.
+    All,
+    /// Packets that have been held for longer than the second value at the time of the first; both
+    /// in nanoseconds.
+    OlderThan(u64, u64),
+}
+
+struct Lane {
+    link: LinkHeader,
+    aggregator: Aggregator<Buffer>,
+    /// Value of `CaptureAggregator::packets` when it was last used.
+    used: u64,
+}
+
+/// The aggregators of a capture, one per link header.
+pub(crate) struct CaptureAggregator {
+    policy: Policy,
+    simd: Simd,
+    stepping: Stepping,
+    lanes: Vec<Lane>,
+    /// Index of the previous packet's lane.
+    last: usize,
+    clock: u64,
+    packets: u64,
+    in_poll: u64,
+}
+
+impl CaptureAggregator {
+    /// Returns aggregators that hold no packets. The policy's limits are lowered to those of this
+    /// crate.
+    pub(crate) fn new(policy: Policy, stepping: Stepping, simd: Simd) -> Self {
+        let policy = policy
+            .with_max_fragments(policy.max_fragments.min(MAX_PACKETS))
+            .with_max_packets(policy.max_packets.min(MAX_PACKETS))
+            .with_max_flows(policy.max_flows.min(MAX_FLOWS))
+            .with_max_held_bytes(HELD_BYTES)
+            .with_hold_time(0);
+        CaptureAggregator {
+            policy,
+            simd,
+            stepping,
+            lanes: Vec::new(),
+            last: 0,
+            clock: 0,
+            packets: 0,
+            in_poll: 0,
+        }
+    }
+
+    /// Flushes everything if the pool would exceed [`MEMORY_LIMIT`] with this frame. Called before
+    /// the frame is copied into the pool.
+    #[inline]
+    pub(crate) fn make_room<T: FrameSink>(
+        &mut self,
+        frame: &Frame<'_>,
+        pool: &BufferPool,
+        sink: &mut T,
+    ) {
+        if pool.used() + frame.data.len() + frame.options.bytes().len() > MEMORY_LIMIT {
+            self.flush(Flush::All, sink);
+        }
+    }
+
+    /// Receives a frame. Packets that have been held too long leave before it. If it ends the poll,
+    /// everything leaves after it.
+    #[inline]
+    pub(crate) fn receive<T: FrameSink>(
+        &mut self,
+        arrival: ArrivedFrame,
+        pool: &BufferPool,
+        sink: &mut T,
+    ) {
+        self.advance_clock(arrival.time, sink);
+        self.packets += 1;
+        match arrival.link {
+            None => sink.passed(arrival.interface, &arrival.buffer, PassReason::LinkType),
+            Some(link) => {
+                let index = self.lane(&link, sink);
+                let time = self.clock;
+                if let Some(lane) = self.lanes.get_mut(index) {
+                    lane.used = self.packets;
+                    // A trait object, since the engine is compiled again for each type of sink.
+                    let emit: &mut dyn FnMut(SuperPacket<'_, Buffer>) =
+                        &mut |packet| sink.packet(&lane.link, packet);
+                    let packet_time = arrival.time.unwrap_or(time);
+                    let interface = arrival.interface;
+                    let mut packet = RxPacket::new(arrival.buffer)
+                        .with_checksum(arrival.checksum)
+                        .with_time(packet_time);
+                    packet.layer = link.layer;
+                    if arrival.cut && is_whole(&packet) {
+                        lane.aggregator.flush_flow(&packet, emit);
+                        if let Some(buffer) = packet.buffers().next() {
+                            sink.passed(interface, buffer, PassReason::SnapLength);
+                        }
+                    } else {
+                        lane.aggregator.receive(packet, time, emit);
+                    }
+                }
+            }
+        }
+        self.in_poll += 1;
+        if self.in_poll == self.stepping.batch {
+            self.in_poll = 0;
+            self.flush(Flush::PollEnd, sink);
+        }
+        if pool.used() > MEMORY_LIMIT {
+            self.flush(Flush::All, sink);
+        }
+    }
+
+    /// Flushes everything at the end of the capture.
+    pub(crate) fn finish<T: FrameSink>(&mut self, sink: &mut T) {
+        self.flush(Flush::PollEnd, sink);
+    }
+
+    /// Returns the number of held packets; a merged packet counts once.
+    pub(crate) fn held(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.aggregator.counters().held).sum()
+    }
+
+    /// Returns the number of packets that passed because LRO's flow table was full.
+    pub(crate) fn refused(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.aggregator.counters().no_desc).sum()
+    }
+
+    /// Returns whether a poll has just ended or, without polls, whether no packet is held.
+    pub(crate) fn is_between_polls(&self) -> bool {
+        if self.stepping.batch == 0 { self.held() == 0 } else { self.in_poll == 0 }
+    }
+
+    /// Returns whether the engine's counters account for every packet.
+    pub(crate) fn balanced(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.aggregator.counters().balanced())
+    }
+
+    fn advance_clock<T: FrameSink>(&mut self, time: Option<u64>, sink: &mut T) {
+        let hold = self.stepping.hold;
+        if let Some(time) = time {
+            if time < self.clock.saturating_sub(hold) {
+                self.flush(Flush::All, sink);
+                self.clock = time;
+            } else if time > self.clock {
+                self.clock = time;
+                self.flush(Flush::OlderThan(time, hold), sink);
+            }
+        }
+    }
+
+    #[inline]
+    fn flush<T: FrameSink>(&mut self, what: Flush, sink: &mut T) {
+        for lane in &mut self.lanes {
+            if lane.aggregator.counters().held == 0 {
+                continue;
+            }
+            let mut emit = |packet: SuperPacket<'_, Buffer>| sink.packet(&lane.link, packet);
+            match what {
+                Flush::PollEnd => lane.aggregator.poll_end(0, &mut emit),
+                Flush::All => lane.aggregator.flush_all(&mut emit),
+                // The engine also flushes packets of exactly this age; here only older ones leave.
+                Flush::OlderThan(now, age) => {
+                    lane.aggregator.flush_older_than(now, age.saturating_add(1), &mut emit)
+                }
+            }
+        }
+    }
+
+    /// Returns the index of the lane for a link header.
+    #[inline]
+    fn lane<T: FrameSink>(&mut self, link: &LinkHeader, sink: &mut T) -> usize {
+        if self.lanes.get(self.last).is_none_or(|lane| lane.link != *link) {
+            self.last = self.find_lane(link, sink);
+        }
+        self.last
+    }
+
+    fn find_lane<T: FrameSink>(&mut self, link: &LinkHeader, sink: &mut T) -> usize {
+        if let Some(index) = self.lanes.iter().position(|lane| lane.link == *link) {
+            return index;
+        }
+        if self.lanes.len() < MAX_LANES {
+            let max_flows = if self.lanes.is_empty() {
+                self.policy.max_flows
+            } else {
+                self.policy.max_flows.min(FLOWS_IN_FURTHER_LANES)
+            };
+            let aggregator =
+                Aggregator::new(self.policy.with_max_flows(max_flows), KEY).with_simd(self.simd);
+            self.lanes.push(Lane { link: *link, aggregator, used: 0 });
+            return self.lanes.len() - 1;
+        }
+        let idle = (0..self.lanes.len()).min_by_key(|&index| self.lanes[index].used).unwrap_or(0);
+        if let Some(lane) = self.lanes.get_mut(idle) {
+            lane.aggregator
+                .flush_all(&mut |packet: SuperPacket<'_, Buffer>| sink.packet(&lane.link, packet));
+            lane.link = *link;
+        }
+        idle
+    }
+}
+
+/// Returns whether the IP packet is complete, so that the engine would not notice that the frame
+/// was cut.
+fn is_whole(packet: &RxPacket<Buffer>) -> bool {
+    let Some(buffer) = packet.buffers().next() else { return false };
+    match parse(buffer.as_ref(), buffer.as_ref().len(), packet.layer) {
+        Ok(layout) => layout.refusal != Some(Refusal::Truncated),
+        // The engine passes such a packet in any case.
+        Err(_) => false,
+    }
+}

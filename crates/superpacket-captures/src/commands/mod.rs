@@ -1,0 +1,52 @@
+//! The commands of the superpacket program on captures, each as a function that a program can call.
+
+mod analyze;
+mod check;
+mod coalesce;
+mod destination;
+mod error;
+pub mod figures;
+mod index;
+mod input;
+mod lanes;
+mod ledger;
+mod packets;
+#[doc(hidden)]
+pub mod page;
+mod partial;
+#[doc(hidden)]
+pub mod plot;
+mod pool;
+mod progress;
+mod segment;
+mod sink;
+mod steer;
+mod totals;
+mod verify;
+#[doc(hidden)]
+pub use analyze::words as analyze_words;
+pub use analyze::{
+    AnalyzeOptions, AnalyzeReport, Corpus, Counts, Cuts, Effect, Effects, FileAnalysis, Findings,
+    FlowRow, Held, PacketsRow, PartAnalysis, PartOptions, Rows, Sizes, Timeline, TopFlow, Traffic,
+    analyze, analyze_part,
+};
+pub use check::{
+    CheckOptions, CheckReport, NotJudged, Rule, Strictness, Verdict, Violation, check,
+};
+pub use coalesce::{CoalesceOptions, CoalesceReport, Rules, coalesce};
+pub use destination::Output;
+pub use error::Error;
+pub use index::{Index, IndexOptions, IndexedPlace, index};
+pub use input::Input;
+pub use lanes::{MAX_FLOWS, MAX_PACKETS, Stepping};
+pub use packets::Packets;
+pub use progress::{INTERVAL, Progress};
+pub use segment::{SegmentOptions, SegmentReport, segment};
+pub use sink::PacketSink;
+pub use steer::{
+    CpuShare, FlowLimited, LeftOut, SteerOptions, SteerReport, SteeredFlow, steer,
+    words as steer_words,
+};
+pub use superpacket_steer::{CpuMask, ToeplitzKey};
+pub use totals::{CutShort, Totals, Unreadable};
+pub use verify::{FileVerification, VerifyOptions, VerifyReport, verify};

@@ -1,0 +1,478 @@
+//! `segment`: cuts every frame of a capture that exceeds the MTU into the packets that a wire would
+//! have carried.
+
+use std::iter::once;
+
+use crate::file::{CaptureError, Frame, Record, Sink, Start, start_of};
+use serde::Serialize;
+use superpacket::Simd;
+use superpacket::aggregate::Reason;
+use superpacket::packet::Layer;
+use superpacket::segment::{
+    Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions as CutOptions, SegmentSize, Segmenter,
+};
+use superpacket::wire::{
+    IpVersion, Layout, Protocol, Refusal, ethernet, ipv4, ipv6, parse_datagram, pppoe, tcp,
+};
+
+use crate::commands::coalesce::write_completed;
+use crate::commands::destination::{OpenOutput, Output};
+use crate::commands::error::Error;
+use crate::commands::input::{Input, OpenInput};
+use crate::commands::partial::{Partial, Wrong, be16, check};
+use crate::commands::progress::Progress;
+use crate::commands::totals::{CutShort, Totals};
+
+/// Frames up to this length, in bytes, may be padded. If their IP length was left to the device,
+/// padding cannot be recognized.
+const SHORTEST_FRAME: usize = 60;
+
+/// Options of [`segment`].
+#[derive(Clone, Debug)]
+pub struct SegmentOptions {
+    /// Length of the longest IP packet that is not cut, in bytes: 68 to 65,535.
+    pub mtu: u32,
+    /// Whether packets that cannot be segmented are cut into IP fragments: IPv4 if the
+    /// don't-fragment bit is clear, IPv6 as its sender would have done.
+    pub fragment: bool,
+    /// Payload bytes per datagram into which UDP packets above the MTU are cut: they were sent with
+    /// `UDP_SEGMENT`, or received by UDP GRO.
+    pub udp_size: Option<u16>,
+    /// Whether a capture that ends within a record is an error.
+    pub strict: bool,
+}
+
+impl Default for SegmentOptions {
+    fn default() -> Self {
+        SegmentOptions { mtu: 1500, fragment: false, udp_size: None, strict: false }
+    }
+}
+
+/// The report of [`segment`].
+#[derive(Clone, Debug, Serialize)]
+pub struct SegmentReport {
+    command: &'static str,
+    /// The name of the capture that was read.
+    pub input: String,
+    /// The name of the capture that was written.
+    pub output: String,
+    /// Length of the longest IP packet that was not cut, in bytes.
+    pub mtu: u32,
+    /// Packets and bytes before and after segmentation.
+    #[serde(flatten)]
+    pub totals: Totals,
+    /// Segments and fragments written.
+    pub segments: u64,
+    /// Frames above the MTU that were not cut.
+    pub uncut: u64,
+    /// The place where the input was cut short, if it was.
+    pub cut_short: Option<CutShort>,
+}
+
+/// Cuts frames above the MTU into the packets that a wire would have carried.
+///
+/// Frames that cannot be cut pass unchanged and are counted by reason, but for unfinished
+/// checksums, which are completed.
+///
+/// # Errors
+/// Any error of reading or writing, and options out of bounds. The output file is left as it was.
+pub fn segment(
+    input: Input<'_>,
+    output: Output<'_>,
+    options: &SegmentOptions,
+    progress: &mut dyn Progress,
+) -> Result<SegmentReport, Error> {
+    if !(68..=65_535).contains(&options.mtu) {
+        return Err(Error::Options(format!("mtu: {} is not between 68 and 65535", options.mtu)));
+    }
+    if options.udp_size == Some(0) {
+        return Err(Error::Options("udp_size: 0 is not between 1 and 65535".to_owned()));
+    }
+    output.check(&input)?;
+    let mut input = OpenInput::open(input, options.strict, progress)?;
+    let output_name = output.name();
+    let writer = output.create(&input)?;
+    let simd = Simd::detect();
+    let mut cutter = Cutter {
+        writer,
+        segmenter: Segmenter::new().with_simd(simd),
+        simd,
+        mtu: options.mtu as usize,
+        fragment: options.fragment,
+        udp_size: options.udp_size.and_then(|size| SegmentSize::new(usize::from(size))),
+        totals: Totals::default(),
+        fits: 0,
+        cut: 0,
+        segments: 0,
+        uncut: 0,
+        fragment_id: 0,
+        completed: Vec::new(),
+    };
+    cutter.writer.declare(input.interfaces())?;
+    input.for_each(|frame| Ok(cutter.frame(frame)?))?;
+    cutter.writer.declare(input.interfaces())?;
+    let name = input.file().to_owned();
+    let cut_short = input.finish()?.map(CutShort::from);
+    let (totals, segments, uncut) = cutter.finish()?;
+    Ok(SegmentReport {
+        command: "segment",
+        input: name,
+        output: output_name,
+        mtu: options.mtu,
+        totals,
+        segments,
+        uncut,
+        cut_short,
+    })
+}
+
+/// The treatment of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FramePlan {
+    /// The frame is written whole: it fits the MTU, or the MTU does not apply to it.
+    Whole,
+    /// The frame is cut as the value says.
+    Cut(Gso),
+    /// The frame exceeds the MTU and cannot be cut into segments, for this reason.
+    Uncuttable(&'static str),
+    /// The frame exceeds the MTU and must not be changed, for this reason.
+    Untouchable(&'static str),
+}
+
+struct Cutter<'a> {
+    writer: OpenOutput<'a>,
+    segmenter: Segmenter,
+    simd: Simd,
+    mtu: usize,
+    fragment: bool,
+    udp_size: Option<SegmentSize>,
+    totals: Totals,
+    fits: u64,
+    cut: u64,
+    segments: u64,
+    uncut: u64,
+    /// Identification of the last IPv6 datagram that was fragmented.
+    fragment_id: u32,
+    /// A packet to be fragmented, with its checksums completed; kept to reuse its memory.
+    completed: Vec<u8>,
+}
+
+impl Cutter<'_> {
+    /// Writes a frame, whole or cut.
+    fn frame(&mut self, frame: &Frame<'_>) -> Result<(), CaptureError> {
+        self.writer.declare(frame.interfaces)?;
+        self.totals.packets_in += 1;
+        self.totals.bytes_in += frame.data.len() as u64;
+        let (layer, link) = match start_of(frame.link_type(), frame.data) {
+            Start::Ethernet => (Layer::Ethernet, 0),
+            Start::Ip { header_length } => (Layer::Ip, header_length),
+            Start::Other => {
+                self.totals.reason("link_type");
+                return self.write_whole(frame, 0, None);
+            }
+        };
+        let packet = frame.data.get(link..).unwrap_or(&[]);
+        let layout = parse_datagram(packet, packet.len(), layer);
+        let truncated = frame.is_truncated()
+            || matches!(&layout, Ok(layout) if layout.refusal == Some(Refusal::Truncated));
+        let partial =
+            Partial::find(packet, layer, layout.as_ref().ok().filter(|_| !truncated), self.simd);
+        let plan = match &layout {
+            _ if truncated => match frame.original_length as usize
+                > self.mtu + link + network_offset(packet, layer).unwrap_or(0)
+            {
+                true => FramePlan::Untouchable("truncated"),
+                false => FramePlan::Whole,
+            },
+            Ok(layout) => self.plan(packet, layer, layout, partial.as_ref()),
+            Err(unparsed) => match ip_length(packet, layer) {
+                Some(length) if length > self.mtu => FramePlan::Uncuttable(unparsed.reason.name()),
+                _ => FramePlan::Whole,
+            },
+        };
+        match plan {
+            FramePlan::Whole => {
+                self.fits += 1;
+                self.write_whole(frame, link, partial.as_ref())
+            }
+            FramePlan::Cut(gso) => match self.cut(frame, link, layer, gso)? {
+                Ok(()) => Ok(()),
+                Err(error) => self.write_uncuttable(
+                    frame,
+                    link,
+                    layer,
+                    partial.as_ref(),
+                    layout.ok(),
+                    reason_name(&error),
+                ),
+            },
+            FramePlan::Uncuttable(reason) => {
+                self.write_uncuttable(frame, link, layer, partial.as_ref(), layout.ok(), reason)
+            }
+            FramePlan::Untouchable(reason) => {
+                self.uncut += 1;
+                self.totals.reason(reason);
+                self.write_whole(frame, link, partial.and_then(Partial::of_header).as_ref())
+            }
+        }
+    }
+
+    /// Returns the treatment of a complete packet whose headers are understood.
+    fn plan(
+        &self,
+        packet: &[u8],
+        layer: Layer,
+        layout: &Layout,
+        partial: Option<&Partial>,
+    ) -> FramePlan {
+        let network = usize::from(layout.outermost());
+        let above = (layout.end as usize).saturating_sub(network) > self.mtu;
+        // A length that was left to the device is filled in, unless the frame may be padded.
+        let unfinished = layout.refusal == Some(Refusal::NoLength)
+            && (layer == Layer::Ip || packet.len() > SHORTEST_FRAME);
+        if !above && !unfinished {
+            return FramePlan::Whole;
+        }
+        match check(packet, layout, partial, self.simd) {
+            Ok(()) => {}
+            Err(_) if !above => return FramePlan::Whole,
+            Err(Wrong::Ip) => return FramePlan::Untouchable(Reason::BadIpChecksum.name()),
+            Err(Wrong::Transport) => return FramePlan::Untouchable(Reason::BadChecksum.name()),
+        }
+        let headers = usize::from(layout.payload)
+            - network
+            - if layout.jumbo { ipv6::JUMBO_HEADER_LENGTH } else { 0 };
+        let Some(room) = SegmentSize::new(self.mtu.saturating_sub(headers)) else {
+            return FramePlan::Uncuttable("segment_too_small");
+        };
+        match (layout.protocol, layout.version) {
+            (Protocol::Tcp, version) => {
+                let flags =
+                    packet.get(usize::from(layout.transport) + tcp::FLAGS).copied().unwrap_or(0);
+                if above && flags & (tcp::SYN | tcp::RST | tcp::URG) != 0 {
+                    return FramePlan::Uncuttable(Reason::TcpFlags.name());
+                }
+                FramePlan::Cut(Gso::new(
+                    if version == IpVersion::V4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 },
+                    room,
+                ))
+            }
+            (Protocol::Dccp, _) => FramePlan::Cut(Gso::new(GsoKind::Dccp, room)),
+            // It becomes one segment: only the lengths are filled in.
+            (Protocol::Udp, _) if !above => FramePlan::Cut(Gso::new(GsoKind::Udp, room)),
+            (Protocol::Udp, _) => match self.udp_size {
+                Some(size) => FramePlan::Cut(Gso::new(GsoKind::Udp, size)),
+                None => FramePlan::Uncuttable("udp_datagram"),
+            },
+        }
+    }
+
+    fn cut(
+        &mut self,
+        frame: &Frame<'_>,
+        link: usize,
+        layer: Layer,
+        gso: Gso,
+    ) -> Result<Result<(), SegmentError>, CaptureError> {
+        let (header, packet) = frame.data.split_at(link.min(frame.data.len()));
+        let options = CutOptions::default().with_fragment_id(self.next_fragment_id());
+        let Cutter { writer, segmenter, totals, .. } = self;
+        let mut written = Ok(());
+        let record = record(frame);
+        let plan = segmenter.segment(
+            &GsoPacket::linear(&packet, gso).with_layer(layer),
+            &options,
+            |segment| {
+                totals.bytes_out += (header.len() + segment.length()) as u64;
+                if written.is_ok() {
+                    written = writer.write(
+                        record,
+                        once(header).chain(once(segment.header())).chain(segment.payload()),
+                    );
+                }
+            },
+        );
+        written?;
+        Ok(plan.map(|plan| {
+            self.count_cut(
+                plan.segments,
+                if gso.kind == GsoKind::UdpFragments { "fragmented" } else { "cut" },
+            )
+        }))
+    }
+
+    fn next_fragment_id(&mut self) -> u32 {
+        // With 0, the segmenter would choose an identification itself.
+        self.fragment_id = self.fragment_id.wrapping_add(1).max(1);
+        self.fragment_id
+    }
+
+    fn count_cut(&mut self, pieces: u32, reason: &'static str) {
+        let pieces = u64::from(pieces);
+        self.totals.packets_out += pieces;
+        self.segments += pieces;
+        if pieces > 1 {
+            self.totals.super_packets += 1;
+            self.totals.merged += pieces - 1;
+        }
+        match reason {
+            "cut" => self.cut += 1,
+            _ => self.totals.reason(reason),
+        }
+    }
+
+    /// Writes a frame above the MTU that cannot be cut into segments: as fragments, if this is
+    /// requested and allowed, or whole.
+    fn write_uncuttable(
+        &mut self,
+        frame: &Frame<'_>,
+        link: usize,
+        layer: Layer,
+        partial: Option<&Partial>,
+        layout: Option<Layout>,
+        reason: &'static str,
+    ) -> Result<(), CaptureError> {
+        let reason = match self.fragment {
+            false => reason,
+            true => match self.fragments(frame, link, layer, partial, layout)? {
+                Ok(()) => return Ok(()),
+                Err(error) => reason_name(&error),
+            },
+        };
+        self.uncut += 1;
+        self.totals.reason(reason);
+        self.write_whole(frame, link, partial)
+    }
+
+    fn fragments(
+        &mut self,
+        frame: &Frame<'_>,
+        link: usize,
+        layer: Layer,
+        partial: Option<&Partial>,
+        layout: Option<Layout>,
+    ) -> Result<Result<(), SegmentError>, CaptureError> {
+        // Fragmentation fills in lengths of a datagram that were left to the device.
+        if let Some(layout) = layout.filter(|layout| {
+            let ipv6_udp = layout.version == IpVersion::V6 && layout.protocol == Protocol::Udp;
+            ipv6_udp && layout.outer.is_none() && layout.refusal == Some(Refusal::NoLength)
+        }) {
+            let headers = usize::from(layout.transport - layout.network) + 8;
+            return match SegmentSize::new(self.mtu.saturating_sub(headers)) {
+                Some(size) => self.cut(frame, link, layer, Gso::new(GsoKind::UdpFragments, size)),
+                None => {
+                    Ok(Err(SegmentError::SegmentTooSmall { needed: headers + 8, got: self.mtu }))
+                }
+            };
+        }
+        // Only the source may fragment an IPv6 packet, and the result is what the source would have
+        // sent.
+        let ipv6_id = Some(self.next_fragment_id());
+        let (header, packet) = frame.data.split_at(link.min(frame.data.len()));
+        let Cutter { writer, segmenter, totals, completed, simd, .. } = self;
+        let packet = match partial {
+            None => packet,
+            Some(partial) => {
+                completed.clear();
+                completed.extend_from_slice(packet);
+                for (place, value) in partial.completed(packet, *simd).into_iter().flatten() {
+                    if let Some(field) = completed.get_mut(place..place + 2) {
+                        field.copy_from_slice(&value.to_be_bytes());
+                    }
+                }
+                completed.as_slice()
+            }
+        };
+        let mut written = Ok(());
+        let record = record(frame);
+        let buffers = [packet];
+        let packet = GsoPacket::uncut(&buffers).with_layer(layer);
+        let plan = segmenter.fragment(&packet, self.mtu, ipv6_id, |fragment| {
+            totals.bytes_out += (header.len() + fragment.length()) as u64;
+            if written.is_ok() {
+                written = writer.write(
+                    record,
+                    once(header).chain(once(fragment.header())).chain(fragment.payload()),
+                );
+            }
+        });
+        written?;
+        Ok(plan.map(|plan| self.count_cut(plan.segments, "fragmented")))
+    }
+
+    /// Writes a frame whole, with its unfinished checksums completed.
+    fn write_whole(
+        &mut self,
+        frame: &Frame<'_>,
+        link: usize,
+        partial: Option<&Partial>,
+    ) -> Result<(), CaptureError> {
+        self.totals.packets_out += 1;
+        self.totals.bytes_out += frame.data.len() as u64;
+        match partial {
+            None => self.writer.write(frame.record(), [frame.data]),
+            Some(partial) => {
+                let fields = partial.completed(frame.data.get(link..).unwrap_or(&[]), self.simd);
+                write_completed(&mut self.writer, frame.record(), frame.data, link, fields)
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<(Totals, u64, u64), CaptureError> {
+        self.writer.finish()?;
+        for (name, count) in [("fits", self.fits), ("cut", self.cut)] {
+            if count > 0 {
+                self.totals.reasons.insert(name, count);
+            }
+        }
+        Ok((self.totals, self.segments, self.uncut))
+    }
+}
+
+/// Returns the record of a segment: time and interface of its frame, but no option that describes
+/// the frame as a whole.
+fn record<'a>(frame: &Frame<'a>) -> Record<'a> {
+    Record {
+        interface: frame.interface,
+        time: frame.time,
+        original_length: None,
+        options: frame.options.of_segment(),
+    }
+}
+
+/// Returns the name under which an error is counted.
+fn reason_name(error: &SegmentError) -> &'static str {
+    match error {
+        SegmentError::Headers(reason) => reason.name(),
+        other => other.name(),
+    }
+}
+
+/// Returns the offset of the outermost IP header in a packet that cannot be parsed completely;
+/// `None` if it is not known.
+fn network_offset(packet: &[u8], layer: Layer) -> Option<usize> {
+    if layer == Layer::Ip {
+        return Some(0);
+    }
+    let mut kind = be16(packet, ethernet::ETHERTYPE)?;
+    let mut offset = ethernet::HEADER_LENGTH;
+    while ethernet::is_vlan(kind) {
+        kind = be16(packet, offset + 2)?;
+        offset += 4;
+    }
+    match kind {
+        ethernet::IPV4 | ethernet::IPV6 => Some(offset),
+        ethernet::PPPOE_SESSION => Some(offset + pppoe::HEADER_LENGTH),
+        _ => None,
+    }
+}
+
+/// Returns the length of such a packet, in bytes, according to its outermost IP header.
+fn ip_length(packet: &[u8], layer: Layer) -> Option<usize> {
+    let network = network_offset(packet, layer)?;
+    match packet.get(network)? >> 4 {
+        4 => Some(usize::from(be16(packet, network + ipv4::TOTAL_LENGTH)?)),
+        6 => Some(usize::from(be16(packet, network + ipv6::PAYLOAD_LENGTH)?) + ipv6::HEADER_LENGTH),
+        _ => None,
+    }
+}

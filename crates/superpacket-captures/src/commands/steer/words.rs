@@ -1,0 +1,98 @@
+//! Table rows and sentences that are the same on the page and in the terminal.
+
+use super::{CpuShare, LeftOut, SteerReport, SteeredFlow};
+use crate::commands::figures::{grouped, percent};
+
+/// Columns of the table of CPUs.
+pub const CPU_COLUMNS: [&str; 6] =
+    ["CPU", "packets", "share", "bytes", "flows", "flow limit drops"];
+
+/// Columns of the table of flows.
+pub const FLOW_COLUMNS: [&str; 5] = ["flow", "hash", "CPU", "packets", "flow limit drops"];
+
+/// Describes the capture and the options.
+pub fn summary(report: &SteerReport) -> String {
+    let hash = format!(
+        "{} hash of the {}most headers{}",
+        if report.symmetric { "symmetric Toeplitz" } else { "Toeplitz" },
+        report.headers,
+        if report.key_is_published { ", with the published key" } else { "" },
+    );
+    let cpus = match report.cpus.len() {
+        0 => "no CPUs: steering is off, packets stay where they are received".to_owned(),
+        1 => format!("1 CPU, {}", report.cpu_list),
+        count => format!("{} CPUs, {}", grouped(count as u64), report.cpu_list),
+    };
+    format!(
+        "{} packets, {} flows; {cpus}; {hash}",
+        grouped(report.totals.packets_in),
+        grouped(report.flows.len() as u64)
+    )
+}
+
+/// Describes the imbalance.
+pub fn balance(report: &SteerReport) -> String {
+    format!(
+        "Imbalance: the busiest CPU has {} the packets of the average one; by flows, {}.",
+        times(report.imbalance),
+        times(report.imbalance_flows),
+    )
+}
+
+/// Formats a factor.
+pub fn times(factor: Option<f64>) -> String {
+    factor.map_or_else(|| "-".to_owned(), |factor| format!("{factor:.2}x"))
+}
+
+/// Describes the result of the flow limit.
+pub fn flow_limit(report: &SteerReport) -> String {
+    let limit = &report.flow_limit;
+    format!(
+        "Flow limit, if every backlog stayed half full or fuller: {} packets ({}) of {} flows dropped.",
+        grouped(limit.packets),
+        percent(limit.packets, report.steered()),
+        grouped(limit.flows),
+    )
+}
+
+/// Describes the flows that are not listed.
+pub fn left_out(left_out: &LeftOut) -> String {
+    format!(
+        "flows beyond the first {} are not listed; their {} packets are counted for their CPUs, their flows are not",
+        grouped(left_out.most_flows as u64),
+        grouped(left_out.packets),
+    )
+}
+
+/// Returns the `most` busiest CPUs, in the order of their numbers, and how many others there are.
+pub fn busiest(report: &SteerReport, most: usize) -> (Vec<&CpuShare>, usize) {
+    let mut rows: Vec<_> = report.cpus.iter().collect();
+    rows.sort_by_key(|row| (std::cmp::Reverse(row.packets), row.cpu));
+    rows.truncate(most);
+    rows.sort_by_key(|row| row.cpu);
+    let more = report.cpus.len() - rows.len();
+    (rows, more)
+}
+
+/// Returns the row of a CPU in the table of CPUs.
+pub fn cpu_row(row: &CpuShare, steered: u64) -> [String; 6] {
+    [
+        row.cpu.to_string(),
+        grouped(row.packets),
+        percent(row.packets, steered),
+        grouped(row.bytes),
+        grouped(row.flows),
+        grouped(row.flow_limited),
+    ]
+}
+
+/// Returns the row of a flow in the table of flows.
+pub fn flow_row(flow: &SteeredFlow) -> [String; 5] {
+    [
+        flow.to_string(),
+        format!("{:08x}", flow.hash()),
+        flow.cpu().map_or_else(|| "-".to_owned(), |cpu| cpu.to_string()),
+        grouped(flow.packets()),
+        grouped(flow.flow_limited()),
+    ]
+}

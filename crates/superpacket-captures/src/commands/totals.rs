@@ -1,0 +1,301 @@
+//! The counts that every report has.
+
+use std::collections::BTreeMap;
+
+use crate::file::Truncated;
+use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::{Deserialize as DeriveDeserialize, Serialize};
+use superpacket::aggregate::Reason;
+use superpacket::super_packet::Metadata;
+
+use crate::commands::error::Error;
+use crate::commands::figures::{NOTHING, printable, ratio};
+use crate::commands::lanes::PassReason;
+use crate::commands::progress::Progress;
+
+/// Packets and bytes before and after a command. The JSON of every command has these keys.
+#[derive(Clone, Debug, Default, Serialize, DeriveDeserialize)]
+pub struct Totals {
+    /// Frames read.
+    pub packets_in: u64,
+    /// Frames written, or that would have been written.
+    pub packets_out: u64,
+    /// Bytes of the frames read.
+    pub bytes_in: u64,
+    /// Bytes of the frames written.
+    pub bytes_out: u64,
+    /// Frames that contain several packets.
+    pub super_packets: u64,
+    /// Frames that joined another: `packets_in - packets_out`. In `segment`, the additional frames
+    /// that were in super-packets: `packets_out - packets_in`.
+    pub merged: u64,
+    /// Frames by the reason why they left as they did. The sum is `packets_out`; in `segment`,
+    /// `packets_in`.
+    #[serde(deserialize_with = "reasons")]
+    pub reasons: BTreeMap<&'static str, u64>,
+}
+
+/// Reasons of frames that were not given to the engine.
+const PASS_REASONS: [&str; 2] = ["link_type", "snap_length"];
+
+/// Deserializes counts by reason. All names must be reasons of aggregation.
+fn reasons<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<&'static str, u64>, D::Error> {
+    let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
+    let known = |name: &str| {
+        Reason::ALL
+            .iter()
+            .map(|reason| reason.name())
+            .chain(PASS_REASONS)
+            .find(|&other| other == name)
+    };
+    let named = counts.into_iter().map(|(name, count)| match known(&name) {
+        Some(name) => Ok((name, count)),
+        None => Err(D::Error::custom(format!("{name:?} is not a reason that this version knows"))),
+    });
+    named.collect()
+}
+
+impl Totals {
+    /// Adds other totals.
+    pub(crate) fn add(&mut self, other: &Totals) {
+        self.packets_in += other.packets_in;
+        self.packets_out += other.packets_out;
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+        self.super_packets += other.super_packets;
+        self.merged += other.merged;
+        for (reason, count) in &other.reasons {
+            *self.reasons.entry(reason).or_default() += count;
+        }
+    }
+
+    /// Counts a frame with this reason.
+    pub(crate) fn reason(&mut self, name: &'static str) {
+        *self.reasons.entry(name).or_default() += 1;
+    }
+
+    /// Returns the number of packets in per packet out, as reports print it.
+    pub fn fewer_by(&self) -> String {
+        match self.packets_out {
+            0 => NOTHING.to_owned(),
+            _ => format!("{:.2}x", ratio(self.packets_in, self.packets_out)),
+        }
+    }
+}
+
+/// Counts the packets of an aggregator, in an array instead of a map for speed.
+#[derive(Clone, Debug)]
+pub(crate) struct Tally {
+    pub(crate) packets_in: u64,
+    pub(crate) bytes_in: u64,
+    pub(crate) packets_out: u64,
+    pub(crate) bytes_out: u64,
+    pub(crate) super_packets: u64,
+    pub(crate) merged: u64,
+    /// Pure ACKs that were absorbed; `merged` includes them.
+    pub(crate) absorbed_acks: u64,
+    reasons: [u64; Reason::COUNT],
+    link_type: u64,
+    snap_length: u64,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Tally {
+            packets_in: 0,
+            bytes_in: 0,
+            packets_out: 0,
+            bytes_out: 0,
+            super_packets: 0,
+            merged: 0,
+            absorbed_acks: 0,
+            reasons: [0; Reason::COUNT],
+            link_type: 0,
+            snap_length: 0,
+        }
+    }
+}
+
+impl Tally {
+    /// Counts a frame read.
+    #[inline]
+    pub(crate) fn arrived(&mut self, length: usize) {
+        self.packets_in += 1;
+        self.bytes_in += length as u64;
+    }
+
+    /// Counts a packet that left; `length` includes its link header.
+    #[inline]
+    pub(crate) fn left(&mut self, metadata: &Metadata, length: usize) {
+        self.packets_out += 1;
+        self.bytes_out += length as u64;
+        self.reasons[metadata.reason as usize] += 1;
+        if metadata.packets > 1 {
+            self.super_packets += 1;
+            self.merged += u64::from(metadata.packets) - 1;
+            self.absorbed_acks += u64::from(metadata.absorbed_acks);
+        }
+    }
+
+    /// Counts a frame that was not given to the engine.
+    #[inline]
+    pub(crate) fn passed(&mut self, why: PassReason, length: usize) {
+        self.packets_out += 1;
+        self.bytes_out += length as u64;
+        match why {
+            PassReason::LinkType => self.link_type += 1,
+            PassReason::SnapLength => self.snap_length += 1,
+        }
+    }
+
+    /// Returns whether the packets that left account for every frame read.
+    pub(crate) fn balanced(&self) -> bool {
+        let reasons: u64 = self.reasons.iter().sum::<u64>() + self.link_type + self.snap_length;
+        self.packets_in == self.packets_out + self.merged && reasons == self.packets_out
+    }
+
+    /// Returns the counts in the form of reports.
+    pub(crate) fn totals(&self) -> Totals {
+        let engine =
+            Reason::ALL.iter().map(|&reason| (reason.name(), self.reasons[reason as usize]));
+        let reasons = engine
+            .chain(PASS_REASONS.into_iter().zip([self.link_type, self.snap_length]))
+            .filter(|&(_, count)| count > 0)
+            .collect();
+        Totals {
+            packets_in: self.packets_in,
+            packets_out: self.packets_out,
+            bytes_in: self.bytes_in,
+            bytes_out: self.bytes_out,
+            super_packets: self.super_packets,
+            merged: self.merged,
+            reasons,
+        }
+    }
+}
+
+/// The place where a capture was cut short.
+#[derive(Clone, Debug, Serialize, DeriveDeserialize)]
+pub struct CutShort {
+    /// The number that the cut packet would have had.
+    pub packet: u64,
+    /// Offset of its record, in bytes after decompression.
+    pub offset: u64,
+    /// The part of the record that is there.
+    pub reason: String,
+}
+
+impl std::fmt::Display for CutShort {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            formatter,
+            "in packet {}, whose record begins at byte {}: {}",
+            self.packet, self.offset, self.reason
+        )
+    }
+}
+
+impl From<Truncated> for CutShort {
+    fn from(truncated: Truncated) -> Self {
+        CutShort { packet: truncated.packet, offset: truncated.offset, reason: truncated.reason }
+    }
+}
+
+/// The captures that could not be read. Commands with several captures report the others in any
+/// case.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(transparent)]
+pub struct Unreadable {
+    /// The error of each.
+    pub messages: Vec<String>,
+    /// Whether there is only one capture, so that its error is the command's.
+    #[serde(skip)]
+    is_single: bool,
+}
+
+impl Unreadable {
+    /// Returns an empty list, for a command with this number of captures.
+    pub(crate) fn among(captures: usize) -> Self {
+        Unreadable { messages: Vec::new(), is_single: captures == 1 }
+    }
+
+    /// Adds the error of a capture.
+    pub(crate) fn add(&mut self, words: &str) {
+        self.messages.push(printable(words));
+    }
+
+    /// Adds an error of reading if the command has several captures, and reports it to the
+    /// progress. Returns all other errors.
+    pub(crate) fn note_failure<T>(
+        &mut self,
+        result: Result<T, Error>,
+        progress: &mut dyn Progress,
+    ) -> Result<Option<T>, Error> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error @ (Error::Capture(_) | Error::CutShort(_))) if !self.is_single => {
+                progress.unreadable(&error);
+                self.add(&error.to_string());
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quotient_without_divisor_is_a_dash() {
+        assert_eq!(Totals::default().fewer_by(), "-");
+        assert_eq!(
+            Totals { packets_in: 3, packets_out: 2, ..Totals::default() }.fewer_by(),
+            "1.50x"
+        );
+    }
+
+    #[test]
+    fn totals_come_back_from_json() {
+        let mut tally = Tally::default();
+        tally.arrived(60);
+        tally.passed(PassReason::LinkType, 60);
+        let mut totals = tally.totals();
+        totals.reason(Reason::ALL[3].name());
+        let json = serde_json::to_string(&totals).expect("serializes");
+        let again: Totals = serde_json::from_str(&json).expect("reads");
+        assert_eq!((again.packets_in, &again.reasons), (1, &totals.reasons));
+        let other = json.replace("link_type", "weather");
+        assert!(
+            serde_json::from_str::<Totals>(&other)
+                .expect_err("unknown")
+                .to_string()
+                .contains("\"weather\" is not a reason")
+        );
+    }
+
+    #[test]
+    fn totals_add_up() {
+        let mut tally = Tally::default();
+        tally.arrived(60);
+        tally.passed(PassReason::LinkType, 60);
+        tally.arrived(70);
+        assert!(!tally.balanced(), "one is held");
+        tally.passed(PassReason::SnapLength, 70);
+        assert!(tally.balanced());
+        let mut totals = tally.totals();
+        totals.add(&tally.totals());
+        assert_eq!(
+            (
+                totals.packets_in,
+                totals.bytes_out,
+                totals.reasons["link_type"],
+                totals.reasons["snap_length"]
+            ),
+            (4, 260, 2, 2)
+        );
+    }
+}

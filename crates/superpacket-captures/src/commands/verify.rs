@@ -1,0 +1,345 @@
+//! `verify`: checks that `segment(aggregate(x)) == x`.
+//!
+//! Copies of the frames that the engine holds are kept by flow ([`crate::ledger`]). Each packet
+//! that leaves is compared with the oldest of its flow: a single packet byte for byte; a
+//! super-packet after it has been cut again from its bytes and metadata alone. So every lost,
+//! duplicated, reordered or changed packet is found.
+
+use crate::file::{Frame, FrameOptions, Truncated};
+use serde::Serialize;
+use superpacket::Simd;
+use superpacket::aggregate::{Mode, Policy};
+use superpacket::segment::{
+    ChecksumForm, ChecksumOutput, GsoPacket, SegmentBuffers, SegmentOptions, Segmenter, Written,
+};
+use superpacket::super_packet::SuperPacket;
+use superpacket::wire::parse;
+
+use crate::commands::error::Error;
+use crate::commands::input::{Input, OpenInput};
+use crate::commands::lanes::{
+    ArrivedFrame, CaptureAggregator, FrameSink, LinkHeader, PassReason, Stepping, UnfinishedForm,
+};
+use crate::commands::ledger::{FlowId, Ledger};
+use crate::commands::partial::check;
+use crate::commands::pool::{Buffer, BufferPool};
+use crate::commands::progress::Progress;
+use crate::commands::totals::{CutShort, Tally, Totals, Unreadable};
+
+/// Maximum mismatches that are described; all are counted.
+const MOST_DESCRIBED: usize = 10;
+
+/// Options of [`verify`].
+#[derive(Clone, Debug)]
+pub struct VerifyOptions {
+    /// The length of polls, and the hold time.
+    pub stepping: Stepping,
+    /// Whether UDP is aggregated too.
+    pub udp: bool,
+    /// Whether a capture that ends within a record is an error.
+    pub strict: bool,
+    /// For tests: flips a bit in the payload of the super-packet with this number, from 1, in each
+    /// capture before it is cut. The verification must then fail.
+    #[doc(hidden)]
+    pub inject_fault: Option<u64>,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> Self {
+        VerifyOptions {
+            stepping: Stepping::default(),
+            udp: true,
+            strict: false,
+            inject_fault: None,
+        }
+    }
+}
+
+/// The results for one capture.
+#[derive(Clone, Debug, Serialize)]
+pub struct FileVerification {
+    /// The name of the capture.
+    pub file: String,
+    /// Packets and bytes before and after aggregation.
+    #[serde(flatten)]
+    pub totals: Totals,
+    /// Packets into which the super-packets were cut again.
+    pub segments: u64,
+    /// Packets that came back changed, or did not come back.
+    pub mismatches: u64,
+    /// Descriptions of the first mismatches.
+    pub details: Vec<String>,
+    /// The place where the capture was cut short, if it was.
+    pub cut_short: Option<CutShort>,
+}
+
+/// The report of [`verify`].
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct VerifyReport {
+    command: &'static str,
+    /// Packets and bytes before and after aggregation, of all captures.
+    #[serde(flatten)]
+    pub totals: Totals,
+    /// Packets into which the super-packets were cut again.
+    pub segments: u64,
+    /// Packets that came back changed, or did not come back.
+    pub mismatches: u64,
+    /// The results for each capture.
+    pub files: Vec<FileVerification>,
+    /// Captures that could not be read.
+    pub unreadable: Unreadable,
+}
+
+/// Aggregates by GRO's rules, segments the result, and compares it byte for byte: `mismatches` is 0
+/// if every byte came back.
+///
+/// # Errors
+/// Any error that ends the reading of the only capture. If there are several, the report lists
+/// those that cannot be read.
+pub fn verify(
+    inputs: Vec<Input<'_>>,
+    options: &VerifyOptions,
+    progress: &mut dyn Progress,
+) -> Result<VerifyReport, Error> {
+    let mut report = VerifyReport {
+        command: "verify",
+        unreadable: Unreadable::among(inputs.len()),
+        ..VerifyReport::default()
+    };
+    for input in inputs {
+        let file = verify_one(input, options, progress);
+        let Some(file) = report.unreadable.note_failure(file, progress)? else { continue };
+        report.totals.add(&file.totals);
+        report.segments += file.segments;
+        report.mismatches += file.mismatches;
+        report.files.push(file);
+    }
+    Ok(report)
+}
+
+fn verify_one(
+    input: Input<'_>,
+    options: &VerifyOptions,
+    progress: &mut dyn Progress,
+) -> Result<FileVerification, Error> {
+    let simd = Simd::detect();
+    let policy =
+        Policy::gro().with_mode(Mode::Gro { udp: options.udp }).with_checksum(ChecksumForm::Full);
+    let mut input = OpenInput::open(input, options.strict, progress)?;
+    let pool = BufferPool::default();
+    let mut aggregator = CaptureAggregator::new(policy, options.stepping, simd);
+    let mut comparison = Comparison {
+        file: input.file().to_owned(),
+        tally: Tally::default(),
+        ledger: Ledger::default(),
+        current: None,
+        segmenter: Segmenter::new().with_simd(simd),
+        simd,
+        fault: options.inject_fault,
+        segments: 0,
+        mismatches: 0,
+        details: Vec::new(),
+        linear: Vec::new(),
+        cut: CutSegments::default(),
+        originals: Vec::new(),
+    };
+    input.for_each(|frame| {
+        comparison.tally.arrived(frame.data.len());
+        // Options are not compared, so they are not kept in memory.
+        let frame = &Frame { options: FrameOptions::NONE, ..*frame };
+        let arrival = ArrivedFrame::new(frame, &pool, UnfinishedForm::Leave, simd);
+        comparison.current = arrival
+            .link
+            .as_ref()
+            .map(|link| FlowId::of(arrival.buffer.as_ref(), link.layer(), link));
+        if let Some(flow) = comparison.current {
+            comparison.ledger.enter(flow, arrival.buffer.clone());
+        }
+        aggregator.receive(arrival, &pool, &mut comparison);
+        Ok(())
+    })?;
+    aggregator.finish(&mut comparison);
+    let cut_short: Option<Truncated> = input.finish()?;
+    let left = comparison.ledger.left();
+    if left > 0 {
+        comparison.mismatch(0, format!("{left} packets never left the engine"));
+    }
+    if !aggregator.balanced() || !comparison.tally.balanced() {
+        comparison.mismatch(0, "the counters do not balance".to_owned());
+    }
+    Ok(FileVerification {
+        totals: comparison.tally.totals(),
+        file: comparison.file,
+        segments: comparison.segments,
+        mismatches: comparison.mismatches,
+        details: comparison.details,
+        cut_short: cut_short.map(CutShort::from),
+    })
+}
+
+struct Comparison {
+    file: String,
+    tally: Tally,
+    ledger: Ledger,
+    /// The flow of the frame that the engine receives now.
+    current: Option<FlowId>,
+    segmenter: Segmenter,
+    simd: Simd,
+    /// Number of the super-packet to damage, from 1.
+    fault: Option<u64>,
+    segments: u64,
+    mismatches: u64,
+    details: Vec<String>,
+    /// The bytes of a packet that left.
+    linear: Vec<u8>,
+    /// The segments of this packet.
+    cut: CutSegments,
+    /// The original frames of this packet.
+    originals: Vec<Buffer>,
+}
+
+/// The bytes of segments, joined, and the offset at which each ends.
+#[derive(Debug, Default)]
+struct CutSegments {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl CutSegments {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    /// Returns the segments in order.
+    fn segments(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end])
+    }
+}
+
+impl SegmentBuffers for CutSegments {
+    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.bytes.buffer(length)
+    }
+
+    fn written(&mut self, _: Written) {
+        self.ends.push(self.bytes.len());
+    }
+}
+
+impl Comparison {
+    fn mismatch(&mut self, number: u64, what: String) {
+        self.mismatches += 1;
+        if self.details.len() < MOST_DESCRIBED {
+            let packet = if number > 0 { format!("packet {number}: ") } else { String::new() };
+            self.details.push(format!("{}: {packet}{what}", self.file));
+        }
+    }
+
+    /// Cuts the packet in `linear`, and returns the number of segments.
+    fn cut_again(&mut self, packet: &SuperPacket<'_, Buffer>) -> Result<usize, String> {
+        let layer = packet.metadata.layer;
+        let layout = parse(&self.linear, self.linear.len(), layer).map_err(|unparsed| {
+            format!("the super-packet cannot be parsed: {}", unparsed.reason.name())
+        })?;
+        check(&self.linear, &layout, None, self.simd)
+            .map_err(|wrong| format!("the super-packet's own checksum is wrong: {wrong:?}"))?;
+        if self.fault == Some(self.tally.super_packets)
+            && let Some(byte) = self.linear.get_mut(usize::from(layout.payload))
+        {
+            *byte ^= 1;
+        }
+        let gso = packet.metadata.gso.ok_or("a merged packet has no segment size")?;
+        self.cut.clear();
+        let buffers = [self.linear.as_slice()];
+        let again =
+            GsoPacket::new(&buffers, gso).with_layer(layer).with_checksum(packet.metadata.checksum);
+        let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
+        self.segmenter
+            .segment_linear(&again, &options, &mut self.cut)
+            .map_err(|error| format!("the super-packet cannot be cut: {error}"))?;
+        Ok(self.cut.ends.len())
+    }
+
+    /// Compares the segments of a merged packet, or a single packet, with the original frames.
+    fn compare(&mut self, link: &LinkHeader, merged: bool) {
+        let originals = std::mem::take(&mut self.originals);
+        let (cut, linear) = (std::mem::take(&mut self.cut), std::mem::take(&mut self.linear));
+        let mut segments = cut.segments();
+        for original in &originals {
+            let segment = if merged { segments.next().unwrap_or(&[]) } else { &linear };
+            let original_bytes = original.as_ref();
+            if !original.frame().starts_with(link.header()) {
+                self.mismatch(original.number(), "left with another link header".to_owned());
+            } else if segment != original_bytes {
+                let place =
+                    segment.iter().zip(original_bytes).position(|(after, before)| after != before);
+                let what = match place {
+                    Some(place) => {
+                        format!(
+                            "byte {} is {:#04x}, was {:#04x}",
+                            place + link.header().len(),
+                            segment[place],
+                            original_bytes[place]
+                        )
+                    }
+                    None => format!(
+                        "{} bytes came back, there were {}",
+                        segment.len(),
+                        original_bytes.len()
+                    ),
+                };
+                self.mismatch(original.number(), what);
+            }
+        }
+        drop(segments);
+        (self.cut, self.linear) = (cut, linear);
+        self.originals = originals;
+        self.originals.clear();
+    }
+}
+
+impl FrameSink for Comparison {
+    fn packet(&mut self, link: &LinkHeader, packet: SuperPacket<'_, Buffer>) {
+        self.tally.left(&packet.metadata, link.header().len() + packet.length());
+        self.linear.clear();
+        packet.copy_to(&mut self.linear);
+        let flow = FlowId::of(&self.linear, packet.metadata.layer, link);
+        let count = packet.metadata.packets as usize;
+        self.ledger.take(flow, count, &mut self.originals);
+        let number = self.originals.first().map_or(0, Buffer::number);
+        if self.originals.len() != count {
+            let found = self.originals.len();
+            self.mismatch(
+                number,
+                format!("a packet of {count} left, but {found} of its flow were held"),
+            );
+            return;
+        }
+        if !packet.is_merged() {
+            self.compare(link, false);
+            return;
+        }
+        match self.cut_again(&packet) {
+            Ok(segments) if segments != count => self
+                .mismatch(number, format!("{count} packets merged, {segments} segments came back")),
+            Ok(segments) => {
+                self.segments += segments as u64;
+                self.compare(link, true);
+            }
+            Err(what) => self.mismatch(number, what),
+        }
+    }
+
+    fn passed(&mut self, _interface: u32, buffer: &Buffer, why: PassReason) {
+        self.tally.passed(why, buffer.frame().len());
+        if let Some(flow) = self.current {
+            self.ledger.take(flow, 1, &mut self.originals);
+            if self.originals.first().is_none_or(|original| original.number() != buffer.number()) {
+                self.mismatch(buffer.number(), "overtook a packet of its flow".to_owned());
+            }
+            self.originals.clear();
+        }
+    }
+}

@@ -1,0 +1,618 @@
+//! A server that answers short questions over stream sockets, with limits on connections, bytes and
+//! time. The control socket and the metrics are [`ServerProtocol`]s over it.
+//!
+//! One thread serves all connections and never blocks on one of them. A slow or silent client only
+//! occupies its place, until its deadline or until a new client needs the place. When all places
+//! are taken, a new connection replaces the one that has been idle longest. Answers that take long
+//! are computed one after the other on a second thread. If an answer panics, its client receives an
+//! error and the others are still served.
+//!
+//! The server is written without a library because library servers need an asynchronous runtime,
+//! and because the limits above are its purpose.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
+use superpacket_port::system::StoppableThread;
+
+/// The messages of a server: how a question is parsed and answered.
+pub(crate) trait ServerProtocol: Send + 'static {
+    /// Returns the message for a peer that may not use the server; `None` if it may.
+    fn refusal(&self, peer: BorrowedFd<'_>) -> Option<Vec<u8>>;
+
+    /// Answers the first question in the bytes received. `ended` is true if the client sends no
+    /// more.
+    fn answer(&mut self, received: &[u8], ended: bool) -> Answer;
+
+    /// Returns the message for a client whose question gets no answer.
+    fn rejection(&self, rejection: Rejection) -> Vec<u8>;
+}
+
+/// The outcome of parsing and answering a question.
+pub(crate) enum Answer {
+    /// The question is not complete; more bytes are needed.
+    Incomplete,
+    /// The first `consumed` bytes are a question with an immediate answer.
+    Reply {
+        /// Length of the question in bytes.
+        consumed: usize,
+        /// The answer.
+        text: Vec<u8>,
+        /// Whether the connection is closed after the answer.
+        close: bool,
+    },
+    /// The first `consumed` bytes are a question whose answer may take long.
+    Later {
+        /// Length of the question in bytes.
+        consumed: usize,
+        /// Computes the answer, on the background thread.
+        work: Box<dyn FnOnce() -> Found + Send>,
+    },
+}
+
+/// The result of a question that took long.
+pub(crate) enum Found {
+    /// An answer to send to the client.
+    Reply(Vec<u8>),
+    /// A function that takes the connection over; the server then forgets the connection.
+    HandOver(HandOver),
+}
+
+/// A function that takes over the socket of a connection.
+pub(crate) type HandOver = Box<dyn FnOnce(OwnedFd) -> io::Result<()> + Send>;
+
+/// The reason why a question gets no answer, or why a connection is closed.
+#[derive(Debug)]
+pub(crate) enum Rejection {
+    /// All places were taken, a new client came, and this connection had been idle longest.
+    TooManyConnections,
+    /// The question is longer than [`Bounds::question`].
+    TooLong,
+    /// The question was not complete, or the answer not read, before the deadline.
+    Late,
+    /// The queue of the background thread is full: it holds [`Bounds::connections`] questions.
+    QueueFull,
+    /// The operating system cannot start the background thread.
+    NoThread(io::Error),
+    /// The code that computes the answer panicked with this message.
+    Panicked(String),
+}
+
+/// Runs `work` and converts a panic to [`Rejection::Panicked`], so that the thread can go on.
+fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Rejection> {
+    // The bridge's locks are taken even if they are poisoned. State that is half changed is
+    // therefore no worse than after a panic that ends the thread.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let message = text
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "without a message".to_owned());
+        tracing::error!(message, "an answer panicked");
+        Rejection::Panicked(message)
+    })
+}
+
+/// The limits of a server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Maximum number of connections at a time.
+    pub(crate) connections: usize,
+    /// Maximum length of a question in bytes.
+    pub(crate) question: usize,
+    /// Maximum time from one answer to the next, the client's time to read included.
+    pub(crate) patience: Duration,
+    /// Time after which a client that reads nothing of its answer can lose its place to a new
+    /// client.
+    pub(crate) stall: Duration,
+}
+
+/// Counters of a server's connections and questions.
+#[derive(Debug, Default)]
+pub(crate) struct ServerCounts {
+    /// Connections accepted.
+    pub(crate) accepted: AtomicU64,
+    /// Connections refused because the peer may not use the server.
+    pub(crate) refused: AtomicU64,
+    /// Connections closed to make room for a new one.
+    pub(crate) crowded: AtomicU64,
+    /// Questions that were too long.
+    pub(crate) too_long: AtomicU64,
+    /// Connections closed at their deadline.
+    pub(crate) late: AtomicU64,
+    /// Questions answered.
+    pub(crate) answered: AtomicU64,
+}
+
+/// A running server, which stops when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    counts: Arc<ServerCounts>,
+    _thread: StoppableThread,
+}
+
+impl Server {
+    /// Starts a thread that serves the connections to `listener`. The listener is made
+    /// non-blocking.
+    ///
+    /// # Errors
+    /// The error of the operating system if it cannot provide a thread or a descriptor.
+    pub(crate) fn start(
+        name: &str,
+        listener: OwnedFd,
+        bounds: Bounds,
+        counts: Arc<ServerCounts>,
+        protocol: impl ServerProtocol,
+    ) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&listener, true)?;
+        let shared = counts.clone();
+        let background = Background::new(name, bounds.connections)?;
+        let serve = move |wake| {
+            let (connections, scratch) = (Vec::new(), vec![0; 4096]);
+            ServerLoop {
+                listener,
+                wake,
+                bounds,
+                counts: shared,
+                protocol,
+                background,
+                connections,
+                accept_after: None,
+                scratch,
+            }
+            .run();
+        };
+        Ok(Server { counts, _thread: StoppableThread::start(name, serve)? })
+    }
+
+    /// Returns the server's counters.
+    pub(crate) fn counts(&self) -> &ServerCounts {
+        &self.counts
+    }
+}
+
+/// The connection of a client.
+#[derive(Debug)]
+struct ClientConnection {
+    socket: OwnedFd,
+    received: Vec<u8>,
+    /// Bytes to send; the first `sent` of them have been sent.
+    outgoing: Vec<u8>,
+    sent: usize,
+    deadline: Instant,
+    /// Time of the last byte read from or written to the socket, or of the accept before that.
+    active: Instant,
+    /// Whether the client has closed its sending side.
+    ended: bool,
+    /// Whether the connection is closed after `outgoing` has been sent.
+    last: bool,
+    /// Number of the question that the background thread is working on. Until its answer is there,
+    /// the socket is not read and the deadline does not apply.
+    awaits: Option<u64>,
+}
+
+impl ClientConnection {
+    /// Returns whether an answer is being computed, or is being sent to a client that has read some
+    /// of it within the last `stall`.
+    fn is_being_answered(&self, now: Instant, stall: Duration) -> bool {
+        self.awaits.is_some()
+            || self.sent < self.outgoing.len() && now.saturating_duration_since(self.active) < stall
+    }
+}
+
+/// The state of the serving thread.
+struct ServerLoop<P> {
+    listener: OwnedFd,
+    wake: OwnedFd,
+    bounds: Bounds,
+    counts: Arc<ServerCounts>,
+    protocol: P,
+    background: Background,
+    connections: Vec<ClientConnection>,
+    /// Time until which the listener is ignored because the system had no descriptor left. Polling
+    /// it before would return at once, again and again.
+    accept_after: Option<Instant>,
+    scratch: Vec<u8>,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl<P: ServerProtocol> ServerLoop<P> {
+    fn run(&mut self) {
+        loop {
+            let WakeEvents { stop, answers, incoming, ready } = match self.wait() {
+                Ok(woken) => woken,
+                Err(error) => {
+                    tracing::error!(%error, "poll failed: no more is served");
+                    return;
+                }
+            };
+            if stop {
+                return;
+            }
+            let now = Instant::now();
+            // In reverse order, so that `swap_remove` only moves connections that are already
+            // served.
+            for index in (0..ready.len()).rev() {
+                if ready[index] && !self.step(index, now) {
+                    self.connections.swap_remove(index);
+                }
+            }
+            if answers {
+                self.deliver_answers(now);
+            }
+            self.connections.retain_mut(|connection| {
+                let late = connection.deadline <= now && connection.awaits.is_none();
+                if late {
+                    count(&self.counts.late);
+                    // A message after a partial answer would corrupt it.
+                    if connection.sent == connection.outgoing.len() {
+                        send_final(&connection.socket, &self.protocol.rejection(Rejection::Late));
+                    }
+                }
+                !late
+            });
+            if incoming {
+                self.accept(now);
+            }
+        }
+    }
+
+    /// Waits for a socket, an answer, a deadline or the request to stop, and returns which it was.
+    fn wait(&self) -> io::Result<WakeEvents> {
+        let now = Instant::now();
+        let accepting = self.accept_after.is_none_or(|after| after <= now);
+        let mut fds = Vec::with_capacity(self.connections.len() + 3);
+        fds.push(PollFd::new(&self.wake, PollFlags::IN));
+        fds.push(PollFd::new(&*self.background.has_answers, PollFlags::IN));
+        fds.push(PollFd::new(
+            &self.listener,
+            if accepting { PollFlags::IN } else { PollFlags::empty() },
+        ));
+        // Connections that await an answer are left out: if the client has closed one, poll would
+        // always return at once.
+        let may_go_on = |connection: &&ClientConnection| connection.awaits.is_none();
+        fds.extend(self.connections.iter().filter(may_go_on).map(|connection| {
+            // The next question is not read before the last answer has been sent. This bounds the
+            // memory per connection.
+            let wants = if connection.sent < connection.outgoing.len() {
+                PollFlags::OUT
+            } else {
+                PollFlags::IN
+            };
+            PollFd::new(&connection.socket, wants)
+        }));
+        let deadlines =
+            self.connections.iter().filter(may_go_on).map(|connection| connection.deadline);
+        let next = deadlines.chain(self.accept_after.filter(|_| !accepting)).min();
+        let timeout = next.map(|next| {
+            let left = next.saturating_duration_since(now);
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos() as _ }
+        });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => {
+                return Ok(WakeEvents {
+                    stop: false,
+                    answers: false,
+                    incoming: false,
+                    ready: Vec::new(),
+                });
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let mut polled = fds[3..].iter().map(ready);
+        Ok(WakeEvents {
+            stop: ready(&fds[0]),
+            answers: ready(&fds[1]),
+            incoming: accepting && ready(&fds[2]),
+            ready: self
+                .connections
+                .iter()
+                .map(|connection| may_go_on(&connection) && polled.next() == Some(true))
+                .collect(),
+        })
+    }
+
+    /// Delivers the finished answers to the connections that still wait for them.
+    fn deliver_answers(&mut self, now: Instant) {
+        let mut counter = [0; 8];
+        // An error only means that the counter was zero: it was read before.
+        let _ = rustix::io::read(&*self.background.has_answers, &mut counter);
+        while let Ok((number, found)) = self.background.answers.try_recv() {
+            let Some(index) =
+                self.connections.iter().position(|connection| connection.awaits == Some(number))
+            else {
+                continue;
+            };
+            let connection = &mut self.connections[index];
+            connection.awaits = None;
+            connection.active = Instant::now();
+            count(&self.counts.answered);
+            let goes_on = match found {
+                Ok(Found::Reply(text)) => {
+                    connection.outgoing = text;
+                    self.step(index, now)
+                }
+                Ok(Found::HandOver(take)) => {
+                    // The place of this connection becomes free.
+                    if let Ok(Err(error)) =
+                        catch_panic(|| connection.socket.try_clone().and_then(take))
+                    {
+                        tracing::warn!(%error, "a connection cannot be handed over: it ends");
+                    }
+                    false
+                }
+                Err(rejection) => {
+                    connection.outgoing = self.protocol.rejection(rejection);
+                    self.step(index, now)
+                }
+            };
+            if !goes_on {
+                self.connections.swap_remove(index);
+            }
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        self.accept_after = None;
+        // At most 64 per call, so that a flood of connections does not delay the existing ones.
+        for _ in 0..64 {
+            let socket =
+                match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                    Ok(socket) => socket,
+                    Err(Errno::AGAIN) => return,
+                    // The client has closed the connection already.
+                    Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => continue,
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection cannot be accepted");
+                        self.accept_after = Some(now + Duration::from_secs(1));
+                        return;
+                    }
+                };
+            count(&self.counts.accepted);
+            if let Some(refusal) = self.protocol.refusal(socket.as_fd()) {
+                count(&self.counts.refused);
+                send_final(&socket, &refusal);
+            } else {
+                self.make_room(now);
+                self.connections.push(ClientConnection {
+                    socket,
+                    received: Vec::new(),
+                    outgoing: Vec::new(),
+                    sent: 0,
+                    deadline: now + self.bounds.patience,
+                    active: Instant::now(),
+                    ended: false,
+                    last: false,
+                    awaits: None,
+                });
+            }
+        }
+    }
+
+    /// Closes idle connections until there is room for a new one.
+    fn make_room(&mut self, now: Instant) {
+        if self.connections.len() < self.bounds.connections {
+            return;
+        }
+        // Clients may have sent questions or closed their connections since the last poll.
+        // Questions are answered before a connection is closed.
+        for index in (0..self.connections.len()).rev() {
+            if !self.step(index, now) {
+                self.connections.swap_remove(index);
+            }
+        }
+        while self.connections.len() >= self.bounds.connections {
+            let now = Instant::now();
+            let idlest = (0..self.connections.len()).min_by_key(|&index| {
+                let connection = &self.connections[index];
+                (connection.is_being_answered(now, self.bounds.stall), connection.active)
+            });
+            let Some(index) = idlest else { return };
+            let connection = self.connections.swap_remove(index);
+            count(&self.counts.crowded);
+            // A message after a partial answer would corrupt it.
+            if connection.sent == connection.outgoing.len() {
+                send_final(
+                    &connection.socket,
+                    &self.protocol.rejection(Rejection::TooManyConnections),
+                );
+            }
+        }
+    }
+
+    /// Reads, answers and sends on a connection as far as possible without blocking. Returns false
+    /// if the connection is over.
+    fn step(&mut self, index: usize, now: Instant) -> bool {
+        let connection = &mut self.connections[index];
+        if connection.awaits.is_some() {
+            return true;
+        }
+        if connection.sent == connection.outgoing.len() && !connection.ended {
+            match recv(&connection.socket, &mut self.scratch[..], RecvFlags::empty()) {
+                Ok((_, 0)) => connection.ended = true,
+                Ok((_, length)) => {
+                    connection.received.extend_from_slice(&self.scratch[..length]);
+                    connection.active = Instant::now();
+                }
+                Err(Errno::AGAIN | Errno::INTR) => return true,
+                Err(_) => return false,
+            }
+        }
+        // Several questions may have come at once. Each answer is sent before the next question is
+        // parsed.
+        loop {
+            while connection.sent < connection.outgoing.len() {
+                match send(
+                    &connection.socket,
+                    &connection.outgoing[connection.sent..],
+                    SendFlags::NOSIGNAL,
+                ) {
+                    Ok(length) => {
+                        connection.sent += length;
+                        connection.active = Instant::now();
+                    }
+                    Err(Errno::AGAIN) => return true,
+                    Err(Errno::INTR) => {}
+                    Err(_) => return false,
+                }
+            }
+            if !connection.outgoing.is_empty() {
+                connection.deadline = now + self.bounds.patience;
+            }
+            connection.outgoing.clear();
+            connection.sent = 0;
+            if connection.last {
+                return false;
+            }
+            let answer = match catch_panic(|| {
+                self.protocol.answer(&connection.received, connection.ended)
+            }) {
+                Ok(answer) => answer,
+                // The beginning of the next question is unknown, so the connection is closed.
+                Err(rejection) => {
+                    connection.outgoing = self.protocol.rejection(rejection);
+                    connection.last = true;
+                    continue;
+                }
+            };
+            match answer {
+                Answer::Reply { consumed, text, close } if consumed <= self.bounds.question => {
+                    count(&self.counts.answered);
+                    connection.received.drain(..consumed);
+                    connection.outgoing = text;
+                    connection.last = close;
+                }
+                Answer::Later { consumed, work } if consumed <= self.bounds.question => {
+                    connection.received.drain(..consumed);
+                    match self.background.begin(work) {
+                        Ok(number) => {
+                            connection.awaits = Some(number);
+                            return true;
+                        }
+                        Err(rejection) => connection.outgoing = self.protocol.rejection(rejection),
+                    }
+                }
+                Answer::Incomplete if connection.ended => return false,
+                Answer::Incomplete if connection.received.len() < self.bounds.question => {
+                    return true;
+                }
+                Answer::Reply { .. } | Answer::Later { .. } | Answer::Incomplete => {
+                    count(&self.counts.too_long);
+                    connection.outgoing = self.protocol.rejection(Rejection::TooLong);
+                    connection.last = true;
+                }
+            }
+        }
+    }
+}
+
+/// The events for which the serving thread woke.
+struct WakeEvents {
+    /// The server must stop.
+    stop: bool,
+    /// The background thread has finished answers.
+    answers: bool,
+    /// A client waits to be accepted.
+    incoming: bool,
+    /// Whether the connection of the same index is ready to be read or written.
+    ready: Vec<bool>,
+}
+
+/// The number of a question, and the function that computes its answer.
+type Job = (u64, Box<dyn FnOnce() -> Found + Send>);
+
+/// The number of a question, and its answer or the reason why there is none.
+type NumberedResult = (u64, Result<Found, Rejection>);
+
+/// A thread that computes answers that take long. It is started with the first such question.
+struct Background {
+    name: String,
+    job_sender: Option<Sender<Job>>,
+    jobs: Receiver<Job>,
+    answer_sender: Sender<NumberedResult>,
+    answers: Receiver<NumberedResult>,
+    /// Event descriptor that is readable when there are answers.
+    has_answers: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    next: u64,
+}
+
+impl Background {
+    /// Creates a queue for at most `most` questions; the thread is not started yet.
+    fn new(name: &str, most: usize) -> io::Result<Self> {
+        let (job_sender, jobs) = crossbeam_channel::bounded(most);
+        let (answer_sender, answers) = crossbeam_channel::unbounded();
+        Ok(Background {
+            name: format!("{name}-slow"),
+            job_sender: Some(job_sender),
+            jobs,
+            answer_sender,
+            answers,
+            has_answers: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            thread: None,
+            next: 0,
+        })
+    }
+
+    /// Queues a question for the background thread, and returns its number.
+    ///
+    /// # Errors
+    /// [`Rejection::QueueFull`] if the queue is full; [`Rejection::NoThread`] if the thread cannot
+    /// be
+    /// started.
+    fn begin(&mut self, work: Box<dyn FnOnce() -> Found + Send>) -> Result<u64, Rejection> {
+        if self.thread.is_none() {
+            let (jobs, answers, has_answers) =
+                (self.jobs.clone(), self.answer_sender.clone(), Arc::clone(&self.has_answers));
+            let find = move || {
+                for (number, work) in jobs {
+                    let _ = answers.send((number, catch_panic(work)));
+                    // The write fails only if the counter is full, and then the descriptor is
+                    // readable anyway.
+                    let _ = rustix::io::write(&*has_answers, &1_u64.to_ne_bytes());
+                }
+            };
+            match std::thread::Builder::new().name(self.name.clone()).spawn(find) {
+                Ok(thread) => self.thread = Some(thread),
+                Err(error) => {
+                    tracing::error!(%error, "no thread can be started for what takes long");
+                    return Err(Rejection::NoThread(error));
+                }
+            }
+        }
+        let number = self.next;
+        let sent =
+            self.job_sender.as_ref().is_some_and(|jobs| jobs.try_send((number, work)).is_ok());
+        self.next += 1;
+        if sent { Ok(number) } else { Err(Rejection::QueueFull) }
+    }
+}
+
+impl Drop for Background {
+    /// Waits for the answer being computed, and discards the questions that are still queued.
+    fn drop(&mut self) {
+        self.job_sender = None;
+        while self.jobs.try_recv().is_ok() {}
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!(name = self.name, "a thread had panicked");
+        }
+    }
+}
+
+/// Sends a message on a connection that is about to be closed, if the socket has room for it.
+fn send_final(socket: &OwnedFd, text: &[u8]) {
+    let _ = send(socket, text, SendFlags::NOSIGNAL);
+}
