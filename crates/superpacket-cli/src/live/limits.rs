@@ -7,7 +7,7 @@ use clap::{Arg, Args, Command};
 use serde_json::json;
 use superpacket_bridge::report::PortReport;
 use superpacket_bridge::settings::{
-    NamedSettings, PortChange, PortSettings, Setting, SettingValue,
+    NamedSettings, PortChange, PortSettings, Setting, SettingType, SettingValue,
 };
 
 use super::connection::{ControlOptions, connect};
@@ -71,7 +71,10 @@ pub(super) fn value<S>(setting: &Setting<S>, text: &str) -> Result<SettingValue,
         Some("ns") => nanoseconds(text),
         Some("bytes" | "bytes/s") => size(text),
         Some(unit) => text.parse().map_err(|_| format!("{text:?} is not a number of {unit}")),
-        None => return setting.check(&text.into()).map(|()| text.into()).map_err(Failure::Usage),
+        None if setting.values == SettingType::Switch => {
+            return setting.check(&text.into()).map(|()| text.into()).map_err(Failure::Usage);
+        }
+        None => return Ok(text.into()),
     };
     let name = setting.name;
     parsed.map(SettingValue::Number).map_err(|problem| Failure::Usage(format!("{name}: {problem}")))

@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &RpsArguments) -> Result<(), Failure> {
         }
         if let Some(when) = arguments.in_place_below {
             client.set_port(port, &PortChange::setting("in_place_below", when))?;
-            ports.clear();
+            ports.iter_mut().for_each(|port| port.in_place_below = when);
         }
     }
     for (name, value) in &arguments.set {

@@ -99,7 +99,7 @@ fn lro_is_managed_and_counted_while_packets_flow() {
     };
     network.ask(&["features", PORTS[0], "lro", "on", "--force"]).expect("forced");
     assert_eq!(
-        network.ask(&["limits", PORTS[0], "lro-max-aggr", "2"]).expect("sets")[0]["limits"]["lro_max_aggr"],
+        network.ask(&["limits", PORTS[0], "lro-max-aggr", "2"]).expect("sets")[0]["settings"]["lro_max_aggr"],
         2
     );
     network.load();
@@ -110,18 +110,20 @@ fn lro_is_managed_and_counted_while_packets_flow() {
         "{stats}"
     );
     assert_eq!(
-        network.ask(&["limits", PORTS[0], "lro_max_aggr", "0"]).expect("sets")[0]["limits"]["lro_max_aggr"],
+        network.ask(&["limits", PORTS[0], "lro_max_aggr", "0"]).expect("sets")[0]["settings"]["lro_max_aggr"],
         0
     );
     network.load();
     let ([aggregated, flushed], stats) = counted();
     assert!(aggregated > 2 * flushed, "more than two in one: {aggregated}, {flushed}: {stats}");
     // Two flows, one in each direction, and one descriptor for both.
-    for (name, word) in [("storage", "linear"), ("delivery", "at-once"), ("lro_acks", "on")] {
-        assert_eq!(
-            network.ask(&["limits", PORTS[0], name, word]).expect("sets")[0]["aggregation"][name],
-            word
-        );
+    for (name, word, shown) in [
+        ("storage", "linear", Value::from("linear")),
+        ("delivery", "at-once", "at-once".into()),
+        ("lro_acks", "on", true.into()),
+    ] {
+        let limits = network.ask(&["limits", PORTS[0], name, word]).expect("sets");
+        assert_eq!(limits[0]["settings"][name], shown);
     }
     network.ask(&["limits", PORTS[0], "lro_max_desc", "1"]).expect("sets");
     network.load();
