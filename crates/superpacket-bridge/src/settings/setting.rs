@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The value of a setting. In JSON and in files it is a number, a boolean or a string.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a number, a boolean or a word")]
 pub enum SettingValue {
     /// A number in the setting's unit.
     Number(u64),

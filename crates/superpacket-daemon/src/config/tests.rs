@@ -191,7 +191,11 @@ fn wrong_settings_of_ports_are_reported_with_file_line_and_key() {
             3,
             "is \"auto\", or a number of packets a second",
         ),
-        ("[[port]]\nport = \"packet:a\"\nin-place-below = -1\n", 3, "SettingValue"),
+        (
+            "[[port]]\nport = \"packet:a\"\nin-place-below = -1\n",
+            3,
+            "expected a number, a boolean or a word",
+        ),
     ]);
 }
 

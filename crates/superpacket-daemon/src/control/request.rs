@@ -495,12 +495,12 @@ mod tests {
             (
                 r#"{"request":"set-port","port":"packet:a","settings":{"gro_max_size":-1}}"#,
                 ErrorCode::Malformed,
-                "SettingValue",
+                "expected a number, a boolean or a word",
             ),
             (
                 r#"{"request":"set-port","port":"left","settings":{"isolated":null}}"#,
                 ErrorCode::Malformed,
-                "SettingValue",
+                "expected a number, a boolean or a word",
             ),
             (r#"{"request":"ports","version":1}"#, ErrorCode::UnknownVersion, "not 1"),
             (
