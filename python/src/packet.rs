@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PySlice, PyString};
-use superpacket::wire::{IpVersion, Layout, Tunnel};
+use superpacket::wire::{IpVersion, Layout};
 use superpacket_captures::file::Frame;
 use superpacket_captures::{Interface, LinkType, Packets};
 use superpacket_steer::FlowTuple;
@@ -239,15 +239,10 @@ impl Packet {
         self.layers(py).tuple.as_ref().and_then(FlowTuple::protocol)
     }
 
-    /// The outermost tunnel around the innermost headers: "vxlan", "geneve", "gre" or "ip".
+    /// The outermost tunnel around the innermost headers, such as "vxlan" or "gre".
     #[getter]
     fn tunnel(&self, py: Python<'_>) -> Option<&'static str> {
-        self.layers(py).layout.and_then(|layout| layout.outer).map(|outer| match outer.tunnel {
-            Tunnel::Vxlan => "vxlan",
-            Tunnel::Geneve => "geneve",
-            Tunnel::Gre => "gre",
-            Tunnel::Ip => "ip",
-        })
+        self.layers(py).layout.and_then(|layout| layout.outer).map(|outer| outer.tunnel.name())
     }
 
     /// Where the innermost IP header begins, in bytes from the start of `data`.

@@ -49,21 +49,21 @@ pub use steered::Steered;
 use steering::{Workers, sock_flow_table};
 use supervise::{LOOK, LOOK_ANYWAY, NOTICES};
 
-/// A running bridge. Dropping it ends it.
+/// A running bridge. When it is dropped, it ends like [`stop`](Bridge::stop).
 #[derive(Debug)]
 pub struct Bridge {
     inner: Arc<Inner>,
     supervisor: Option<JoinHandle<()>>,
-    /// `None` if the kernel cannot report interface changes; the supervisor then polls the ports
-    /// more often.
+    /// The thread that learns of interface changes from the kernel. `None` if the kernel cannot
+    /// report them; the supervisor then checks the ports more often.
     links: Option<StoppableThread>,
 }
 
 #[derive(Debug)]
 struct Inner {
-    /// Settings of the whole bridge. The ports in it are those of the last start or `apply`.
+    /// Settings of the whole bridge. The ports in them are those of the last start or `apply`.
     settings: Mutex<BridgeSettings>,
-    /// Indexed by port number. The slot of a removed port is `None`.
+    /// What is known of each port, indexed by port number. `None` for the number of a removed port.
     slots: Mutex<Vec<Option<PortSlot>>>,
     poll_threads: Mutex<Vec<PollThread>>,
     workers: Mutex<Workers>,
@@ -78,7 +78,7 @@ struct Inner {
     changes: Mutex<()>,
 }
 
-/// Returns an error if two ports have the same name.
+/// Returns an error if two of the ports have the same name.
 fn reject_duplicates(ports: &[PortSettings]) -> Result<(), BridgeError> {
     match ports.iter().enumerate().find(|(index, port)| {
         ports[..*index].iter().any(|earlier| earlier.port.name() == port.port.name())
@@ -93,7 +93,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Bridge {
-    /// Opens the ports and starts to forward.
+    /// Opens the ports and starts to forward packets between them.
     ///
     /// # Errors
     /// [`BridgeError`] if a port cannot be opened, is named twice, or cannot be joined with the
@@ -133,8 +133,8 @@ impl Bridge {
             .iter()
             .map(|port| OpenedPort::new(&port.port, settings.shared_interfaces))
             .collect::<Result<Vec<_>, _>>()?;
-        // Before privileges are dropped, and before the first look at the ports, so that no change
-        // is missed.
+        // Opened before privileges are dropped, and before the ports are first checked, so that no
+        // change is missed.
         let events = LinkEvents::open();
         let unheard = |error: &std::io::Error| tracing::warn!(%error, "the kernel does not report interface changes: ports are checked at intervals");
         opened().map_err(BridgeError::Opened)?;
@@ -149,7 +149,7 @@ impl Bridge {
         // Random, so that a sender cannot choose the hash buckets of its flows.
         let random = || u128::from(RandomState::new().build_hasher().finish());
         let random_key = || random() << 64 | random();
-        // A consumer may keep the state of a flow with its worker, so flows stay with workers.
+        // A consumer may keep the state of a flow on its worker's CPU, so flows stay with workers.
         let in_place = if factory.is_some() { InPlace::NEVER } else { InPlace::Automatic };
         let sock_flows = sock_flow_table(&settings.steering)?;
         let steering = SteeringState::new(
@@ -201,7 +201,7 @@ impl Bridge {
         }
         lock(&inner.settings).ports = settings.ports;
         inner.reconcile_workers()?;
-        // Threads that got their ports before the workers existed must learn of the workers.
+        // Threads that got their ports before workers existed must learn of the workers.
         inner.announce();
         let changed = inner.context.notices.clone();
         bridge.links = events
@@ -221,7 +221,7 @@ impl Bridge {
         Ok(bridge)
     }
 
-    /// Returns the settings that are requested now, those of the ports included.
+    /// Returns the settings that are requested at present, including those of the ports.
     pub fn settings(&self) -> BridgeSettings {
         let ports =
             lock(&self.inner.slots).iter().flatten().map(|slot| slot.shared.settings()).collect();
@@ -247,7 +247,7 @@ impl Bridge {
         lock(&self.inner.slots).iter_mut().flatten().map(PortSlot::stats).collect()
     }
 
-    /// Opens another port, and joins it with the others.
+    /// Opens another port, and adds it to the bridge.
     ///
     /// # Errors
     /// [`BridgeError`] if the port cannot be opened or joined, or if its name is in use. The bridge
@@ -272,7 +272,8 @@ impl Bridge {
         self.with(name, |slot| slot.report(&inner.table))
     }
 
-    /// Closes a port for good; the others go on. Returns the port's last report.
+    /// Closes a port and removes it from the bridge; the other ports go on. Returns the port's last
+    /// report.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`].
@@ -298,7 +299,7 @@ impl Bridge {
         self.links = None;
         // The supervisor ends first, because it opens ports and starts workers.
         if let Some(supervisor) = self.supervisor.take() {
-            // If the channel is full, its contents wake the supervisor as well.
+            // If the channel is full, the events in it wake the supervisor as well.
             let _ = self.inner.context.notices.try_send(SupervisorEvent::Stopping);
             if supervisor.join().is_err() {
                 tracing::error!("the supervisor thread had panicked");
@@ -332,7 +333,7 @@ impl Drop for Bridge {
 }
 
 impl Inner {
-    /// Makes all threads reread the settings and the list of workers.
+    /// Makes all threads read the settings and the list of workers again.
     fn announce(&self) {
         for slot in lock(&self.slots).iter().flatten() {
             self.table.set_limit(slot.shared.number, slot.shared.settings().limits.address_limit);
@@ -347,7 +348,7 @@ impl Inner {
         self.table.set_static(shared.number, &shared.settings().static_entries);
     }
 
-    /// Returns the name of the port with this number.
+    /// Returns the name of the port with this number; `None` if there is none.
     fn name(&self, number: u16) -> Option<String> {
         Some(lock(&self.slots).get(usize::from(number))?.as_ref()?.shared.name.clone())
     }

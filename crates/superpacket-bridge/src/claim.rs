@@ -16,7 +16,7 @@ use superpacket_port::{PortKind, PortSpec};
 
 use crate::error::BridgeError;
 
-/// The claim on an interface, held until this is dropped.
+/// The claim of a bridge on a network interface, held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
     _socket: OwnedFd,
@@ -61,9 +61,9 @@ impl Claim {
         let claim = socket().map_err(system)?;
         match bind(&claim, &address) {
             Ok(()) => {
-                // A refused bridge connects to learn the holder's process, which the kernel records
-                // at `listen`. Connections are never accepted; once the queue is full, the holder
-                // is not named.
+                // The kernel records the process at `listen`, so a bridge that is refused can
+                // connect and learn who holds the interface. Connections are never accepted; once
+                // the queue is full, the process is not named.
                 listen(&claim, 128).map_err(system)?;
                 Ok(Some(Claim { _socket: claim }))
             }

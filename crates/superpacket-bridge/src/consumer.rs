@@ -12,21 +12,23 @@ use superpacket_steer::Cpu;
 
 use crate::egress::Egress;
 
-/// Processes the packets that are steered to one worker. Each worker has a consumer, and each
-/// receiving thread has one for packets that are processed in place. Only that thread calls it.
+/// Processes the packets that are steered to one worker. Each worker has a consumer of its own.
+/// Each receiving thread has one too, for packets that it processes itself instead of handing them
+/// to a worker. No other thread calls the consumer.
 ///
-/// The packets of a flow arrive in order, and at the same consumer while masks do not change. After
-/// a change, the new consumer gets packets of a flow only when the former has processed all of
-/// them, and what it sent by its [`PortEnd`] has left.
+/// The packets of a flow arrive in order, and at the same consumer while CPU masks do not change.
+/// After a change, the new consumer gets packets of a flow only when the old one has processed all
+/// earlier ones, and what it sent by its [`PortEnd`] has left.
 ///
 /// Times are nanoseconds since the bridge started, the same for all threads, and never decrease.
 pub trait Consumer: Send {
-    /// Takes a packet, single or merged, at the time `now`. Its buffers are memory of the port;
-    /// those that are kept must be released soon.
+    /// Takes a packet, single or merged, at the time `now`. Its buffers are memory of the port; if
+    /// the consumer keeps buffers, it must release them soon.
     fn receive(&mut self, packet: SuperPacket<'_, Buffer>, now: u64, end: &mut PortEnd<'_>);
 
-    /// Called after each batch of packets, and at the latest at the time that it returned last. It
-    /// does what is due and sends by `end`. Returns the time of the next call if no packets arrive.
+    /// Does the work that is due at the time `now`, and sends by `end`. Returns the time of the
+    /// next call if no packets arrive. This method is called after each batch of packets, and at
+    /// the latest at the time that it returned last.
     fn poll(&mut self, now: u64, end: &mut PortEnd<'_>) -> Option<u64>;
 }
 
@@ -36,7 +38,7 @@ impl fmt::Debug for dyn Consumer {
     }
 }
 
-/// Makes the consumer of the worker on this CPU, or of a receiving thread for `None`.
+/// Creates the consumer of the worker on the given CPU or, for `None`, of a receiving thread.
 pub type ConsumerFactory = dyn Fn(Option<Cpu>) -> Box<dyn Consumer> + Send + Sync;
 
 /// A shared [`ConsumerFactory`].
@@ -59,7 +61,7 @@ impl fmt::Debug for Factory {
 #[derive(Debug)]
 pub(crate) struct ConsumerPort {
     pub(crate) consumer: Box<dyn Consumer>,
-    /// Turns sent frames into packets; never holds any.
+    /// Makes packets of the frames that the consumer sends; holds none itself.
     packetizer: Aggregator<Buffer>,
 }
 
@@ -69,7 +71,7 @@ impl ConsumerPort {
         ConsumerPort { consumer, packetizer: Aggregator::new(policy, HashKey::new(0)) }
     }
 
-    /// Returns the consumer, and its end of a port.
+    /// Returns the consumer, and the sending end of a port for it.
     pub(crate) fn split<'a>(
         &'a mut self,
         egress: &'a mut Egress,
@@ -82,7 +84,8 @@ impl ConsumerPort {
     }
 }
 
-/// The sending end of the port that packets came from. Frames leave at the end of the batch.
+/// The sending end of the port by which a consumer's packets were received. Frames that the
+/// consumer sends leave when its batch of packets ends.
 #[derive(Debug)]
 pub struct PortEnd<'a> {
     egress: &'a mut Egress,
@@ -109,8 +112,8 @@ impl PortEnd<'_> {
         self.egress.runtime.mtu
     }
 
-    /// Returns the port's capabilities. [`send_offloaded`](Self::send_offloaded) works without
-    /// them.
+    /// Returns the port's capabilities. They are only for information:
+    /// [`send_offloaded`](Self::send_offloaded) works even without them.
     pub fn capabilities(&self) -> &Capabilities {
         &self.egress.runtime.capabilities
     }
@@ -134,9 +137,9 @@ impl PortEnd<'_> {
         };
         let PortEnd { egress, outgoing, segmenter, packetizer, now } = self;
         packetizer.bypass(packet, &mut |mut packet: SuperPacket<'_, Buffer>| {
-            let staged = outgoing.stage(&packet);
-            egress.add(outgoing, &staged, &packet, segmenter, *now);
-            outgoing.keep(staged, &mut packet);
+            outgoing.stage(&packet);
+            egress.add(outgoing, &packet, segmenter, *now);
+            outgoing.keep(&mut packet);
         });
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    /// Adds `more` to the counter.
+    /// Adds `more` to the counter, which other threads may increment at the same time.
     #[inline]
     pub(crate) fn add(&self, more: u64) {
         if more != 0 {

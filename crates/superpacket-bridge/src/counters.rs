@@ -23,21 +23,23 @@ pub(crate) enum DropReason {
     Down,
     /// The egress port is gone.
     Gone,
-    /// The egress port refused the packet in every form.
+    /// The kernel or device refused to send the packet, even after software had done the work of
+    /// all offloads.
     Refused,
-    /// The packet returned through a loop.
+    /// The packet returned through a loop in the network.
     Loop,
     /// The destination is an address that bridges do not forward to (IEEE 802.1Q, table 8-1).
     Reserved,
     /// The source is not a valid unicast address, or the frame is shorter than an Ethernet header.
     Malformed,
-    /// No other port is open, or the port of the destination's static entry is not open.
+    /// The bridge has no other open port, or the port of the destination's static entry is not
+    /// open.
     NoPort,
-    /// Forwarding flags exclude every egress port (`isolated`, `flood`, `mcast_flood`,
+    /// The forwarding flags of the ports allow no egress port (`isolated`, `flood`, `mcast_flood`,
     /// `bcast_flood`).
     Forwarding,
-    /// The ingress port is not in the packet's VLAN, or no possible egress port is (with VLAN
-    /// filtering only).
+    /// With VLAN filtering: the ingress port is not a member of the packet's VLAN, or no port that
+    /// could send the packet is.
     Vlan,
     /// No port has joined the multicast group, and no port leads to a router
     /// (`multicast-snooping`).
@@ -47,9 +49,9 @@ pub(crate) enum DropReason {
     Storm,
     /// The packet exceeds the egress port's rate (`tx_byte_rate`, `tx_packet_rate`).
     TxRate,
-    /// The worker's backlog has reached its maximum length.
+    /// The backlog of the worker that would process the packet has reached its maximum length.
     Backlog,
-    /// The packet's flow takes more than its share of the worker's backlog (flow limit).
+    /// The packet's flow takes more than its share of a worker's backlog (flow limit).
     FlowLimit,
     /// The thread that processed the packet panicked.
     Panic,
@@ -84,14 +86,15 @@ macro_rules! counts {
         #[derive(Debug, Default)]
         pub(crate) struct PortCounts {
             $(pub(crate) $name: Count,)*
-            /// Packets and bytes by queue; the port's totals are their sums.
+            /// Counters of each receive and transmit queue; their sums are the port's packets and
+            /// bytes.
             pub(crate) queues: Queues,
             drops: [Count; DropReason::ALL.len()],
             reasons: Reasons,
         }
 
         impl PortCounts {
-            /// Returns the current values.
+            /// Returns the current values, as the report of the port with this name.
             pub(crate) fn report(&self, port: &str) -> PortStats {
                 let drops: BTreeMap<String, u64> = DropReason::ALL.into_iter().map(|(cause, name)| (name.into(), self.drops[cause as usize].value())).collect();
                 let (rx_queues, tx_queues) = (self.queues.received(), self.queues.sent());
@@ -153,12 +156,12 @@ counts!(
 );
 
 impl PortCounts {
-    /// Adds dropped packets.
+    /// Counts packets as dropped for a reason.
     pub(crate) fn dropped(&self, cause: DropReason, packets: u64) {
         self.drops[cause as usize].add(packets);
     }
 
-    /// Adds the difference between two states of an aggregator's counters.
+    /// Adds to the port's counters how much an aggregator has counted between two readings.
     pub(crate) fn received(&self, before: &Counters, now: &Counters) {
         self.merged.add(now.merged - before.merged);
         self.aggregated.add(now.super_packets - before.super_packets);
@@ -172,7 +175,8 @@ impl PortCounts {
         }
     }
 
-    /// Adds the difference between two states of the counters of sequence gaps.
+    /// Adds to the port's counters what a buffer for sequence gaps has counted between two
+    /// readings.
     pub(crate) fn gaps(&self, before: &GapCounters, now: &GapCounters) {
         self.gap_waited.add(now.waited - before.waited);
         self.gap_filled.add(now.filled - before.filled);
@@ -180,7 +184,7 @@ impl PortCounts {
     }
 }
 
-/// Packets that left an aggregator, by flush reason.
+/// Numbers of packets that left an aggregator, by the reason why they were not held longer.
 #[derive(Debug)]
 struct Reasons([Count; Reason::COUNT]);
 
@@ -191,7 +195,7 @@ impl Default for Reasons {
 }
 
 impl Reasons {
-    /// Returns the reasons that occurred, with their numbers.
+    /// Returns the reasons that occurred, each with its number of packets.
     fn report(&self) -> BTreeMap<String, u64> {
         let counted = Reason::ALL
             .iter()

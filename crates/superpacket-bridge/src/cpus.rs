@@ -21,12 +21,12 @@ impl UsableCpus {
         UsableCpus { online: online().unwrap_or_else(all), affinity: allowed().unwrap_or_else(all) }
     }
 
-    /// Returns the CPUs that are in both masks.
+    /// Returns the CPUs that are online and in the process's affinity.
     pub fn mask(&self) -> CpuMask {
         &self.online & &self.affinity
     }
 
-    /// Returns why there can be no worker on this CPU; `None` if there can.
+    /// Returns why there can be no worker on this CPU; `None` if there can be one.
     pub fn why_unusable(&self, cpu: Cpu) -> Option<&'static str> {
         if !self.online.contains(cpu) {
             Some("offline")

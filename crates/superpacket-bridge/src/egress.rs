@@ -1,4 +1,4 @@
-//! Sends packets by a port: packets that it supports are sent as they are, the others are adapted
+//! Sends packets by a port. Packets that the port supports are sent unchanged. Others are adapted
 //! in software, as late as possible.
 //!
 //! [`Egress::add`] decides for each packet: send it whole, segment it, complete its checksum,
@@ -18,9 +18,7 @@ use superpacket::segment::{
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{Layout, MAX_HEADER, parse_datagram};
 use superpacket_port::features::Feature;
-use superpacket_port::{
-    Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch, TxFrame,
-};
+use superpacket_port::{Buffer, Outgoing, Part, Progress, Stop, Transmit, TxBatch, TxFrame};
 
 use crate::counters::DropReason;
 use crate::monitor::Copies;
@@ -31,7 +29,7 @@ use crate::switch::bucket::taken_by;
 use crate::switch::vlan::{PortVlans, number};
 use action::{EgressAction, egress_action};
 
-/// Number of retries at a full port before its frames are dropped.
+/// Number of times that sending is retried at a full port before its frames are dropped.
 const FULL_RETRIES: u32 = 4;
 
 /// Maximum segments per packet: 64 KB in segments of 8 bytes, the smallest size that the kernel's
@@ -39,11 +37,11 @@ const FULL_RETRIES: u32 = 4;
 /// second.
 const MAX_SEGMENTS: MaxSegments = MaxSegments::new(8192).expect("not zero");
 
-/// Consecutive refusals of a kind of packet after which that kind is no longer offloaded to the
-/// port.
+/// Number of refusals in a row by the kernel after which an offload is no longer used for this kind
+/// of packet at the port.
 const REFUSAL_LIMIT: u32 = 16;
 
-/// The sending end of a port for one thread, with the frames to be sent.
+/// The sending end of a port for one thread, with the frames that wait to be sent.
 #[derive(Debug)]
 pub(crate) struct Egress {
     pub(crate) shared: Arc<SharedPort>,
@@ -51,36 +49,37 @@ pub(crate) struct Egress {
     /// The port's VLANs; `None` if the bridge does not filter by VLAN.
     pub(crate) vlans: Option<Arc<PortVlans>>,
     transmit: Box<dyn Transmit>,
-    /// Counters of this thread's end of the transmit queue.
+    /// The packets and bytes that this thread has sent by its transmit queue.
     counts: Arc<QueueCounts>,
     batch: TxBatch,
-    /// Frames to send again in software after the kernel refused them.
+    /// Frames made in software from a frame whose offload the kernel refused.
     fallback: TxBatch,
-    /// Refusals by the kernel, by kind of packet.
+    /// For each kind of packet, how often the kernel refused an offload.
     refusals: Vec<Refusals>,
-    /// Whether a rate limits what leaves by the port.
+    /// Whether the port has a rate limit for what it sends.
     is_limited: bool,
-    /// The opening of the port that this end belongs to.
+    /// How often the port had been reopened when this end was created.
     pub(crate) opening: u32,
 }
 
-/// The refusals of one kind of packet.
+/// Counts how often the kernel refused an offload for one kind of packet.
 #[derive(Debug)]
 struct Refusals {
-    /// The kind; `None` for packets without one, whose refusals are not recorded.
+    /// The kind of packet (protocols and tunnel); `None` if it is unknown, in which case the
+    /// offload stays in use.
     kind: Option<PacketKind>,
-    /// Whether these are super-packets; otherwise they have a partial checksum.
+    /// Whether the refused packets are super-packets; otherwise they have a partial checksum.
     super_packets: bool,
     /// Number of refusals since the kernel last accepted a packet of this kind.
     consecutive: u32,
 }
 
-/// Error: the port can no longer be used.
+/// The port can no longer be used, because its interface is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken;
 
 impl Egress {
-    /// Returns an end that sends by `transmit`.
+    /// Returns an end of a port that sends by `transmit`.
     pub(crate) fn new(shared: Arc<SharedPort>, transmit: Box<dyn Transmit>) -> Self {
         let (runtime, opening) = (shared.runtime(), shared.opening());
         let (vlans, is_limited) = (shared.vlans(), shared.buckets.limit_tx());
@@ -105,7 +104,8 @@ impl Egress {
         self.is_limited = self.shared.buckets.limit_tx();
     }
 
-    /// Returns whether the port is in the tag's VLAN. Without VLAN filtering every port is.
+    /// Returns whether the port is a member of the VLAN of `tag`. Without VLAN filtering every port
+    /// is.
     #[inline]
     pub(crate) fn is_in(&self, tag: Option<VlanTag>) -> bool {
         match (&self.vlans, tag) {
@@ -121,12 +121,11 @@ impl Egress {
         self.batch.frames().len()
     }
 
-    /// Adds a packet to be sent, at the time `now` in nanoseconds. Returns `false` if the packet is
-    /// too long for the port and its sender should be told.
+    /// Adds a packet to the frames to be sent, at the time `now` in nanoseconds. Returns `false` if
+    /// the packet is too long for the port and its sender should be told so by ICMP.
     pub(crate) fn add(
         &mut self,
         outgoing: &mut Outgoing,
-        staged: &Staged,
         packet: &SuperPacket<'_, Buffer>,
         segmenter: &mut Segmenter,
         now: u64,
@@ -140,20 +139,19 @@ impl Egress {
         let metadata = &packet.metadata;
         match egress_action(&self.runtime, packet) {
             EgressAction::Unchanged => {
-                self.batch.push_packet(outgoing, staged, packet, self.runtime.max_slices())
+                self.batch.push_packet(outgoing, packet, self.runtime.max_slices())
             }
             EgressAction::CompleteChecksum => {
-                if self.cut(outgoing, staged, packet, segmenter, SegmentOptions::default()) {
+                if self.cut(outgoing, packet, segmenter, SegmentOptions::default()) {
                     self.shared.counts.checksummed.add(1);
                 }
             }
             EgressAction::SmallerSuperPackets(gso, size, layout) => {
-                self.cut_into_parts(outgoing, staged, packet, segmenter, gso, size, &layout)
+                self.cut_into_parts(outgoing, packet, segmenter, gso, size, &layout)
             }
             EgressAction::Offload(gso, layout) => {
                 self.batch.push_super_packet(
                     outgoing,
-                    staged,
                     packet,
                     gso,
                     &layout,
@@ -169,7 +167,7 @@ impl Egress {
                     .with_gso(gso)
                     .with_checksum(checksum)
                     .with_max_segments(MAX_SEGMENTS);
-                if self.cut(outgoing, staged, packet, segmenter, options) {
+                if self.cut(outgoing, packet, segmenter, options) {
                     self.count_segments(before);
                     self.count_unsupported(unsupported);
                 }
@@ -182,7 +180,6 @@ impl Egress {
                     let done = segmenter.fragment(packet, self.runtime.mtu, None, |segment| {
                         batch.push_segment(
                             outgoing,
-                            staged,
                             &segment,
                             metadata.vlan,
                             metadata.layer,
@@ -203,7 +200,8 @@ impl Egress {
         true
     }
 
-    /// Returns whether the rate limits let these packets leave. If not, counts them as dropped.
+    /// Returns whether the port's rate limits let these packets leave. If not, counts one as
+    /// dropped.
     #[cold]
     fn allows(&self, packets: u64, bytes: u64, now: u64) -> bool {
         let allowed = self.shared.buckets.take_tx(packets, bytes, now);
@@ -240,7 +238,6 @@ impl Egress {
     fn cut(
         &mut self,
         outgoing: &mut Outgoing,
-        staged: &Staged,
         packet: &SuperPacket<'_, Buffer>,
         segmenter: &mut Segmenter,
         options: SegmentOptions,
@@ -248,12 +245,12 @@ impl Egress {
         let (batch, slices) = (&mut self.batch, self.runtime.max_slices());
         let (vlan, layer) = (packet.metadata.vlan, packet.metadata.layer);
         let done = segmenter.segment(packet, &options, |segment| {
-            batch.push_segment(outgoing, staged, &segment, vlan, layer, slices)
+            batch.push_segment(outgoing, &segment, vlan, layer, slices)
         });
         self.is_cut(&done)
     }
 
-    /// Returns whether the packet was segmented. If not, counts it as dropped.
+    /// Returns whether a packet was segmented. If it was not, counts it as dropped.
     fn is_cut(&self, done: &Result<Plan, SegmentError>) -> bool {
         if let Err(error) = done {
             tracing::debug!(port = %self.shared.name, %error, "a packet cannot be segmented");
@@ -262,13 +259,15 @@ impl Egress {
         done.is_ok()
     }
 
-    /// Counts a packet whose segments were added after the first `before` frames.
+    /// Counts a packet that was segmented, and its segments: all waiting frames but the first
+    /// `before`.
     fn count_segments(&self, before: usize) {
         self.shared.counts.segmented.add(1);
         self.shared.counts.segments.add((self.waiting() - before) as u64);
     }
 
-    /// Counts a packet that was segmented because the port does not support it.
+    /// Counts a packet that was segmented in software because the port could not, for the given
+    /// reason.
     fn count_unsupported(&self, unsupported: Option<Unsupported>) {
         let counts = &self.shared.counts;
         let count = match unsupported {
@@ -280,25 +279,23 @@ impl Egress {
             Some(Unsupported::SegmentSize | Unsupported::Segments | Unsupported::Size) => {
                 &counts.segmented_for_size
             }
-            // The port's offload is switched off, which `features` shows.
+            // Not counted: the port's offload is switched off, as `superpacket features` shows.
             _ => return,
         };
         count.add(1);
     }
 
-    /// Adds a super-packet as smaller ones, with `size` payload bytes each.
-    #[expect(clippy::too_many_arguments, reason = "what `cut` takes, and how")]
+    /// Adds a super-packet as several smaller super-packets, with `size` payload bytes each.
     fn cut_into_parts(
         &mut self,
         outgoing: &mut Outgoing,
-        staged: &Staged,
         packet: &SuperPacket<'_, Buffer>,
         segmenter: &mut Segmenter,
         gso: Gso,
         size: SegmentSize,
         layout: &Layout,
     ) {
-        // The cutter gives each part one identification, but a part uses one per segment.
+        // The segmenter numbers the parts one by one, but a part's segments need one number each.
         let extra = (size.get() / gso.size.get() - 1) as u16;
         let whole = gso.with_size(size).with_checksum(ChecksumForm::Partial);
         let options =
@@ -308,14 +305,14 @@ impl Egress {
         let before = batch.frames().len();
         let done = segmenter.segment(packet, &options, |segment| {
             let part = Part { gso, layout, skipped: extra.wrapping_mul(segment.index as u16) };
-            batch.push_part(outgoing, staged, &segment, &part, vlan, layer, slices);
+            batch.push_part(outgoing, &segment, &part, vlan, layer, slices);
         });
         if self.is_cut(&done) {
             self.count_segments(before);
         }
     }
 
-    /// Sends the frames that were added, and copies them for monitors of the port.
+    /// Sends the waiting frames, and copies them for monitors of the port.
     pub(crate) fn flush(
         &mut self,
         outgoing: &mut Outgoing,
@@ -381,7 +378,7 @@ impl Egress {
         self.shared.counts.dropped(DropReason::Refused, 1);
     }
 
-    /// Counts frames that were sent.
+    /// Counts the frames of the batch that were sent.
     fn count(&mut self, sent: Range<usize>) {
         let (counts, frames) = (&self.shared.counts, &self.batch.frames()[sent]);
         self.counts.packets.add(frames.len() as u64);
@@ -391,7 +388,7 @@ impl Egress {
         counts.tx_super_segments.add(whole().map(|frame| u64::from(frame.segments)).sum());
     }
 
-    /// Resets the refusal counters of the kinds of packets that the kernel has just accepted.
+    /// Restarts the counts of refusals for the kinds of packets that the kernel has just accepted.
     #[cold]
     fn note_taken(&mut self, outgoing: &Outgoing, sent: Range<usize>) {
         for frame in self.batch.frames()[sent].iter().filter(|frame| !frame.is_plain()) {
@@ -406,7 +403,8 @@ impl Egress {
         }
     }
 
-    /// Sends a frame in software after the kernel refused it with its offloads.
+    /// Sends a frame again after the kernel refused its offload: software does the work of the
+    /// offload.
     #[cold]
     fn fall_back(
         &mut self,
@@ -484,7 +482,7 @@ impl Egress {
                     Stop::Gone(_) => DropReason::Gone,
                     _ => DropReason::Refused,
                 };
-                // A frame that does not fit now will not fit in a moment either.
+                // If the port is full, down or gone for one segment, it is so for the others too.
                 let dropped =
                     if matches!(cause, DropReason::Full | DropReason::Down | DropReason::Gone) {
                         total - from
@@ -498,7 +496,7 @@ impl Egress {
     }
 }
 
-/// Returns the kind of a frame with offloads, and whether it is a super-packet.
+/// Returns what kind of packet a frame with an offload is, and whether it is a super-packet.
 fn kind_of(outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> (Option<PacketKind>, bool) {
     let mut scratch = [0; MAX_HEADER];
     let head = batch.head(outgoing, frame, &mut scratch);

@@ -8,8 +8,8 @@ use crate::settings::SteeringProblem;
 use crate::switch::fdb::Station;
 use crate::topology::TopologyError;
 
-/// The bridge could not be started or changed. Unless a variant says otherwise, nothing has
-/// changed.
+/// The bridge could not be started or changed. Unless the variant says otherwise, the bridge is as
+/// it was before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BridgeError {
@@ -24,34 +24,36 @@ pub enum BridgeError {
         /// The names of all ports.
         known: Vec<String>,
     },
-    /// Two ports have the same name.
+    /// Two ports would have the same name.
     #[error("port {port:?} is named twice")]
     DuplicatePort {
-        /// The port's name.
+        /// The name that both ports would have.
         port: String,
     },
-    /// The port could not be opened by another port string.
+    /// The port was closed so that it can be opened with another port string, but that failed.
     #[error("{port}: it cannot be opened as {string}: {problem}; {}", as_before(before, *restored))]
     NotReopened {
         /// The port's name.
         port: String,
-        /// The requested port string, without the port's name.
+        /// The requested port string, without the part that names the port.
         string: String,
-        /// The reason for the failure.
+        /// The reason why it could not be opened.
         problem: String,
-        /// The port string that it was open by before.
+        /// The port string with which the port was open before.
         before: String,
-        /// Whether the port is open by its former string again. If not, the bridge keeps trying.
+        /// Whether the port is open again with its former port string. If not, the bridge keeps
+        /// trying to open it.
         restored: bool,
     },
-    /// Ports whose packets start at Ethernet cannot be joined with ports whose packets start at IP.
+    /// The port's packets start at another layer than those of the bridge's other ports: at the IP
+    /// header instead of the Ethernet header, or the reverse.
     #[error(
         "port {port:?} carries packets from {layer} on, and the bridge's other ports do not: TUN ports can only be joined with TUN ports"
     )]
     Layer {
         /// The port's name.
         port: String,
-        /// The layer at which its packets start.
+        /// The layer at which the port's packets start.
         layer: &'static str,
     },
     /// The bridge has the maximum number of ports.
@@ -74,26 +76,26 @@ pub enum BridgeError {
         "{port}: large-receive-offload is refused: packets are forwarded, and what LRO merged cannot be cut into the packets that came (force it for a port that only receives)"
     )]
     Forwarded {
-        /// The port's name.
+        /// The name of the port for which LRO was requested.
         port: String,
     },
-    /// A setting is unknown or out of range.
+    /// A setting of a port is unknown or out of range.
     #[error("{port}: {problem}")]
     Limit {
         /// The port's name.
         port: String,
-        /// The reason, as a sentence.
+        /// The reason, as a sentence; it names the setting.
         problem: String,
     },
     /// An entry of the address table cannot be added or deleted.
     #[error("{station}: {problem}")]
     Entry {
-        /// The entry's station.
+        /// The address and VLAN of the entry.
         station: Station,
         /// The reason, as a sentence.
         problem: String,
     },
-    /// The address table cannot hold more static entries.
+    /// The address table can hold no further static entries.
     #[error("the address table holds at most {limit} static entries: half of table-size")]
     TooManyStatic {
         /// The maximum number of static entries.
@@ -105,28 +107,28 @@ pub enum BridgeError {
         /// The requested number of addresses.
         addresses: usize,
     },
-    /// The ports carry IP packets, so the address table has no hardware addresses.
+    /// The ports carry IP packets, so that the address table contains no hardware addresses.
     #[error("{port} carries IP packets, which have no hardware addresses")]
     NoHardwareAddresses {
-        /// The port's name.
+        /// The name of a port that carries IP packets.
         port: String,
     },
-    /// Another bridge has claimed the interface.
+    /// Another bridge has the network interface of the port.
     #[error(
         "{port}: another bridge{holder} has the interface {interface}: every frame would pass twice (--shared-interfaces, or shared-interfaces = true in the file, opens it all the same)"
     )]
     Taken {
-        /// The port's name.
+        /// The name of the port that could not be opened.
         port: String,
         /// The interface's name.
         interface: String,
-        /// The process that holds it, in brackets after a space; may be empty.
+        /// The process of the other bridge, in brackets after a space; empty if it is not known.
         holder: String,
     },
     /// The setting can only be changed by a restart.
     #[error("{setting} cannot be changed while the bridge runs: start it again")]
     Fixed {
-        /// The setting's description.
+        /// What the setting is, in words.
         setting: &'static str,
     },
     /// The CPU mask is invalid; the kernel would refuse it too.
@@ -134,7 +136,7 @@ pub enum BridgeError {
     Mask {
         /// The port's name.
         port: String,
-        /// The kernel's error, with the part of the mask that it is about.
+        /// The error that the kernel would give, with the part of the mask in question.
         problem: String,
     },
     /// The port has no receive queue with this number.
@@ -153,14 +155,14 @@ pub enum BridgeError {
     /// The machine's CPUs could not be read.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// The step that the caller takes once the ports are open has failed
-    /// ([`Bridge::start_with`](crate::Bridge::start_with)).
+    /// The function that the caller passed to [`Bridge::start_with`](crate::Bridge::start_with) has
+    /// failed.
     #[error(transparent)]
     Opened(Box<dyn std::error::Error + Send + Sync>),
-    /// The system refused a thread or a descriptor.
+    /// The operating system could not provide a thread, a descriptor or another resource.
     #[error("{action}: {source}")]
     System {
-        /// The action that failed.
+        /// What the bridge was doing when it failed, in words.
         action: &'static str,
         /// The system's error.
         source: std::io::Error,
@@ -168,7 +170,7 @@ pub enum BridgeError {
 }
 
 impl BridgeError {
-    /// Returns the problem without the port's name, for messages that name the port themselves.
+    /// Returns the problem without the port's name, for messages that contain the name already.
     pub(crate) fn problem(&self, port: &PortSpec) -> String {
         match self {
             BridgeError::Port(PortError::Spec(error)) => error.problem(&port.to_string()),
@@ -191,7 +193,7 @@ fn as_before(before: &str, restored: bool) -> String {
     }
 }
 
-/// Returns the message of a panic, if it has one.
+/// Returns the message of a panic; `None` if it is not text.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> Option<&str> {
     panic
         .downcast_ref::<&str>()

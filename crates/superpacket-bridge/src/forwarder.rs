@@ -1,6 +1,6 @@
-//! A bridge without threads: its user decides when it polls, and passes the time.
+//! A bridge without threads: its user calls it for each round of polls, and passes the time.
 //!
-//! It takes the same steps as a thread of [`Bridge`](crate::Bridge), so the result depends only on
+//! It does the same work as a thread of [`Bridge`](crate::Bridge), but the result depends only on
 //! the packets and rounds. Experiments and tests use it, as can programs with their own event loop.
 
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use crate::steering::SteeringState;
 use crate::switch::table::AddressTable;
 use crate::switch::vlan::VlanProtocol;
 
-/// A bridge without threads. The capabilities and MTU of its ports are those at the time they
-/// joined.
+/// A bridge without threads. The capabilities and MTU of a port are read once, when it joins.
 #[derive(Debug)]
 pub struct Forwarder {
     key: HashKey,
-    /// The steering state, without workers: packets are processed where they are received.
+    /// The steering settings, which have no workers: all packets are processed on the caller's
+    /// thread.
     steering: Arc<SteeringState>,
     table: Arc<AddressTable>,
     output: PacketForwarder,
@@ -69,8 +69,9 @@ impl Forwarder {
         }
     }
 
-    /// Enables VLAN filtering for ports that join after this call. Packets pass only between ports
-    /// that are in their VLAN ([`PortSettings::vlans`]), given by tags of this protocol.
+    /// Enables VLAN filtering for ports that join after this call. A packet passes only between
+    /// ports that are members of its VLAN ([`PortSettings::vlans`]). `protocol` is the type of the
+    /// tag that names the VLAN.
     #[must_use]
     pub fn with_vlan_filtering(self, protocol: VlanProtocol) -> Self {
         Forwarder {
@@ -80,7 +81,7 @@ impl Forwarder {
         }
     }
 
-    /// Joins an open port, with `settings`; the port string in `settings` is not used.
+    /// Adds an open port to the bridge, with `settings`; the port string in `settings` is not used.
     ///
     /// # Errors
     /// [`BridgeError::TooManyPorts`]; [`BridgeError::Layer`] if its packets start at another layer
@@ -111,7 +112,7 @@ impl Forwarder {
             SharedPort::new(number as u16, settings, port.capabilities(), port.layer(), state);
         let shared = Arc::new(shared.with_vlan_filtering(self.vlan_filtering));
         self.output.egress.push(Some(Egress::new(shared.clone(), port.transmitter()?)));
-        // Required by the queues, but no thread sleeps here.
+        // The queues require a doorbell, although no thread ever sleeps here.
         let bell = Doorbell::new().map_err(|source| BridgeError::System {
             action: "making an event descriptor",
             source,
@@ -137,12 +138,13 @@ impl Forwarder {
     }
 
     /// Polls every receive queue once, in the order in which the ports joined, forwards the
-    /// packets, and returns their number. `now` is in nanoseconds of any clock. It matters only for
-    /// `gro_flush_timeout`, for rate limits, and for the number of ICMP messages about packets that
-    /// are too long.
+    /// packets, and returns their number. `now` is the time in nanoseconds of any clock. It matters
+    /// only for `gro_flush_timeout`, for rate limits, and for the number of ICMP messages about
+    /// packets that are too long.
     ///
     /// # Errors
-    /// The first error of a port that is down or gone. The other ports have been polled.
+    /// The first error of a port that is down or gone. The other ports have been polled all the
+    /// same.
     pub fn round(&mut self, now: u64) -> Result<usize, PortError> {
         self.output.begin(now);
         self.table.expire(self.table.now());
@@ -160,8 +162,9 @@ impl Forwarder {
         failed.map_or(Ok(received), Err)
     }
 
-    /// Returns the time of the next round if no packets arrive, in nanoseconds of the clock of
-    /// [`round`](Self::round). `None` if no packet is held and no port waits for its rate limit.
+    /// Returns when [`round`](Self::round) must be called next if no packets arrive, in nanoseconds
+    /// of the clock that its caller uses. `None` if no packet is held and no port waits for its
+    /// rate limit.
     #[must_use]
     pub fn deadline(&self) -> Option<u64> {
         self.ingress
@@ -187,7 +190,7 @@ mod tests {
     use superpacket_model::memory::{MemoryPort, MemorySettings, pair};
     use superpacket_port::{Outgoing, TxBatch};
 
-    /// Joins one end of a memory link, and returns the other.
+    /// Adds one end of a memory link to the bridge, and returns the other end.
     fn joined(bridge: &mut Forwarder, name: &str) -> MemoryPort {
         let (host, port) =
             pair(&MemorySettings::default(), &MemorySettings::default()).expect("file descriptors");

@@ -1,8 +1,9 @@
-//! The answer to a packet that is too long: ICMP "fragmentation needed" or ICMPv6 "packet too big".
+//! Makes the answer to the sender of a packet that is too long: ICMP "fragmentation needed" or
+//! ICMPv6 "packet too big".
 //!
 //! A bridge has no address. It answers in the name of the packet's destination, as the kernel's
-//! `br_netfilter` does. No library is used: these are the only two messages, and the engine has the
-//! checksums.
+//! `br_netfilter` does. No library is used, because these are the only two messages, and
+//! `superpacket` computes the checksums.
 
 use superpacket::checksum::{Sum, pseudo_header, words};
 use superpacket::packet::VlanTag;
@@ -12,33 +13,33 @@ use crate::switch::bucket::TokenBucket;
 use crate::switch::frame::ETHERNET;
 use crate::switch::rates::Rate;
 
-/// Bytes of an IPv4 header without options.
+/// Length in bytes of an IPv4 header without options.
 const IPV4: usize = 20;
-/// Bytes of an IPv6 header.
+/// Length in bytes of an IPv6 header.
 const IPV6: usize = 40;
-/// Bytes of an ICMP header with the unused word or the MTU.
+/// Length in bytes of an ICMP header, including the word that is unused or contains the MTU.
 const ICMP: usize = 8;
-/// Maximum bytes of the packet that an ICMPv6 error quotes; keeps the answer within 1,280 bytes
-/// (RFC 4443, section 2.4).
+/// Maximum number of bytes of the packet that an ICMPv6 error quotes, so that the answer has at
+/// most 1,280 bytes (RFC 4443, section 2.4).
 const QUOTE6: usize = 1280 - IPV6 - ICMP;
-/// Maximum bytes that an ICMP error quotes; keeps the answer within 576 bytes (RFC 1812, section
-/// 4.3.2.3).
+/// Maximum number of bytes of the packet that an ICMP error quotes, so that the answer has at most
+/// 576 bytes (RFC 1812, section 4.3.2.3).
 const QUOTE4: usize = 576 - IPV4 - ICMP;
 
-/// Maximum answers per second. The kernel allows 1 per destination (`icmp_ratelimit`), too few for
-/// several hosts behind a port, and 1,000 in all (`icmp_msgs_per_sec`).
+/// Maximum number of answers per second. The kernel allows 1 per destination (`icmp_ratelimit`),
+/// too few for several hosts behind a port, and 1,000 in all (`icmp_msgs_per_sec`).
 const ANSWERS: u64 = 100;
 
-/// Returns the rate limit of answers, which all threads of a bridge share.
+/// Returns the limit for the number of answers, which all threads of a bridge share.
 pub(crate) fn rate_limit() -> TokenBucket {
     TokenBucket::new(Rate::of_a_second(ANSWERS))
 }
 
-/// Returns the frame that tells the sender of `frame` that at most `mtu` bytes pass. `frame` holds
-/// the first bytes of the packet, with the IP header at `network`, and without the tag `vlan`.
+/// Returns the frame which tells the sender of a packet that at most `mtu` bytes pass. `frame`
+/// holds the packet's first bytes, without the VLAN tag `vlan`, and its IP header is at `network`.
 ///
-/// `None` if no answer may be sent: for multicast and unspecified addresses, ICMP errors, non-first
-/// fragments, and IPv4 packets that may be fragmented.
+/// `None` if no answer may be sent: to multicast and unspecified addresses, and for ICMP errors,
+/// fragments other than the first, and IPv4 packets that may be fragmented.
 pub(crate) fn too_big(
     frame: &[u8],
     network: usize,
@@ -49,7 +50,7 @@ pub(crate) fn too_big(
     let version = packet.first()? >> 4;
     let mut answer = Vec::with_capacity(network + IPV6 + ICMP + QUOTE6);
     if network >= ETHERNET {
-        // The sender's hardware address is taken from the frame, without ARP.
+        // The sender's hardware address is taken from the frame, so no ARP is needed.
         let (to, from) = (frame.get(6..12)?, frame.get(0..6)?);
         let is_ip = match frame.get(network - 2..network)? {
             [0x08, 0x00] => version == 4,
@@ -133,13 +134,14 @@ fn ipv6(packet: &[u8], mtu: usize, answer: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Returns whether an IPv4 address belongs to a single host.
+/// Returns whether an IPv4 address belongs to a single host, so that it can send or receive an
+/// answer.
 fn answers(address: &[u8]) -> bool {
     let first = address[0];
     first != 0 && first != 127 && first < 224
 }
 
-/// Writes to `at` the checksum of all bytes from `start` on.
+/// Computes the checksum of all bytes from `start` on, and writes it at `at`.
 fn put_checksum(bytes: &mut [u8], start: usize, at: usize, pseudo: Sum) {
     let checksum = pseudo.add_sum(words(&bytes[start..])).checksum();
     bytes[at..at + 2].copy_from_slice(&checksum.to_be_bytes());

@@ -1,5 +1,5 @@
-//! Receives from one queue: polls it, decides which device checksums and hashes to trust,
-//! aggregates, and dispatches the packets.
+//! Receives packets from one queue of a port: polls it, decides which checksum verdicts and hashes
+//! of the device to trust, aggregates the packets, and distributes them.
 
 use std::io;
 use std::sync::Arc;
@@ -21,9 +21,11 @@ use crate::steering::{Dispatch, SteeringState};
 use crate::switch::bucket::BucketLevel;
 use crate::switch::tag;
 
-/// Wire frames and bytes of a full super-packet. A rate limit reserves this much for each packet
-/// before its size is known.
+/// Number of wire frames of the largest super-packet. A rate limit for packets reserves this much
+/// for each packet before its size is known.
 const MAX_SUPER_PACKET_FRAMES: u64 = 64;
+/// Bytes of the largest super-packet. A rate limit for bytes reserves this much for each packet
+/// before its size is known.
 const MAX_SUPER_PACKET_BYTES: u64 = 65_536;
 
 /// The packets of one poll. All queues of a thread use the same buffer, one after the other.
@@ -39,7 +41,7 @@ impl PollBuffer {
         Ok(self.0.try_reserve_exact(POLL_LIMIT)?)
     }
 
-    /// Drops the packets that are left in it after a panic.
+    /// Drops the packets that a panic left in the buffer.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
@@ -54,19 +56,19 @@ pub(crate) struct Ingress {
     policy: Option<Policy>,
     key: HashKey,
     aggregator: Aggregator<Buffer>,
-    /// Holds packets that arrived ahead of their sequence until the gap is filled, if the port's
-    /// limits enable it.
+    /// Holds packets that arrived ahead of earlier ones of their TCP stream until those arrive.
+    /// `None` unless the port's limit `gap_timeout` enables it.
     gaps: Option<Gaps<Buffer>>,
-    /// The aggregator's counters when they were last added to the port's.
+    /// The values of the aggregator's counters that were already added to the port's.
     reported: Counters,
     pub(crate) dispatch: Dispatch,
-    /// Value that the aggregator's packet counter will have after all polled packets.
+    /// Value that the aggregator's counter of received packets will have after all polled packets.
     expected_in: u64,
     /// The doorbell of the thread that polls the queue.
     bell: Arc<Doorbell>,
-    /// The opening of the port that this queue belongs to.
+    /// How often the port had been reopened when this queue was created.
     pub(crate) opening: u32,
-    /// Identifies the queue's descriptor in the thread's `epoll`, while it is registered.
+    /// Number of the queue in the thread's `epoll`, while it is registered there.
     pub(crate) token: u64,
     /// Whether the queue may have packets.
     pub(crate) ready: bool,
@@ -78,17 +80,19 @@ pub(crate) struct Ingress {
     is_limited: bool,
     /// The queue is not polled until this time, in nanoseconds, because of its rate limit.
     pub(crate) throttled_until: Option<u64>,
-    /// Whether the queue waits for a worker; if so, it may go on when the thread is woken.
+    /// Whether the queue waits for progress of a worker. If so, it is polled when the thread is
+    /// woken.
     pub(crate) waits_for_worker: bool,
-    /// Whether its descriptor is edge-triggered; see
-    /// [`PollThread`](crate::poll_thread::PollThread).
+    /// Whether the queue's descriptor is registered as edge-triggered. The reason is in the module
+    /// `poll_thread::sleep`.
     pub(crate) edge_triggered: bool,
-    /// Whether no packets were with workers when the descriptor was last checked.
+    /// Whether no worker had packets of the queue when its descriptor was last checked.
     pub(crate) is_quiet: bool,
 }
 
 impl Ingress {
-    /// Returns a queue of a port, polled by the thread with this doorbell. `key` should be random.
+    /// Returns a receive queue of a port. `bell` is that of the thread that polls it. `key` should
+    /// be random.
     pub(crate) fn new(
         shared: Arc<SharedPort>,
         queue: u16,
@@ -129,8 +133,8 @@ impl Ingress {
         ingress
     }
 
-    /// Changes the aggregation policy. Without memory for it the old policy stays, or aggregation
-    /// is switched off. No packet may be held.
+    /// Changes the aggregation policy; `None` switches aggregation off. If there is no memory for
+    /// the new policy, the old one stays, or aggregation is switched off. No packet may be held.
     fn set_policy(&mut self, policy: Option<Policy>) {
         match policy.map_or_else(
             || Ok(pass_through(self.key)),
@@ -148,7 +152,7 @@ impl Ingress {
         }
     }
 
-    /// Rereads the port's settings.
+    /// Reads the port's settings again.
     pub(crate) fn refresh(&mut self, forwarder: &mut PacketForwarder, packets: &mut PollBuffer) {
         self.runtime = self.shared.runtime();
         self.is_limited = self.shared.buckets.limit_rx();
@@ -165,13 +169,14 @@ impl Ingress {
             self.gaps = gaps(&self.runtime, self.key);
             self.set_policy(policy);
         }
-        // Held packets were received under the old settings, and are dispatched by them.
+        // Held packets were received under the old settings, so they are sent before the new ones
+        // apply.
         self.drain(forwarder, packets);
         self.dispatch.refresh(&self.shared, &self.bell, self.runtime.has(Feature::ReceiveHashing));
     }
 
-    /// Performs the work that is due without packets: sends what waited for room, and closes the
-    /// backlogs of CPUs that are no longer in the mask.
+    /// Does what is due even if no packets arrive: sends packets to workers that had no room, and
+    /// closes the backlogs of CPUs that are no longer in the mask.
     pub(crate) fn run_deferred(&mut self) {
         if self.dispatch.is_on() {
             if self.dispatch.is_stuck() {
@@ -181,8 +186,8 @@ impl Ingress {
         }
     }
 
-    /// Counts as lost, after a panic, the packets that the thread had in its hands; `unsent` of
-    /// them were waiting to be sent.
+    /// After a panic, counts as lost the packets that this thread was processing, and of which
+    /// `unsent` waited to be sent.
     pub(crate) fn count_lost(&mut self, unsent: u64) {
         let counters = self.aggregator.counters();
         let unseen = self.expected_in.saturating_sub(counters.packets_in);
@@ -203,8 +208,8 @@ impl Ingress {
         now: u64,
     ) -> Result<usize, PortError> {
         if self.dispatch.must_wait() {
-            // No packet is lost: they wait in the port, and workers wake this thread when they have
-            // gone on.
+            // No packet is lost: packets wait in the port, and workers wake this thread when they
+            // make progress.
             self.receive.give_back();
             return Ok(0);
         }
@@ -240,8 +245,8 @@ impl Ingress {
         polled.map(|_| received)
     }
 
-    /// Returns how many packets the rate limits allow, if each has the maximum size. If 0, sets the
-    /// time of the next poll.
+    /// Returns how many packets may be received under the rate limits, if each has the maximum
+    /// size. If the result is 0, sets the time of the next poll.
     #[cold]
     fn packet_allowance(&mut self, now: u64) -> usize {
         let buckets = &self.shared.buckets;
@@ -267,7 +272,7 @@ impl Ingress {
         0
     }
 
-    /// Takes the received packets from the rate limits.
+    /// Takes the tokens of received packets from the port's rate limits.
     #[cold]
     fn charge(&self, packets: &[RxPacket<Buffer>], now: u64) {
         let size = |packet: &RxPacket<Buffer>| {
@@ -296,8 +301,8 @@ impl Ingress {
         if !checksums || !hashes {
             for packet in &mut *packets {
                 packet.hash = packet.hash.filter(|_| hashes);
-                // A partial checksum is not a result of the device's verification; it has yet to be
-                // completed.
+                // A partial checksum is kept: it is no verdict of the device, and the checksum must
+                // still be completed.
                 if !checksums && !matches!(packet.checksum, RxChecksum::Partial { .. }) {
                     packet.checksum = RxChecksum::None;
                 }
@@ -317,8 +322,8 @@ impl Ingress {
         self.aggregate(forwarder, packets, now);
     }
 
-    /// Moves packets that arrived ahead of a gap out of the batch, and packets whose gap is filled
-    /// into it.
+    /// Removes packets from the batch that arrived ahead of earlier ones of their stream, and adds
+    /// packets that need wait no longer.
     #[inline]
     fn fill_gaps(&mut self, packets: &mut Vec<RxPacket<Buffer>>, now: u64) {
         if let Some(gaps) = &mut self.gaps {
@@ -345,7 +350,8 @@ impl Ingress {
         self.end(forwarder, now);
     }
 
-    /// Ends a poll: flushes packets that may not be held longer, and sends all waiting frames.
+    /// Ends a poll: flushes packets that may not be held longer, sends all waiting frames, and
+    /// wakes workers.
     fn end(&mut self, forwarder: &mut PacketForwarder, now: u64) {
         let Ingress { shared, aggregator, dispatch, .. } = self;
         aggregator.poll_end(now, &mut |packet: SuperPacket<'_, Buffer>| {
@@ -364,7 +370,7 @@ impl Ingress {
         self.reported = counters;
     }
 
-    /// Flushes and forwards all held packets.
+    /// Sends or hands over all packets that are held for aggregation or for earlier ones.
     pub(crate) fn drain(
         &mut self,
         forwarder: &mut PacketForwarder,
@@ -387,21 +393,21 @@ impl Ingress {
         self.dispatch.end_of_round(&self.shared);
     }
 
-    /// Returns the time at which a held packet must leave, in nanoseconds; `None` if none is held.
+    /// Returns the time in nanoseconds by which a held packet must leave; `None` if none is held.
     pub(crate) fn deadline(&self) -> Option<u64> {
         let gaps = self.gaps.as_ref().and_then(Gaps::deadline);
         self.aggregator.deadline().into_iter().chain(gaps).min()
     }
 }
 
-/// Returns an aggregator that holds no packets and takes almost no memory, for packets that are not
-/// aggregated.
+/// Returns an aggregator for packets that are not aggregated. It holds no packets and takes almost
+/// no memory.
 fn pass_through(key: HashKey) -> Aggregator<Buffer> {
     Aggregator::new(Policy::gro().with_partial_checksums().with_max_flows(8), key)
 }
 
-/// Returns how long segments may wait for earlier ones; 0 without aggregation, which would not gain
-/// by it.
+/// Returns how long TCP segments may wait for earlier ones of their stream. This is 0 without
+/// aggregation, for which alone they wait.
 fn gap_timeout(runtime: &Runtime) -> u64 {
     if runtime.policy().is_some() { runtime.limits.gap_timeout } else { 0 }
 }

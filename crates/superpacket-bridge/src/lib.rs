@@ -1,11 +1,13 @@
 //! A learning bridge in user space that gives every port the offloads it lacks.
 //!
 //! Ports that accept super-packets receive them whole. For other ports packets are segmented as
-//! late as possible, at the egress port. Single packets are aggregated as early as possible. Each
-//! offload has its ethtool name, and is switched per port while the bridge runs.
+//! Ports that accept super-packets receive them whole. For other ports packets are segmented as
+//! late as possible, at the egress port. Single packets are aggregated as early as possible, at the
+//! ingress port. Each offload has its ethtool name, and can be switched on and off per port while
+//! the bridge runs.
 //!
-//! A [`Bridge`] has threads of its own, opens its ports by their strings, and opens them again when
-//! they come back:
+//! A [`Bridge`] runs its own threads. It opens its ports by their port strings, such as `tap:tap0`,
+//! and opens a port again when its interface disappears and comes back:
 //!
 //! ```no_run
 //! use superpacket_bridge::Bridge;
@@ -20,7 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Forwarder`] takes the same steps without threads, when an event loop says so:
+//! A [`Forwarder`] does the same work without threads, each time its caller asks for a round:
 //!
 //! ```no_run
 //! use std::time::{Duration, Instant};
@@ -41,10 +43,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Steered`] has one port, whose packets go to the caller's own protocol instead of other ports.
+//! [`Steered`] has one port, and passes its packets to the caller's own protocol instead of other
+//! ports.
 //!
-//! This crate is the packets' path alone. The control socket, the configuration file, metrics and
-//! all else that a service needs are in the crate `superpacket-daemon`.
+//! This crate contains only the path of the packets. The control socket, the configuration file,
+//! metrics and all else that a service needs are in the crate `superpacket-daemon`.
 //!
 //! The path of a packet, one file per step:
 //! ```text
@@ -90,7 +93,7 @@ pub use error::BridgeError;
 pub use forwarder::Forwarder;
 pub use switch::{fdb, vlan};
 
-/// Runs the example of the crate's README as a doc test.
+/// Holds the crate's README, so that its example runs as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

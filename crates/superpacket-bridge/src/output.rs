@@ -25,48 +25,50 @@ use crate::switch::multicast::{MessageSource, Recipients, Snooping};
 use crate::switch::table::{AddressTable, Located};
 use crate::switch::vlan::{PortVlans, VlanProtocol, number};
 
-/// Number of frames after which a batch is sent early, while they are still in the cache.
+/// Number of frames after which a batch is sent before the round ends, while the frames are still
+/// in the CPU's cache.
 const FLUSH_AT: usize = 256;
 
-/// Forwards packets to the egress ports. Each poll thread has one.
+/// Forwards packets from one thread to the egress ports. Each thread that moves packets has a
+/// forwarder.
 #[derive(Debug)]
 pub(crate) struct PacketForwarder {
-    /// Indexed by port number.
+    /// The sending ends of the ports, indexed by port number.
     pub(crate) egress: Vec<Option<Egress>>,
     outgoing: Outgoing,
     segmenter: Segmenter,
-    /// Copies packets for monitors.
+    /// Copies packets for monitors (`superpacket monitor`).
     pub(crate) copies: Copies,
     table: Arc<AddressTable>,
-    /// The group members; `None` without multicast snooping.
+    /// The members of multicast groups; `None` without multicast snooping.
     snooping: Option<Arc<Snooping>>,
-    /// The type of VLAN tag that the bridge filters by, if it does.
+    /// The type of VLAN tag by which the bridge filters, if VLAN filtering is enabled.
     vlan_protocol: VlanProtocol,
-    /// The address table's time at the start of the round.
+    /// Time at the start of the round, in ticks of the address table.
     tick: u64,
     /// The rate limit of ICMP answers to packets that are too long.
     answers: Arc<TokenBucket>,
-    /// Whether a loop was suspected at the start of the round.
+    /// Whether a loop in the network was suspected at the start of the round.
     loop_suspected: bool,
-    /// Ports that turned out to be gone, each with its opening.
+    /// Ports that turned out to be gone: the port's number, and how often it had been reopened.
     pub(crate) broken: BTreeSet<(u16, u32)>,
-    /// Takes all packets instead of the egress ports, if there is a consumer.
+    /// Takes all packets instead of the egress ports, if the program has installed a consumer.
     consumer_port: Option<ConsumerPort>,
     /// When the consumer asked to be called next, in nanoseconds.
     pub(crate) next_call: Option<u64>,
-    /// The time of the round, in nanoseconds.
+    /// Time at the start of the round, in nanoseconds.
     now: u64,
-    /// Packets received since the last flush.
+    /// Packets received since waiting frames were last sent, which a panic would lose.
     unsent: u64,
 }
 
-/// The addresses of a packet that may enter the bridge, with the rules that it is forwarded by.
+/// The addresses of a packet that may enter the bridge, with the rules by which it is forwarded.
 #[derive(Clone, Copy)]
 struct Admitted {
     addresses: Addresses,
     /// The forwarding flags of the ingress port.
     rules: Forwarding,
-    /// The tag that names the packet's VLAN, if the bridge filters by VLAN.
+    /// The tag that names the packet's VLAN, if the bridge filters by VLAN; otherwise `None`.
     tag: Option<VlanTag>,
 }
 
@@ -102,19 +104,19 @@ impl PacketForwarder {
         PacketForwarder { vlan_protocol, ..self }
     }
 
-    /// Gives all packets to this consumer from now on.
+    /// Passes all packets from now on to `consumer`; with `None`, to the egress ports.
     pub(crate) fn set_consumer(&mut self, consumer: Option<Box<dyn Consumer>>) {
         self.consumer_port = consumer.map(ConsumerPort::new);
     }
 
-    /// Starts a round, at the time `now` in nanoseconds.
+    /// Starts a round of polls, at the time `now` in nanoseconds.
     pub(crate) fn begin(&mut self, now: u64) {
         self.now = now;
         self.tick = self.table.now();
         self.loop_suspected = self.table.loops.is_suspected(self.tick);
     }
 
-    /// Forwards a packet that port `from` received.
+    /// Forwards a packet that port `from` received, or passes it to the consumer.
     pub(crate) fn forward(&mut self, from: &SharedPort, mut packet: SuperPacket<'_, Buffer>) {
         let packets = u64::from(packet.metadata.packets);
         self.unsent += packets;
@@ -141,7 +143,8 @@ impl PacketForwarder {
             }
             _ => Recipients::All,
         };
-        // A packet for a disputed address is sent to two ports, which may be part of a loop.
+        // A packet for an address that was seen at two ports is sent to both, which may be part of
+        // a loop.
         if (known.is_none() && self.loop_suspected || is_disputed)
             && self.has_come_round(from, &admitted, &recipients, &packet, is_disputed)
         {
@@ -155,7 +158,7 @@ impl PacketForwarder {
         };
         let PacketForwarder { egress, outgoing, segmenter, table, now, .. } = self;
         let now = *now;
-        let staged = outgoing.stage(&packet);
+        outgoing.stage(&packet);
         let mut waiting = 0;
         // The MTU to report to the sender. A flooded packet is not reported if it fits any port,
         // since it may have reached its destination there.
@@ -164,7 +167,7 @@ impl PacketForwarder {
             if let (Some(vlans), Some(tag)) = (&egress.vlans, tag) {
                 packet.metadata.vlan = vlans.leave(tag);
             }
-            if egress.add(outgoing, &staged, &packet, segmenter, now) {
+            if egress.add(outgoing, &packet, segmenter, now) {
                 fits = true;
             } else {
                 exceeded_mtu = exceeded_mtu.max(Some(egress.runtime.mtu));
@@ -190,7 +193,8 @@ impl PacketForwarder {
                     send(egress);
                 }
             }
-            // The station's port is gone for now; no other port may receive its packets.
+            // The destination has a static entry, but its port is closed for now. No other port may
+            // get the packet.
             _ if known.is_some() && is_static(table, &addresses.destination) => {
                 return from.counts.dropped(DropReason::NoPort, packets);
             }
@@ -214,7 +218,7 @@ impl PacketForwarder {
             }
             self.send_too_big(from, &packet, mtu);
         }
-        self.outgoing.keep(staged, &mut packet);
+        self.outgoing.keep(&mut packet);
         if waiting >= FLUSH_AT {
             self.send();
         }
@@ -274,8 +278,8 @@ impl PacketForwarder {
         is_disputed: bool,
     ) -> bool {
         let Admitted { addresses, rules, tag } = admitted;
-        // Only packets that reach a port are recorded. Snooping has already seen this copy, so a
-        // port's report counts even if another host replayed it earlier.
+        // Only packets that leave by a port are recorded. Snooping has already seen this copy, so a
+        // membership report counts even if another host replayed it earlier.
         let is_delivered = is_disputed
             || flooded_to(
                 &mut self.egress,
@@ -290,8 +294,9 @@ impl PacketForwarder {
         is_delivered && self.table.loops.has_come_round(by, packet, recipients, self.tick)
     }
 
-    /// Returns the one or two ports, of those allowed, to which a packet for a disputed address is
-    /// sent. Two ports are counted, and logged now and then.
+    /// Returns the one or two ports to which a packet is sent whose destination was seen at two
+    /// ports. Only ports that may receive the packet are returned. If there are two, the packet is
+    /// counted, and logged now and then.
     #[cold]
     fn dispute(
         &self,
@@ -309,7 +314,7 @@ impl PacketForwarder {
         };
         let other = located.other.and_then(way_out);
         let (Some(seen), Some(other)) = (way_out(located.port), other) else {
-            // With neither allowed, the caller finds and counts the reason.
+            // If neither port is allowed, the caller finds the reason, and counts the drop.
             return (other.map_or(Some(located.port), |other| Some(other.shared.number)), None);
         };
         from.counts.disputed.add(packets);
@@ -342,7 +347,7 @@ impl PacketForwarder {
         self.copies.refresh(monitors, ports.map(|egress| &*egress.shared));
     }
 
-    /// Gives a packet to the consumer.
+    /// Passes a packet to the consumer.
     fn consume(&mut self, from: &SharedPort, packet: SuperPacket<'_, Buffer>) {
         let packets = u64::from(packet.metadata.packets);
         let PacketForwarder {
@@ -376,7 +381,8 @@ impl PacketForwarder {
         }
     }
 
-    /// Ends a batch: calls the consumer, if there is one, and sends all waiting frames.
+    /// Ends a batch: calls the consumer, if there is one, and sends all waiting frames of all
+    /// ports.
     pub(crate) fn flush(&mut self) {
         let PacketForwarder { consumer_port, egress, outgoing, segmenter, .. } = self;
         if let Some(consumer_port) = consumer_port
@@ -388,7 +394,8 @@ impl PacketForwarder {
         self.send();
     }
 
-    /// Discards all waiting frames after a panic, and returns how many packets may be lost.
+    /// Discards all waiting frames after a panic, and returns how many packets may be lost with
+    /// them.
     pub(crate) fn abandon(&mut self) -> u64 {
         self.egress.iter_mut().flatten().for_each(Egress::abandon);
         self.outgoing.clear();
@@ -397,7 +404,7 @@ impl PacketForwarder {
         std::mem::take(&mut self.unsent)
     }
 
-    /// Sends all waiting frames, and releases their buffers.
+    /// Sends the waiting frames of all ports, and releases their buffers.
     fn send(&mut self) {
         for egress in self.egress.iter_mut().flatten().filter(|egress| egress.waiting() != 0) {
             if egress.flush(&mut self.outgoing, &mut self.segmenter, &mut self.copies).is_err() {
@@ -409,8 +416,8 @@ impl PacketForwarder {
     }
 }
 
-/// Learns from a multicast packet, with its tag if the bridge filters by VLAN, and returns its
-/// recipients.
+/// Lets multicast snooping learn from a packet, and returns the packet's recipients. `tag` is its
+/// VLAN tag if the bridge filters by VLAN.
 fn listen(
     snooping: &Snooping,
     from: &SharedPort,
@@ -436,11 +443,12 @@ fn listen(
     recipients
 }
 
-/// Returns the ports to which a packet from port `from` is flooded. These depend on the flags of
-/// both ports, on the VLAN tag if the bridge filters by VLAN, and on `recipients` for multicast.
+/// Returns the ports to which a packet from port `from` is flooded. The choice depends on the
+/// forwarding flags of the ingress and egress ports, on the VLAN tag if the bridge filters by VLAN,
+/// and on `recipients` for multicast.
 ///
 /// # Errors
-/// The reason why there are no such ports.
+/// The reason for the drop if no port may receive the packet.
 fn flooded_to<'a>(
     egress: &'a mut [Option<Egress>],
     from: u16,
@@ -453,7 +461,7 @@ fn flooded_to<'a>(
         let to = &egress.runtime.forwarding;
         let flood = match (destination, recipients) {
             (FrameDestination::Station(_), _) => to.flood,
-            // The port has joined the group.
+            // The port has a member of the group, or leads to a router.
             (FrameDestination::Many, Recipients::Ports(ports)) => ports.has(egress.shared.number),
             (FrameDestination::Many, _) => to.mcast_flood,
             (FrameDestination::All | FrameDestination::Neighbour, _) => to.bcast_flood,
@@ -478,8 +486,8 @@ fn flooded_to<'a>(
     if ports.peek().is_none() { Err(reason) } else { Ok(ports) }
 }
 
-/// Returns whether the packet exceeds the ingress port's storm limits. Packets for a known station
-/// whose port is gone for now do not count.
+/// Returns whether a flooded packet exceeds the ingress port's storm limits. `destination` selects
+/// the limit.
 fn is_storm(
     from: &SharedPort,
     packet: &SuperPacket<'_, Buffer>,
@@ -494,7 +502,7 @@ fn is_storm(
     bucket.is_limited() && !bucket.take(taken_by(packet).0, now)
 }
 
-/// Returns whether there is a static entry for the destination.
+/// Returns whether the address table has a static entry for the destination.
 #[cold]
 fn is_static(table: &AddressTable, destination: &FrameDestination) -> bool {
     matches!(destination, FrameDestination::Station(key) if table.static_port(*key).is_some())

@@ -1,8 +1,8 @@
-//! The threads that move packets: each polls its receive queues and backlogs, and sends by every
-//! port.
+//! The threads that move packets. Each thread polls its own receive queues and backlogs, and can
+//! send by every port.
 //!
-//! A receiving thread has receive queues. A worker has backlogs instead, and is bound to one CPU.
-//! Both run the same loop.
+//! A receiving thread polls receive queues of ports. A worker instead polls backlogs, in which
+//! receiving threads put packets for it, and is bound to one CPU. Both run the same loop.
 
 mod sleep;
 
@@ -39,19 +39,22 @@ use crate::switch::table::AddressTable;
 use crate::switch::vlan::VlanProtocol;
 use sleep::{pause, unwatch};
 
-/// Pause before a queue is polled again whose interface is down, in nanoseconds.
+/// Time in nanoseconds for which a receive queue is not polled after a failure, for example because
+/// its interface is down.
 const PAUSE: u64 = 50_000_000;
 
-/// While one queue is busy, the descriptors of the others are checked once in this many rounds.
+/// Number of rounds of the poll loop after which idle queues' descriptors are checked while another
+/// queue is busy.
 const LOOK_EVERY: u32 = 4;
 
-/// Packets per round from which on traffic is a burst, rather than requests and responses.
+/// Number of packets in one round of the poll loop from which on traffic counts as a burst, rather
+/// than as requests and responses.
 const BURST: usize = 8;
 
 /// Minimum interval between log messages about panics.
 const PANIC_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A handle to a running poll thread.
+/// A handle to a running thread that moves packets.
 #[derive(Debug)]
 pub(crate) struct PollThread {
     pub(crate) commands: Sender<ThreadCommand>,
@@ -61,51 +64,52 @@ pub(crate) struct PollThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The counters of a poll thread.
+/// The counters of a thread that moves packets.
 #[derive(Debug, Default)]
 pub(crate) struct PollThreadCounts {
-    /// Packets processed from backlogs; a super-packet counts once.
+    /// Packets that a worker took from its backlogs and processed; a super-packet counts once.
     pub(crate) processed: Count,
-    /// Number of turns in which a backlog was processed.
+    /// Number of times that a worker took packets from a backlog.
     pub(crate) turns: Count,
-    /// Number of wake-ups of earlier threads that had these counters.
+    /// Number of wake-ups of earlier workers of the same CPU, which used these counters before.
     pub(crate) wake_ups: Count,
     pub(crate) panics: Count,
     /// The CPU on which the thread last ran.
     pub(crate) cpu: AtomicU32,
 }
 
-/// An event reported to the supervisor.
+/// An event that is reported to the bridge's supervisor thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SupervisorEvent {
-    /// The port with this number turned out to be gone, in this opening.
+    /// The port with this number is gone. `opening` tells how often it had been reopened, so
+    /// that an event from before the last reopening is ignored.
     Broken { port: u16, opening: u32 },
-    /// Network interfaces were added, removed or changed.
+    /// Network interfaces of the host were added, removed or changed.
     LinksChanged,
-    /// The bridge ends.
+    /// The bridge is being stopped.
     Stopping,
 }
 
-/// The state and settings that all poll threads share.
+/// The state and settings that all threads of a bridge share.
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadContext {
     pub(crate) table: Arc<AddressTable>,
     /// The rate limit of ICMP answers to packets that are too long.
     pub(crate) answers: Arc<TokenBucket>,
-    /// Incremented whenever requested settings or capabilities change.
+    /// Incremented whenever settings or capabilities change, so that the threads read them again.
     pub(crate) epoch: Arc<AtomicU64>,
     pub(crate) notices: Sender<SupervisorEvent>,
     pub(crate) busy_poll: bool,
     pub(crate) key: HashKey,
     pub(crate) steering: Arc<SteeringState>,
     pub(crate) monitors: Arc<Monitors>,
-    /// The group members; `None` without multicast snooping.
+    /// The members of multicast groups; `None` without multicast snooping.
     pub(crate) snooping: Option<Arc<Snooping>>,
-    /// The type of VLAN tag that the bridge filters by, if it does.
+    /// The type of VLAN tag by which the bridge filters, if VLAN filtering is enabled.
     pub(crate) vlan_protocol: VlanProtocol,
-    /// The zero of the bridge's clock.
+    /// The start of the bridge, from which its times are counted.
     pub(crate) start: Instant,
-    /// Makes consumers, which take the packets instead of the egress ports.
+    /// Creates the consumers that process packets instead of egress ports; `None` for a bridge.
     pub(crate) factory: Option<Factory>,
 }
 
@@ -121,8 +125,8 @@ impl ThreadContext {
 }
 
 impl PollThread {
-    /// Starts a thread without ports; with `cpu`, a worker that runs on this CPU only. It adds to
-    /// the given counters.
+    /// Starts a thread without ports. With `cpu`, the thread is a worker and runs on this CPU only.
+    /// The thread adds to `counts`, which may already have values.
     pub(crate) fn start(
         name: String,
         cpu: Option<Cpu>,
@@ -142,7 +146,7 @@ impl PollThread {
             forwarder: PacketForwarder::new(context.table.clone(), context.answers.clone())
                 .with_snooping(context.snooping.clone())
                 .with_vlan_protocol(context.vlan_protocol),
-            // An earlier epoch, so that the first round reads all settings.
+            // An epoch before the current one, so that the first round reads all settings.
             epoch: context.epoch.load(Ordering::Acquire).wrapping_sub(1),
             context,
             cpu,
@@ -174,7 +178,7 @@ impl PollThread {
         self.wake();
     }
 
-    /// Returns a handle with which other threads can reach this one.
+    /// Returns a handle with which other threads can give this thread backlogs and wake it.
     pub(crate) fn handle(&self) -> WorkerHandle {
         WorkerHandle {
             commands: self.commands.clone(),
@@ -183,7 +187,7 @@ impl PollThread {
         }
     }
 
-    /// Makes the thread check its commands and the epoch.
+    /// Wakes the thread, so that it checks for commands and for changed settings.
     pub(crate) fn wake(&self) {
         self.bell.force();
     }
@@ -193,7 +197,7 @@ impl PollThread {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends the thread after it has sent the packets that it holds.
+    /// Tells the thread to send the packets that it holds and to end, and waits for its end.
     pub(crate) fn stop(&mut self) {
         self.send_command(ThreadCommand::Stop);
         if let Some(thread) = self.thread.take()
@@ -204,7 +208,7 @@ impl PollThread {
     }
 }
 
-/// The state of the loop, owned by the thread itself.
+/// The state of a thread that moves packets, owned by the thread itself.
 struct PollLoop {
     context: ThreadContext,
     /// The only CPU on which the thread runs, if it is a worker.
@@ -214,24 +218,25 @@ struct PollLoop {
     counts: Arc<PollThreadCounts>,
     /// An `epoll` for the queues whose descriptors are edge-triggered.
     poller: OwnedFd,
-    /// For each polled descriptor: whether it was readable.
+    /// For each descriptor that the last sleep waited for: whether it was readable.
     readable: Vec<bool>,
     forwarder: PacketForwarder,
     ingress: Vec<Ingress>,
-    /// The packets of one poll; without capacity in a worker.
+    /// Buffer for the packets of one poll of a receive queue. A worker does not use it, so it has
+    /// no capacity there.
     poll_buffer: PollBuffer,
     backlogs: Vec<BacklogReceiver<Arc<SharedPort>>>,
-    /// Maximum packets of a backlog per turn.
+    /// Maximum number of packets taken from one backlog before the next one is processed.
     weight: usize,
     sock_flows: Option<Arc<SockFlowTable>>,
-    /// Whether the worker ends once it has no backlogs.
+    /// Whether the worker ends as soon as it has no backlogs.
     retiring: bool,
     lifetime: Arc<WorkerLifetime>,
     next_token: u64,
     epoch: u64,
     round: u32,
     utilisation: Utilisation,
-    /// Whether the last packets came in a burst.
+    /// Whether the last round of the loop had so many packets that traffic counts as a burst.
     burst: bool,
     /// When a panic was last logged.
     last_panic_log: Option<Instant>,
@@ -259,14 +264,14 @@ impl PollLoop {
             match self.catch_panic(PanicScope::Thread, Self::run_once) {
                 Some(true) => return,
                 Some(false) => {}
-                // It would most likely panic again at once.
+                // The loop would most likely panic again at once, so it waits.
                 None => std::thread::sleep(Duration::from_nanos(PAUSE)),
             }
         }
     }
 
     /// Executes commands, moves packets, and sleeps if there are none. Returns whether the thread
-    /// is to end.
+    /// must end.
     fn run_once(&mut self) -> bool {
         while let Ok(command) = self.inbox.try_recv() {
             if self.execute(command) {
@@ -299,17 +304,17 @@ impl PollLoop {
         false
     }
 
-    /// Returns whether this worker is no longer needed.
+    /// Returns whether this worker was told to retire and has no backlogs left.
     fn is_done(&self) -> bool {
         self.retiring && self.backlogs.is_empty()
     }
 
-    /// Returns the time in nanoseconds.
+    /// Returns the time in nanoseconds since the bridge started.
     fn now(&self) -> u64 {
         self.context.start.elapsed().as_nanos() as u64
     }
 
-    /// Polls every queue and backlog that may have packets, and returns the number of packets.
+    /// Polls every queue and backlog that may have packets once, and returns the number of packets.
     fn round(&mut self) -> usize {
         let now = self.now();
         self.utilisation.begin(now);
@@ -336,7 +341,8 @@ impl PollLoop {
                     self.ingress[index].ready = packets != 0;
                     received += packets;
                     if let Some(until) = self.ingress[index].throttled_until {
-                        // The packets that it holds would not be checked before.
+                        // The queue is not polled until then, so packets held for aggregation would
+                        // stay too long.
                         self.catch_panic(PanicScope::Ingress(index), |work| {
                             work.ingress[index].drain(&mut work.forwarder, &mut work.poll_buffer)
                         });
@@ -346,7 +352,8 @@ impl PollLoop {
                 Some(Err(error)) => {
                     // If the port is down or gone, its descriptor would be readable all the time.
                     tracing::debug!(port = %self.ingress[index].shared.name, %error, "the port cannot receive");
-                    // The packets that it holds would not be checked before the pause is over.
+                    // The queue is not polled during the pause, so packets held for aggregation
+                    // would stay too long.
                     self.catch_panic(PanicScope::Ingress(index), |work| {
                         work.ingress[index].drain(&mut work.forwarder, &mut work.poll_buffer)
                     });
@@ -357,7 +364,7 @@ impl PollLoop {
                         self.forwarder.broken.insert((ingress.shared.number, ingress.opening));
                     }
                 }
-                // It would most likely panic again at once, and delay the other queues.
+                // The queue would most likely panic again at once, and delay the other queues.
                 None => pause(&self.poller, &mut self.ingress[index], now + PAUSE),
             }
         }
@@ -383,7 +390,8 @@ impl PollLoop {
         received
     }
 
-    /// Ends a window of the utilisation, and switches the queues accordingly.
+    /// Ends a measuring window of the thread's load, and tells the queues whether packets are
+    /// processed on this thread or handed to workers.
     fn follow_utilisation(&mut self, now: u64) {
         let windows = self.ingress.iter_mut().filter_map(|ingress| ingress.dispatch.take_window());
         let Some(all) = windows.reduce(QueueWindow::plus) else {
@@ -395,7 +403,7 @@ impl PollLoop {
         }
     }
 
-    /// Processes at most one turn's packets of a backlog, and returns their number.
+    /// Takes and processes at most `weight` packets of a backlog, and returns their number.
     fn process_backlog(&mut self, index: usize) -> usize {
         let PollLoop { backlogs, forwarder, sock_flows, cpu, .. } = self;
         let backlog = &mut backlogs[index];
@@ -417,8 +425,8 @@ impl PollLoop {
         count
     }
 
-    /// Runs `work`. If it panics, the packets in its hands are counted as lost, and the thread goes
-    /// on.
+    /// Runs `work`. If it panics, the packets that it was processing are counted as lost, and the
+    /// thread goes on.
     fn catch_panic<R>(
         &mut self,
         whose: PanicScope,
@@ -436,10 +444,11 @@ impl PollLoop {
     #[cold]
     fn recover(&mut self, whose: PanicScope, panic: &(dyn Any + Send)) {
         self.counts.panics.add(1);
-        // Made anew, because the state of the old one is unknown.
+        // The forwarder's frames are discarded, because its state after a panic is unknown.
         let unsent = self.forwarder.abandon();
         self.poll_buffer.clear();
-        // Monitors are opened again as well.
+        // Makes the thread read all settings again, which also adds the monitors that were
+        // discarded.
         self.epoch = self.epoch.wrapping_sub(1);
         self.forwarder.set_consumer(self.context.consumer(self.cpu));
         let port = match whose {
@@ -451,7 +460,8 @@ impl PollLoop {
             PanicScope::Backlog(index) => {
                 let backlog = &mut self.backlogs[index];
                 backlog.from.counts.dropped(DropReason::Panic, unsent);
-                // None of its packets are left here, so their flows may move.
+                // None of the backlog's packets are left here, so their flows may move to another
+                // CPU.
                 backlog.publish();
                 Some(backlog.from.name.clone())
             }
@@ -470,8 +480,8 @@ impl PollLoop {
 
     fn report_broken(&mut self) {
         let notices = &self.context.notices;
-        // An event that does not fit is sent in the next round. There is no receiver while the
-        // bridge ends.
+        // An event for which the channel has no room is sent again in the next round. A channel
+        // without a receiver means that the bridge is being stopped.
         self.forwarder.broken.retain(|&(port, opening)| {
             matches!(
                 notices.try_send(SupervisorEvent::Broken { port, opening }),
@@ -480,7 +490,7 @@ impl PollLoop {
         });
     }
 
-    /// Takes over settings that have changed.
+    /// Reads settings again if they have changed.
     fn refresh(&mut self) {
         let epoch = self.context.epoch.load(Ordering::Acquire);
         if epoch == self.epoch {
@@ -501,7 +511,7 @@ impl PollLoop {
         }
     }
 
-    /// Executes a command, and returns whether it was to end.
+    /// Executes a command, and returns whether it tells the thread to end.
     fn execute(&mut self, command: ThreadCommand) -> bool {
         match command {
             ThreadCommand::Open { shared, receivers, transmit, reserved } => {
@@ -539,7 +549,7 @@ impl PollLoop {
                     let mut ingress = self.ingress.remove(index);
                     unwatch(&self.poller, &mut ingress);
                 }
-                // The receiving thread has already left all packets of this port here.
+                // The receiving thread has already put all packets of this port into the backlogs.
                 self.finish(|shared| shared.number == number);
                 if let Some(egress) = self.forwarder.egress.get_mut(usize::from(number)) {
                     *egress = None;
@@ -570,7 +580,8 @@ impl PollLoop {
         false
     }
 
-    /// Processes all packets that are left in the backlogs of the matching ports.
+    /// Processes all packets that are left in the backlogs from the ports for which `whose` is
+    /// true.
     fn finish(&mut self, whose: impl Fn(&SharedPort) -> bool) {
         for index in 0..self.backlogs.len() {
             // A backlog that is still open belongs to a thread that did not release it in time, so

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::count::Count;
 use crate::report::QueueStats;
 
-/// The counters of one end of a queue, used by one thread. Aligned so that threads do not share
-/// cache lines.
+/// The packets and bytes that one thread has received or sent by a queue. Aligned so that threads
+/// do not write to the same cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct QueueCounts {
@@ -14,13 +14,14 @@ pub(crate) struct QueueCounts {
     pub(crate) bytes: Count,
 }
 
-/// The queue counters of a port.
+/// The counters of all queues of a port.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
-    /// Indexed by queue number.
+    /// The counters of the receive queues, indexed by queue number.
     receive: Mutex<Vec<Arc<QueueCounts>>>,
-    /// The counters of the sending ends, each with its queue. An end that is no longer in use is
-    /// reused for its queue, so the list does not grow beyond the number of simultaneous senders.
+    /// For each sender, its transmit queue's number and its counters. When a sender ends, a later
+    /// one on the same queue takes over its counters, so that the list grows only with the number
+    /// of simultaneous senders.
     send: Mutex<Vec<(u16, Arc<QueueCounts>)>>,
 }
 
@@ -39,7 +40,7 @@ impl Queues {
         receive[queue].clone()
     }
 
-    /// Returns the counters for another sender on this transmit queue.
+    /// Returns the counters for a further sender on this transmit queue.
     pub(crate) fn sends_by(&self, queue: u16) -> Arc<QueueCounts> {
         let mut send = lock(&self.send);
         let free = |(number, counts): &&(u16, Arc<QueueCounts>)| {
@@ -59,7 +60,7 @@ impl Queues {
         (0..).zip(&*receive).map(|(queue, counts)| stats(queue, counts)).collect()
     }
 
-    /// Returns the current values of the transmit queues that are or were in use.
+    /// Returns the current values for the transmit queues that are or were in use.
     pub(crate) fn sent(&self) -> Vec<QueueStats> {
         let mut queues: Vec<QueueStats> = Vec::new();
         for (queue, counts) in &*lock(&self.send) {

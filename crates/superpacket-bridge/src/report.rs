@@ -56,7 +56,7 @@ pub struct SegmentationReport {
     /// The link headers behind which the port segments: `plain`, `vlan`, `other-tags`, `pppoe`,
     /// `mpls`.
     pub link_headers: Vec<String>,
-    /// The tunnels in which the port segments: `vxlan`, `geneve`.
+    /// The tunnels in which the port segments, by their [names](superpacket::wire::Tunnel::name).
     pub tunnels: Vec<String>,
     /// Maximum length of a super-packet over IPv4, in bytes from the IP header.
     pub max_ipv4_length: u32,

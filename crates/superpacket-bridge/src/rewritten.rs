@@ -24,7 +24,8 @@ pub(crate) fn replace(
     *packet = other;
 }
 
-/// Returns a copy of a packet, so that a packet that waits does not block a receive ring.
+/// Returns a copy of a packet in memory of its own, so that a waiting packet takes no room in a
+/// receive ring.
 pub(crate) fn copied(mut packet: RxPacket<Buffer>) -> RxPacket<Buffer> {
     let (bytes, checksum, vlan) = (whole(&packet, 0), packet.checksum, packet.vlan);
     replace(&mut packet, bytes, checksum, vlan);

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use superpacket::aggregate::{Delivery, Mode, Policy, Storage};
 use superpacket::packet::Layer;
 use superpacket::segment::{GsoSupport, PacketKind, PacketKinds};
+use superpacket::wire::Tunnel;
 use superpacket_port::features::{Feature, FeatureSet, Resolved, resolve};
 use superpacket_port::{Capabilities, PortState};
 
@@ -320,13 +321,13 @@ impl SharedPort {
         let (refused, refused_checksums) = self.refusals();
         let names = |kinds: PacketKinds| kinds.iter().map(|kind| kind.to_string()).collect();
         let gso = self.runtime().gso_support();
-        let tunnels: &[&str] = if gso.udp_tunnels { &["vxlan", "geneve"] } else { &[] };
+        let tunnels: &[Tunnel] = if gso.udp_tunnels { &Tunnel::OVER_UDP } else { &[] };
         PortFeatures {
             port: self.name.clone(),
             features: Feature::ALL.into_iter().map(report).collect(),
             segmentation: (gso.tcp || gso.udp).then(|| SegmentationReport {
                 link_headers: gso.link_headers.iter().map(|link| link.name().to_owned()).collect(),
-                tunnels: tunnels.iter().map(|tunnel| (*tunnel).to_owned()).collect(),
+                tunnels: tunnels.iter().map(|tunnel| tunnel.name().to_owned()).collect(),
                 max_ipv4_length: gso.max_ipv4_length,
                 max_ipv6_length: gso.max_ipv6_length,
                 refused: names(refused),

@@ -1,8 +1,9 @@
-//! The CPU topology: which CPUs share a cache, for the choice of steering masks.
+//! The CPU topology: which CPUs share a cache, for the choice of CPU masks for steering.
 //!
-//! Packet headers are in the cache of the CPU that received them. A worker that shares this cache
-//! finds them there; any other waits for memory or the socket interconnect, once per cache line. So
-//! [`Topology::sharing_cache`] picks the CPUs that share the last-level cache with the receiving
+//! Packet headers are in the cache of the CPU that received them. A worker on a CPU that shares
+//! this cache finds them there; any other waits for memory or for another socket, once per cache
+//! line. So [`Topology::sharing_cache`] picks the CPUs that share the last-level cache with the
+//! receiving CPU, and explains the choice.
 //! CPU, and explains the choice.
 //!
 //! The data is read from sysfs (`Documentation/ABI/stable/sysfs-devices-system-cpu`,
@@ -51,23 +52,24 @@ pub struct Topology {
 struct Processor {
     cache: Option<Cache>,
     package: Option<u32>,
-    /// The hardware threads of its core, including itself.
+    /// The hardware threads of the CPU's core, including this CPU.
     core: CpuMask,
 }
 
-/// The last-level cache of a CPU.
+/// The last-level cache of a CPU, and the CPUs that share it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
     /// The cache level; 1 is nearest to the core.
     pub level: u32,
-    /// The CPUs that share the cache, including the one asked about.
+    /// The CPUs that share the cache, including the one it was looked up for.
     pub shared: CpuMask,
 }
 
-/// A mask that was chosen for a receiving CPU.
+/// The CPU mask that was chosen for a receiving CPU, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Auto {
-    /// The CPUs to steer to. Empty if there is no other CPU; steering is then best left off.
+    /// The CPUs to which packets should be steered. Empty if there is no other CPU; steering should
+    /// then be off.
     pub mask: CpuMask,
     /// The reason for the choice, as a sentence.
     pub why: String,
@@ -93,14 +95,14 @@ pub enum TopologyError {
         /// The error in the list.
         source: ListError,
     },
-    /// A file has unexpected contents.
+    /// A file contains something unexpected.
     #[error("{}: {found:?} is {expected}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
         /// The contents of the file, shortened if long.
         found: String,
-        /// The error in words, for example `no number`.
+        /// What is wrong with the contents, as the end of a sentence, such as `no number`.
         expected: &'static str,
     },
 }
@@ -151,8 +153,9 @@ impl Topology {
         self.processors.get(&cpu)?.cache.as_ref()
     }
 
-    /// Returns the CPUs to steer to from a receiving CPU. They are [usable](Self::usable), and
-    /// never include the receiving CPU. The first of these that is not empty:
+    /// Returns the CPUs to which packets should be steered that the given CPU receives. They are
+    /// [usable](Self::usable), and never include the receiving CPU. The first of these sets that is
+    /// not empty is chosen:
     ///
     /// 1. The CPUs that share its last-level cache. The hardware threads of its own core count only
     ///    if there are no others, because they compete with the receiving thread.
@@ -203,7 +206,8 @@ impl Topology {
         Auto { mask: others, why }
     }
 
-    /// Returns the reason why the CPUs that share a cache cannot be chosen.
+    /// Returns the reason why the choice is not by a shared cache, for the explanation of the
+    /// choice.
     fn why_no_cache(&self, cpu: Cpu, processor: &Processor) -> String {
         match &processor.cache {
             _ if !self.online.contains(cpu) => {
@@ -234,7 +238,8 @@ impl Topology {
     }
 }
 
-/// Returns the CPUs outside the receiving CPU's core if there are any, otherwise those of the core.
+/// Returns those of the CPUs `near` that are outside the receiving CPU's core or, if there are
+/// none, those of the core. `what` names `near` in the explanation.
 fn beside_core(cpu: Cpu, near: CpuMask, core: &CpuMask, what: &str) -> Auto {
     let siblings = &near & core;
     let mask = &near - core;

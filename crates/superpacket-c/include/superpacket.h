@@ -5,19 +5,19 @@
  *
  * Made from the library's sources: do not edit. SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * - Packets are pointers and lengths, with a pointer of the caller's own for each. What leaves is
- *   arrays of struct iovec that point into these packets, and into header memory of the caller's.
- *   There are no callbacks.
+ * - Packets are pointers and lengths, each with a pointer of the caller's own (token). Packets that
+ *   a call puts out are arrays of struct iovec, which point into the caller's packets, and into the
+ *   caller's memory for headers. There are no callbacks.
  * - The library allocates when an object is made, while its tables grow to what the traffic needs,
- *   and when a name of a counter or a reason is first asked for; otherwise not.
- * - An object is used by one thread at a time, not always the same. A call that finds its object in
+ *   and when a name of a counter or a reason is first requested. All other calls allocate nothing.
+ * - Different threads may use an object, but only one at a time. A call that finds its object in
  *   use returns SP_ERROR_BUSY. Functions without an object may be called by any thread at any time.
- * - NULL, a pointer that is not aligned, a length that cannot be, a number that names nothing: an
- *   error is returned, and nothing has happened. sp_message() says what was wrong. The library cannot
- *   find out that a pointer is wild, or that memory is not as long as was said.
+ * - For NULL, a pointer that is not aligned, an impossible length, or a number that is not one of
+ *   the named values, an error is returned, and nothing has happened. sp_message() describes the
+ *   error. The library cannot detect a wild pointer, or memory that is shorter than the caller says.
  * - Checksums are verified before packets merge, unless a device has verified them or the caller
  *   sets SP_POLICY_TRUSTED_INPUT.
- * - Memory that is given for outputs overlaps neither the packets nor other outputs.
+ * - Memory that the caller provides for outputs must overlap neither the packets nor other outputs.
  */
 
 
@@ -89,7 +89,7 @@ typedef struct iovec sp_iovec;
 /**
  * The checksum field holds the sum of the pseudo-header, not inverted, and must be completed.
  * checksum_start is where the sum starts, in bytes from the start of the packet. checksum_offset
- * is the position of the field from there.
+ * is the position of the checksum field, in bytes from checksum_start.
  */
 #define SP_CHECKSUM_PARTIAL 3
 
@@ -129,7 +129,8 @@ typedef struct iovec sp_iovec;
 #define SP_OFFLOAD_HASH 1
 
 /**
- * All segments have the super-packet's IPv4 identification. Otherwise it counts up by one.
+ * All segments have the super-packet's IPv4 identification. Without this flag, the identification
+ * increments by one with each segment.
  */
 #define SP_OFFLOAD_FIXED_ID 2
 
@@ -140,7 +141,8 @@ typedef struct iovec sp_iovec;
 #define SP_OFFLOAD_FIXED_OUTER_ID 4
 
 /**
- * All segments have CWR if the super-packet has it. Otherwise only the first segment has it.
+ * All segments have CWR if the super-packet has it. Without this flag, only the first segment has
+ * it.
  */
 #define SP_OFFLOAD_CWR_ALL 8
 
@@ -156,13 +158,13 @@ typedef struct iovec sp_iovec;
 #define SP_OFFLOAD_FIXED_NESTED_ID 32
 
 /**
- * Maximum buffers of a packet that is to be aggregated, the first included.
+ * Maximum number of buffers of a packet that is to be aggregated, the first included.
  */
 #define SP_MAX_BUFFERS 17
 
 /**
- * Maximum buffers of any other packet, such as a merged packet that is to be segmented, the first
- * included.
+ * Maximum number of buffers of any other packet, such as a merged packet that is to be segmented,
+ * the first included.
  */
 #define SP_MAX_RANGES 1024
 
@@ -255,13 +257,13 @@ typedef struct iovec sp_iovec;
 #define SP_OUTPUT_FULL 0
 
 /**
- * The checksums hold the sum of the pseudo-header, for a device that completes them. The payload
- * is not read.
+ * The checksums of segments hold the sum of the pseudo-header, for a device that completes them.
+ * The payload is not read.
  */
 #define SP_OUTPUT_PARTIAL 1
 
 /**
- * The checksums have the form that they had in the merged packets.
+ * The checksums of segments are partial or complete, as those of the merged packets were.
  */
 #define SP_OUTPUT_AS_MERGED 2
 
@@ -312,8 +314,8 @@ enum sp_status
      */
     SP_ERROR_ARGUMENT = -3,
     /**
-     * The size of a structure is smaller than in any release. Or it is larger than this library
-     * knows, and the rest is not 0.
+     * The size of a structure is smaller than in any release, or larger than this library knows
+     * and the rest of the structure is not 0.
      */
     SP_ERROR_STRUCTURE = -4,
     /**
@@ -325,7 +327,7 @@ enum sp_status
      */
     SP_ERROR_UNFINISHED = -6,
     /**
-     * The packets are not those of the call to be continued.
+     * The packets are not those of the call that is to be continued.
      */
     SP_ERROR_OTHER_PACKETS = -7,
     /**
@@ -364,7 +366,7 @@ enum sp_status
      */
     SP_ERROR_TRUNCATED = -18,
     /**
-     * An inner length field contradicts the one outside it.
+     * An inner length field contradicts an outer length field.
      */
     SP_ERROR_INNER_LENGTH = -19,
     /**
@@ -372,7 +374,7 @@ enum sp_status
      */
     SP_ERROR_TOO_MANY_SEGMENTS = -20,
     /**
-     * A segment does not fit its length fields.
+     * A segment is too long for the length fields of its headers.
      */
     SP_ERROR_SEGMENT_TOO_LONG = -21,
     /**
@@ -392,7 +394,7 @@ enum sp_status
      */
     SP_ERROR_CHECKSUM_PLACE = -25,
     /**
-     * A header is longer than the headers that were parsed.
+     * A header is longer than the headers of the packet that were parsed.
      */
     SP_ERROR_HEADER_LENGTH = -26,
     /**
@@ -409,7 +411,7 @@ typedef int32_t sp_status;
 #endif // __cplusplus
 
 /**
- * An aggregator for the packets of one receive queue, which may hold packets across calls.
+ * An aggregator for the packets of one receive queue. It may hold packets across calls.
  *
  * Different threads may use it, but only one at a time. Its tables grow as the traffic needs and
  * keep their size; after that, calls allocate no memory.
@@ -463,13 +465,13 @@ typedef struct sp_policy {
      */
     uint32_t flags;
     /**
-     * Length of the virtio_net_hdr before each packet that leaves a batch: 10, 12, 20 or 24 bytes,
-     * or 0 for none. With a header, merged packets have partial checksums, which the header asks
-     * the device to complete.
+     * Length of the virtio_net_hdr before each packet that a batch puts out: 10, 12, 20 or 24
+     * bytes, or 0 for none. With a header, merged packets have partial checksums, which the header
+     * asks the device to complete.
      */
     uint32_t virtio_length;
     /**
-     * Byte order of the header: SP_ORDER_NATIVE or another.
+     * Byte order of the virtio_net_hdr: SP_ORDER_NATIVE or another SP_ORDER constant.
      */
     uint32_t virtio_order;
     /**
@@ -478,11 +480,11 @@ typedef struct sp_policy {
      */
     uint32_t max_bytes;
     /**
-     * Maximum number of packets merged into one. 0: no limit.
+     * Maximum number of packets that are merged into one packet. 0: no limit.
      */
     uint32_t max_packets;
     /**
-     * Maximum number of UDP datagrams merged into one. 0: 64.
+     * Maximum number of UDP datagrams that are merged into one packet. 0: 64.
      */
     uint32_t max_datagrams;
     /**
@@ -516,7 +518,7 @@ typedef struct sp_policy {
  */
 typedef struct sp_offload {
     /**
-     * State of the checksums: SP_CHECKSUM_NONE or another of these constants.
+     * State of the checksums: SP_CHECKSUM_NONE or another SP_CHECKSUM constant.
      */
     uint8_t checksum;
     /**
@@ -528,19 +530,19 @@ typedef struct sp_offload {
      */
     uint16_t checksum_start;
     /**
-     * With SP_CHECKSUM_PARTIAL: position of the field, in bytes from checksum_start.
+     * With SP_CHECKSUM_PARTIAL: position of the checksum field, in bytes from checksum_start.
      */
     uint16_t checksum_offset;
     /**
-     * With SP_CHECKSUM_SUM: the sum.
+     * With SP_CHECKSUM_SUM: the sum that the comment of this constant describes.
      */
     uint16_t checksum_sum;
     /**
-     * How to segment the packet: SP_GSO_NONE or another of these constants.
+     * How to segment the packet: SP_GSO_NONE or another SP_GSO constant.
      */
     uint8_t gso_type;
     /**
-     * SP_OFFLOAD_HASH and other flags.
+     * SP_OFFLOAD_HASH and the other SP_OFFLOAD flags.
      */
     uint8_t flags;
     /**
@@ -556,7 +558,7 @@ typedef struct sp_offload {
      */
     uint16_t vlan_protocol;
     /**
-     * Priority, drop eligibility and VLAN ID of that tag.
+     * Priority, drop eligibility and VLAN ID of the stripped tag; see vlan_protocol.
      */
     uint16_t vlan_control;
     /**
@@ -581,11 +583,11 @@ typedef struct sp_packet {
      */
     size_t length;
     /**
-     * The other buffers; NULL if there are none.
+     * The buffers of the packet after the first one; NULL if there are none.
      */
     const sp_iovec *rest;
     /**
-     * Number of other buffers: at most SP_MAX_BUFFERS - 1 for a packet that is to be aggregated,
+     * Number of buffers in rest: at most SP_MAX_BUFFERS - 1 for a packet that is to be aggregated,
      * and SP_MAX_RANGES - 1 for any other.
      */
     uint32_t rest_count;
@@ -605,7 +607,7 @@ typedef struct sp_packet {
 } sp_packet;
 
 /**
- * A packet that leaves: a merged packet, a packet that did not merge, or a segment.
+ * A packet that a call puts out: a merged packet, a packet that did not merge, or a segment.
  *
  * The layout of this structure does not change while the library keeps its soname.
  */
@@ -626,7 +628,7 @@ typedef struct sp_output {
     uint32_t header_length;
     /**
      * The token of the packet in whose buffer each range lies, and NULL for a range in header
-     * memory. They are in the space's array tokens. NULL if the space has none.
+     * memory. This points into the space's array tokens. NULL if the space has no such array.
      *
      * In SP_MODE_GRO and SP_MODE_GRO_UDP, the tokens name all packets that merged, in the order of
      * their payload. A packet in several buffers occurs several times in a row. If a device
@@ -638,23 +640,25 @@ typedef struct sp_output {
      */
     size_t length;
     /**
-     * The token of the first packet in it.
+     * The token of the first packet in this output.
      */
     void *token;
     /**
-     * Number of received packets that it represents, absorbed ACKs included; 1 for a segment.
+     * Number of received packets that this output represents, absorbed ACKs included; 1 for a
+     * segment.
      */
     uint32_t packets;
     /**
-     * Number of absorbed ACKs among them, whose own bytes are not in the output.
+     * Number of absorbed ACKs that this output represents, whose own bytes are not in it.
      */
     uint32_t absorbed_acks;
     /**
-     * Maximum payload of a packet in it, in bytes; 0 if unknown.
+     * Maximum payload of a packet in this output, in bytes; 0 if unknown.
      */
     uint32_t largest_payload;
     /**
-     * The reason why it left, a number for sp_reason_name; 0 for a segment.
+     * The reason why this output left the aggregator, a number for sp_reason_name; 0 for a
+     * segment.
      */
     uint32_t reason;
     /**
@@ -674,32 +678,32 @@ typedef struct sp_output {
  */
 typedef struct sp_layout {
     /**
-     * The IP header; in a tunnel, the inner one.
+     * Position of the IP header; in a tunnel, of the inner one.
      */
     uint16_t network;
     /**
-     * The TCP, UDP or DCCP header behind it.
+     * Position of the TCP, UDP or DCCP header.
      */
     uint16_t transport;
     /**
-     * The payload, which is also the length of all headers.
+     * Position of the payload, which is also the length of all headers.
      */
     uint16_t payload;
     /**
-     * In a tunnel: the outermost IP header.
+     * In a tunnel: position of the outermost IP header.
      */
     uint16_t outer_network;
     /**
-     * In a tunnel: the header behind the outermost IP header, which is that of UDP or GRE, or the
-     * inner IP header.
+     * In a tunnel: position of the header behind the outermost IP header, which is that of UDP or
+     * GRE, or the inner IP header.
      */
     uint16_t outer_transport;
     /**
-     * In a tunnel in a tunnel: the IP header of the second tunnel.
+     * In a tunnel in a tunnel: position of the IP header of the second tunnel.
      */
     uint16_t nested_network;
     /**
-     * In a tunnel in a tunnel: the UDP header of the second tunnel.
+     * In a tunnel in a tunnel: position of the UDP header of the second tunnel.
      */
     uint16_t nested_transport;
     /**
@@ -810,7 +814,7 @@ typedef struct sp_segment_options {
      */
     uint32_t layer;
     /**
-     * Form of the transport checksums: SP_OUTPUT_FULL or another.
+     * How the checksums of segments are written: SP_OUTPUT_FULL or another SP_OUTPUT constant.
      */
     uint32_t checksum;
     /**
@@ -818,8 +822,8 @@ typedef struct sp_segment_options {
      */
     uint32_t max_segments;
     /**
-     * Identification of IPv6 fragments, with SP_GSO_UDP_FRAGMENTS; the caller must not repeat it.
-     * 0: the segmenter chooses different ones.
+     * Identification of IPv6 fragments, with SP_GSO_UDP_FRAGMENTS; the caller must not use one
+     * twice. 0: the segmenter chooses a different one for each packet.
      */
     uint32_t fragment_id;
 } sp_segment_options;
@@ -834,7 +838,7 @@ typedef struct sp_plan {
     size_t segments;
     /**
      * Length of each segment except the last, in bytes, headers included. If there is only one
-     * segment, its length.
+     * segment, the length of that.
      */
     size_t segment_length;
     /**
@@ -898,7 +902,8 @@ sp_status sp_batch_new(const struct sp_policy *policy, struct sp_batch **out);
 void sp_batch_free(struct sp_batch *batch);
 
 /**
- * Aggregates packets, in order, and writes all packets that leave to the space.
+ * Aggregates packets, in order, and writes all packets that result, merged or unchanged, to the
+ * space.
  *
  * An output consists of ranges in the packets' own buffers, except for its headers, which are in
  * the space's header memory. A packet that did not merge leaves unchanged. When the call returns
@@ -929,11 +934,11 @@ sp_status sp_batch_aggregate(struct sp_batch *batch,
  * again, with the next outputs.
  *
  * \param batch the aggregator.
- * \param packets the same array as in that call.
- * \param count as in that call.
+ * \param packets the same array as in the call that returned SP_FULL.
+ * \param count the same number as in the call that returned SP_FULL.
  * \param space the same space or another.
  * \return as sp_batch_aggregate; SP_FULL if there are still more outputs; SP_ERROR_OTHER_PACKETS
- * if there is no such call, or its packets were others.
+ * if no call returned SP_FULL, or one with other packets did.
  * \note Only one thread at a time may use an sp_batch.
  */
 sp_status sp_batch_continue(struct sp_batch *batch,
@@ -946,7 +951,8 @@ sp_status sp_batch_continue(struct sp_batch *batch,
  * who may send them unchanged or drop them.
  *
  * \param batch the aggregator.
- * \return the least number of outputs that were missing; 0 if there was no such call, or for NULL.
+ * \return the minimum number of outputs that were still missing; 0 if no call returned SP_FULL, or
+ * for NULL.
  * \note Only one thread at a time may use an sp_batch.
  */
 size_t sp_batch_abandon(struct sp_batch *batch);
@@ -957,7 +963,7 @@ size_t sp_batch_abandon(struct sp_batch *batch);
  *
  * \param packet the packet; must not change during the call. Of its offload, only
  * SP_CHECKSUM_PARTIAL is used.
- * \param layer where it starts.
+ * \param layer where the packet starts: SP_LAYER_ETHERNET or SP_LAYER_IP.
  * \return SP_OK if all are correct; SP_NONE if the IPv4 header checksums are correct and there is
  * no transport checksum to verify: a UDP datagram without one, or a partial one;
  * SP_ERROR_CHECKSUM; SP_ERROR_IP_CHECKSUM; SP_ERROR_HEADERS if it is not TCP, UDP or DCCP over IP,
@@ -972,10 +978,10 @@ sp_status sp_checksum_verify(const struct sp_packet *packet, uint32_t layer);
  *
  * \param packet the whole packet, in one buffer of the caller; the checksum field is written.
  * \param length length of the packet in bytes.
- * \param layer where the packet starts.
+ * \param layer where the packet starts: SP_LAYER_ETHERNET or SP_LAYER_IP.
  * \param start where the sum starts, in bytes from the start of the packet: csum_start of a
  * virtio_net_hdr.
- * \param offset position of the field from there, in bytes: csum_offset.
+ * \param offset position of the checksum field, in bytes from start: csum_offset.
  * \return SP_OK; SP_ERROR_CHECKSUM_PLACE if the field lies outside the bytes that it covers;
  * SP_ERROR_PARTIAL_CHECKSUM if it cannot be completed, with the reason in sp_message;
  * SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error the packet is unchanged.
@@ -1058,7 +1064,7 @@ const char *sp_segment_counter_name(size_t index);
 sp_status sp_batch_counters(const struct sp_batch *batch, uint64_t *values, size_t max);
 
 /**
- * Reads how many packets left a batch for each reason. They add up to packets_out.
+ * Reads how many packets left a batch for each reason. The sum of these numbers is packets_out.
  *
  * \param batch the object.
  * \param values receives the values: number n is that of sp_reason_name(n). Numbers behind the
@@ -1124,8 +1130,8 @@ sp_status sp_aggregator_new(const struct sp_policy *policy, struct sp_aggregator
 void sp_aggregator_free(struct sp_aggregator *aggregator);
 
 /**
- * Receives packets, in order. The packets that leave are written to the space. The others are held
- * until sp_aggregator_poll_end or a later packet of their flow.
+ * Receives packets, in order. The packets that leave the aggregator are written to the space. The
+ * others are held until sp_aggregator_poll_end or a later packet of their flow.
  *
  * The bytes of each packet must not change until sp_aggregator_done returns its token. The array
  * itself is not kept.
@@ -1187,8 +1193,8 @@ sp_status sp_aggregator_done(struct sp_aggregator *aggregator,
                              size_t *count);
 
 /**
- * Returns the time at which the flow held longest reaches the policy's hold_time. Call
- * sp_aggregator_poll_end at that time.
+ * Returns the time at which the flow that has been held longest reaches the policy's hold_time.
+ * Call sp_aggregator_poll_end at that time.
  *
  * \param aggregator the aggregator.
  * \param time receives the time, in nanoseconds of the clock given to sp_aggregator_receive.
@@ -1220,7 +1226,7 @@ void sp_segmenter_free(struct sp_segmenter *segmenter);
  * \param segmenter the segmenter.
  * \param packet the packet, with gso_type and gso_size in its offload. Its bytes must not change
  * during the call.
- * \param options NULL: an Ethernet frame, complete checksums, no limit.
+ * \param options the options; NULL for an Ethernet frame, complete checksums and no limit.
  * \param plan receives the result.
  * \return as sp_segment, without SP_ERROR_SPACE.
  * \note Only one thread at a time may use an sp_segmenter.
@@ -1308,7 +1314,7 @@ sp_status sp_segment_linear(struct sp_segmenter *segmenter,
  * datagrams.
  *
  * \param packet the packet, of which only the headers are read; its offload is changed.
- * \param layer where it starts.
+ * \param layer where the packet starts: SP_LAYER_ETHERNET or SP_LAYER_IP.
  * \param mtu maximum length of a segment, in bytes from the outermost IP header on.
  * \return SP_OK, also if the packet fits and is unchanged; SP_ERROR_HEADERS;
  * SP_ERROR_SEGMENT_TOO_SMALL if the MTU has no room for the headers; SP_ERROR_NULL,
@@ -1347,8 +1353,8 @@ sp_status sp_segment_headers(struct sp_segmenter *segmenter,
  *
  * \param segmenter the segmenter.
  * \param virtio_length length of the header: 10, 12, 20 or 24 bytes.
- * \param virtio_order its byte order: SP_ORDER_NATIVE or another.
- * \param layer where packets start: SP_LAYER_IP for a TUN device.
+ * \param virtio_order byte order of the header: SP_ORDER_NATIVE or another.
+ * \param layer where packets start: SP_LAYER_ETHERNET, or SP_LAYER_IP for a TUN device.
  * \param read the data. Must not change during the call.
  * \param length length of the data in bytes.
  * \param buffers, count, offset, lengths, plan as for sp_segment_each.
@@ -1369,7 +1375,8 @@ sp_status sp_split_each(struct sp_segmenter *segmenter,
                         struct sp_plan *plan);
 
 /**
- * Segments as sp_split_each, but into one buffer, as sp_segment_linear.
+ * Segments the data of one read(2) like sp_split_each, but into one buffer, like
+ * sp_segment_linear.
  *
  * \param segmenter the segmenter.
  * \param virtio_length, virtio_order, layer, read, length as for sp_split_each.
@@ -1412,7 +1419,7 @@ const char *sp_errname(int status);
  * As with snprintf(3), the text is truncated to fit, and ends with a zero byte unless `size` is 0.
  *
  * \param text the caller's memory; may be NULL if `size` is 0.
- * \param size its size in bytes.
+ * \param size size of the memory in bytes.
  * \return the length of the whole text, without the zero byte.
  * \note Any thread may call it at any time, for its own calls.
  */
@@ -1460,7 +1467,7 @@ sp_status sp_toeplitz_bytes(const struct sp_toeplitz *toeplitz,
  *
  * \param toeplitz the tables.
  * \param packet the packet, of which only the headers are read.
- * \param layer where it starts.
+ * \param layer where the packet starts: SP_LAYER_ETHERNET or SP_LAYER_IP.
  * \param hash receives the hash.
  * \return SP_OK; SP_NONE if it is not IP, and nothing is written; SP_ERROR_NULL, SP_ERROR_LENGTH,
  * SP_ERROR_ARGUMENT.
@@ -1478,13 +1485,13 @@ sp_status sp_toeplitz_packet(const struct sp_toeplitz *toeplitz,
  * A header that contradicts the packet's own headers is refused.
  *
  * \param virtio_length length of the header: 10, 12, 20 or 24 bytes.
- * \param virtio_order its byte order: SP_ORDER_NATIVE or another.
- * \param layer where the packet starts: SP_LAYER_IP for a TUN device.
+ * \param virtio_order byte order of the header: SP_ORDER_NATIVE or another.
+ * \param layer where the packet starts: SP_LAYER_ETHERNET, or SP_LAYER_IP for a TUN device.
  * \param read the data of read(2): the header, and the packet behind it. Must not change during
  * the call.
  * \param length length of the data in bytes.
- * \param packet receives the packet. It points to the data, and is valid as long as that is. Its
- * token is NULL.
+ * \param packet receives the packet. It points to the data, and is valid as long as the data is
+ * unchanged. Its token is NULL.
  * \return SP_OK; SP_ERROR_VIRTIO, with the wrong field in sp_message; SP_ERROR_NULL,
  * SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error nothing is written.
  * \note Any thread may call it at any time.
@@ -1500,8 +1507,8 @@ sp_status sp_virtio_read(uint32_t virtio_length,
  * Writes the virtio_net_hdr that describes a packet.
  *
  * \param virtio_length length of the header: 10, 12, 20 or 24 bytes.
- * \param virtio_order its byte order: SP_ORDER_NATIVE or another.
- * \param layer where the packet starts: SP_LAYER_IP for a TUN device.
+ * \param virtio_order byte order of the header: SP_ORDER_NATIVE or another.
+ * \param layer where the packet starts: SP_LAYER_ETHERNET, or SP_LAYER_IP for a TUN device.
  * \param packet the packet, of which only the headers are read. Must not change during the call.
  * \param header receives the header.
  * \param size room for the header in bytes; at least virtio_length.

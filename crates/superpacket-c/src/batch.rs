@@ -25,7 +25,8 @@ pub struct sp_batch {
     pub(crate) object: Object<BatchAggregator>,
     framing: Option<Framing>,
     most_ranges: usize,
-    /// The packets of a call that returned SP_FULL. The pointer is only compared.
+    /// The packets of a call that returned SP_FULL: pointer and number. The pointer is only
+    /// compared.
     unfinished: Option<(*const sp_packet, usize)>,
 }
 
@@ -73,7 +74,8 @@ pub unsafe extern "C" fn sp_batch_free(batch: *mut sp_batch) {
     unsafe { crate::object::free(batch) };
 }
 
-/// Aggregates packets, in order, and writes all packets that leave to the space.
+/// Aggregates packets, in order, and writes all packets that result, merged or unchanged, to the
+/// space.
 ///
 /// An output consists of ranges in the packets' own buffers, except for its headers, which are in
 /// the space's header memory. A packet that did not merge leaves unchanged. When the call returns
@@ -108,11 +110,11 @@ pub unsafe extern "C" fn sp_batch_aggregate(
 /// again, with the next outputs.
 ///
 /// \param batch the aggregator.
-/// \param packets the same array as in that call.
-/// \param count as in that call.
+/// \param packets the same array as in the call that returned SP_FULL.
+/// \param count the same number as in the call that returned SP_FULL.
 /// \param space the same space or another.
 /// \return as sp_batch_aggregate; SP_FULL if there are still more outputs; SP_ERROR_OTHER_PACKETS
-/// if there is no such call, or its packets were others.
+/// if no call returned SP_FULL, or one with other packets did.
 /// \note Only one thread at a time may use an sp_batch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_batch_continue(
@@ -129,7 +131,8 @@ pub unsafe extern "C" fn sp_batch_continue(
 /// who may send them unchanged or drop them.
 ///
 /// \param batch the aggregator.
-/// \return the least number of outputs that were missing; 0 if there was no such call, or for NULL.
+/// \return the minimum number of outputs that were still missing; 0 if no call returned SP_FULL, or
+/// for NULL.
 /// \note Only one thread at a time may use an sp_batch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_batch_abandon(batch: *mut sp_batch) -> usize {
@@ -210,7 +213,7 @@ unsafe fn call(
     })
 }
 
-/// Gives packets to the aggregator, and writes the packets that leave to the space.
+/// Passes packets to the aggregator, and writes the packets that leave it to the space.
 fn aggregate<P: TokenPacket>(
     aggregator: &mut BatchAggregator,
     packets: &[P],
@@ -225,7 +228,7 @@ fn aggregate<P: TokenPacket>(
     )
 }
 
-/// Writes a packet that leaves to the space; if it does not fit, nothing is written.
+/// Writes a packet that leaves the aggregator to the space; if it does not fit, nothing is written.
 #[inline(always)]
 fn write_output<P: TokenPacket>(
     space: &mut Space<'_>,
@@ -235,7 +238,7 @@ fn write_output<P: TokenPacket>(
 ) -> Result<(), Full> {
     let header_length = framing.map_or(0, Framing::header_length);
     let header = packet.header();
-    // Both headers share one range.
+    // The virtio_net_hdr and the packet's own headers share one range.
     space.room(packet.pieces().len() + 1, header_length + header.len())?;
     // A packet that no header can describe did not merge, and its header carries no information.
     let described = framing.map(|framing| framing.header(&packet));

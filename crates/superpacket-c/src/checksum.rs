@@ -22,7 +22,7 @@ use crate::status::{Failure, guard};
 ///
 /// \param packet the packet; must not change during the call. Of its offload, only
 /// SP_CHECKSUM_PARTIAL is used.
-/// \param layer where it starts.
+/// \param layer where the packet starts: SP_LAYER_ETHERNET or SP_LAYER_IP.
 /// \return SP_OK if all are correct; SP_NONE if the IPv4 header checksums are correct and there is
 /// no transport checksum to verify: a UDP datagram without one, or a partial one;
 /// SP_ERROR_CHECKSUM; SP_ERROR_IP_CHECKSUM; SP_ERROR_HEADERS if it is not TCP, UDP or DCCP over IP,
@@ -44,9 +44,8 @@ pub unsafe extern "C" fn sp_checksum_verify(packet: *const sp_packet, layer: u32
             return Err(SegmentError::Truncated { needed: end, got: length }.into());
         }
         let at = |offset: usize| header.get(offset..).unwrap_or(&[]);
-        verify_ip_header(header, layout.network, layout.transport, layout.version)?;
-        for outer in layout.outers() {
-            verify_ip_header(header, outer.network, outer.transport, outer.version)?;
+        for level in layout.levels() {
+            verify_ip_header(header, level.network, level.transport, level.version)?;
         }
         if let RxChecksum::Partial { .. } = packet.offload().rx_checksum() {
             return Ok(SP_NONE);
@@ -98,7 +97,7 @@ pub unsafe extern "C" fn sp_checksum_verify(packet: *const sp_packet, layer: u32
     })
 }
 
-/// Verifies the checksum of an IPv4 header, from `start` to `end` of the headers.
+/// Verifies the checksum of an IPv4 header, which lies from `start` to `end` in `header`.
 fn verify_ip_header(
     header: &[u8],
     start: u16,
@@ -159,10 +158,10 @@ fn ranges(packet: &CheckedPacket, start: usize, end: usize) -> impl Iterator<Ite
 ///
 /// \param packet the whole packet, in one buffer of the caller; the checksum field is written.
 /// \param length length of the packet in bytes.
-/// \param layer where the packet starts.
+/// \param layer where the packet starts: SP_LAYER_ETHERNET or SP_LAYER_IP.
 /// \param start where the sum starts, in bytes from the start of the packet: csum_start of a
 /// virtio_net_hdr.
-/// \param offset position of the field from there, in bytes: csum_offset.
+/// \param offset position of the checksum field, in bytes from start: csum_offset.
 /// \return SP_OK; SP_ERROR_CHECKSUM_PLACE if the field lies outside the bytes that it covers;
 /// SP_ERROR_PARTIAL_CHECKSUM if it cannot be completed, with the reason in sp_message;
 /// SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error the packet is unchanged.

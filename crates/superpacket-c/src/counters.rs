@@ -20,7 +20,7 @@ use crate::status::{Failure, guard};
 /// Names of counters, each with the function that reads its value.
 type CounterTable<T> = [(&'static str, fn(&T) -> u64)];
 
-/// The counters of an aggregator. New ones are added at the end.
+/// The counters of an aggregator. New counters are added at the end.
 const COUNTERS: &CounterTable<Counters> = &[
     ("packets_in", |counters| counters.packets_in),
     ("packets_out", |counters| counters.packets_out),
@@ -38,7 +38,7 @@ const COUNTERS: &CounterTable<Counters> = &[
     ("probes", |counters| counters.probes),
 ];
 
-/// The counters of a segmenter, except those of single errors. New ones are added at the end.
+/// The counters of a segmenter, except those of single errors. New counters are added at the end.
 const SEGMENT_COUNTERS: &CounterTable<SegmentCounters> = &[
     ("packets", |counters| counters.packets),
     ("cut", |counters| counters.cut),
@@ -131,7 +131,7 @@ pub extern "C" fn sp_segment_counter_name(index: usize) -> *const c_char {
     })
 }
 
-/// Writes the numbers that fit, and zeros behind the last one.
+/// Writes the first `max` numbers to `values`, and zeros behind the last number.
 ///
 /// # Safety
 /// `values` is NULL or the caller's memory for `max` numbers.
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn sp_batch_counters(
     })
 }
 
-/// Reads how many packets left a batch for each reason. They add up to packets_out.
+/// Reads how many packets left a batch for each reason. The sum of these numbers is packets_out.
 ///
 /// \param batch the object.
 /// \param values receives the values: number n is that of sp_reason_name(n). Numbers behind the

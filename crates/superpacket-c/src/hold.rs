@@ -18,7 +18,7 @@ use crate::space::{Full, OutputMetadata, Space, sp_space};
 use crate::status::sp_status::{self, SP_FULL, SP_NONE, SP_OK};
 use crate::status::{Failure, guard};
 
-/// An aggregator for the packets of one receive queue, which may hold packets across calls.
+/// An aggregator for the packets of one receive queue. It may hold packets across calls.
 ///
 /// Different threads may use it, but only one at a time. Its tables grow as the traffic needs and
 /// keep their size; after that, calls allocate no memory.
@@ -26,13 +26,13 @@ pub struct sp_aggregator {
     pub(crate) object: Object<Aggregator<HeldBuffer>>,
     layer: Layer,
     most_ranges: usize,
-    /// Packets that were given to the aggregator but not processed yet.
+    /// Packets that were passed to [`sp_aggregator_receive`] and are not processed yet.
     packets: Vec<RxPacket<HeldBuffer>>,
     /// Tokens of packets whose buffers are no longer needed.
     done: Vec<*mut c_void>,
 }
 
-/// A caller's buffer that the aggregator holds. Dropping it returns the caller's token.
+/// A caller's buffer that the aggregator holds. When it is dropped, the caller gets his token back.
 ///
 /// Invariant: made by [`sp_aggregator_receive`], whose caller leaves the bytes unchanged until he
 /// has the token back.
@@ -63,7 +63,7 @@ impl Drop for HeldBuffer {
     }
 }
 
-/// Collects the tokens of buffers that are dropped during its lifetime.
+/// Collects the tokens of the buffers that are dropped while it lives.
 struct TokenCollector<'a>(&'a mut Vec<*mut c_void>);
 
 impl<'a> TokenCollector<'a> {
@@ -133,8 +133,8 @@ pub unsafe extern "C" fn sp_aggregator_free(aggregator: *mut sp_aggregator) {
     drop(collect);
 }
 
-/// Receives packets, in order. The packets that leave are written to the space. The others are held
-/// until sp_aggregator_poll_end or a later packet of their flow.
+/// Receives packets, in order. The packets that leave the aggregator are written to the space. The
+/// others are held until sp_aggregator_poll_end or a later packet of their flow.
 ///
 /// The bytes of each packet must not change until sp_aggregator_done returns its token. The array
 /// itself is not kept.
@@ -187,8 +187,8 @@ pub unsafe extern "C" fn sp_aggregator_receive(
     }
 }
 
-/// Receives packets, and writes the packets that leave to the space. All callers share this sink,
-/// so the engine is compiled for it once.
+/// Receives packets, and writes the packets that leave the aggregator to the space. All callers
+/// share this sink, so the engine is compiled for it once.
 fn receive(
     aggregator: &mut Aggregator<HeldBuffer>,
     packets: &mut Vec<RxPacket<HeldBuffer>>,
@@ -291,8 +291,8 @@ pub unsafe extern "C" fn sp_aggregator_done(
     })
 }
 
-/// Returns the time at which the flow held longest reaches the policy's hold_time. Call
-/// sp_aggregator_poll_end at that time.
+/// Returns the time at which the flow that has been held longest reaches the policy's hold_time.
+/// Call sp_aggregator_poll_end at that time.
 ///
 /// \param aggregator the aggregator.
 /// \param time receives the time, in nanoseconds of the clock given to sp_aggregator_receive.
@@ -354,7 +354,7 @@ unsafe fn call(
     })
 }
 
-/// Writes a packet that leaves to the space; if it does not fit, nothing is written.
+/// Writes a packet that leaves the aggregator to the space; if it does not fit, nothing is written.
 fn write_output(
     space: &mut Space<'_>,
     mut packet: SuperPacket<'_, HeldBuffer>,
@@ -366,7 +366,7 @@ fn write_output(
     let mut first = true;
     for piece in packet.take_pieces() {
         let (start, length) = (piece.start(), piece.length());
-        // Buffers are kept, so every piece lies in one. Dropping the piece returns the token.
+        // Buffers are kept, so every piece lies in one. Dropping the buffer returns its token.
         let Some(buffer) = piece.into_buffer() else { continue };
         if first {
             (token, first) = (buffer.token, false);

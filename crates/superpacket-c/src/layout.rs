@@ -23,20 +23,20 @@ pub const SP_TUNNEL_IP: u8 = 4;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct sp_layout {
-    /// The IP header; in a tunnel, the inner one.
+    /// Position of the IP header; in a tunnel, of the inner one.
     pub network: u16,
-    /// The TCP, UDP or DCCP header behind it.
+    /// Position of the TCP, UDP or DCCP header.
     pub transport: u16,
-    /// The payload, which is also the length of all headers.
+    /// Position of the payload, which is also the length of all headers.
     pub payload: u16,
-    /// In a tunnel: the outermost IP header.
+    /// In a tunnel: position of the outermost IP header.
     pub outer_network: u16,
-    /// In a tunnel: the header behind the outermost IP header, which is that of UDP or GRE, or the
-    /// inner IP header.
+    /// In a tunnel: position of the header behind the outermost IP header, which is that of UDP or
+    /// GRE, or the inner IP header.
     pub outer_transport: u16,
-    /// In a tunnel in a tunnel: the IP header of the second tunnel.
+    /// In a tunnel in a tunnel: position of the IP header of the second tunnel.
     pub nested_network: u16,
-    /// In a tunnel in a tunnel: the UDP header of the second tunnel.
+    /// In a tunnel in a tunnel: position of the UDP header of the second tunnel.
     pub nested_transport: u16,
     /// Version of the IP header at network: 4 or 6. 0: the headers are unknown.
     pub ip_version: u8,

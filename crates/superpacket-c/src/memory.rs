@@ -19,7 +19,7 @@ pub const SP_MAX_LENGTH: usize = 1 << 24;
 pub struct sp_iovec {
     /// Start of the range.
     pub iov_base: *mut c_void,
-    /// Its length in bytes.
+    /// Length of the range in bytes.
     pub iov_len: usize,
 }
 
@@ -74,7 +74,7 @@ pub(crate) unsafe fn bytes<'a>(base: *const c_void, length: usize) -> &'a [u8] {
     unsafe { slice::from_raw_parts(base.cast(), length) }
 }
 
-/// Returns whether this number of values fits in the address space from there on.
+/// Returns whether `count` values from the address `base` on fit in the address space.
 #[inline(always)]
 pub(crate) fn fits<T>(base: *const T, count: usize) -> bool {
     match count.checked_mul(size_of::<T>()) {
@@ -95,11 +95,7 @@ pub(crate) fn impossible_array<T>(what: &'static str, base: *const T, count: usi
     }
 }
 
-/// Returns a mutable slice of the caller's memory, which need not be initialized.
-///
-/// # Safety
-/// If `count` is not 0 and `base` not NULL, `base` points to memory for as many values, to which
-/// only the slice has access while it lives.
+/// Returns a mutable slice of `count` values in the caller's memory, which need not be initialized.
 pub(crate) unsafe fn memory<'a, T>(
     what: &'static str,
     base: *mut T,

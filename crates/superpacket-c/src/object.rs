@@ -9,7 +9,7 @@ use crate::memory::misaligned;
 use crate::status::Failure;
 use crate::status::sp_status::{self, SP_OK};
 
-/// A value of the engine, and whether a call may use it.
+/// A value of the engine to which C programs have a pointer, and whether a call may use it.
 pub(crate) struct Object<T> {
     inner: T,
     state: CallState,
@@ -43,7 +43,7 @@ impl CallState {
 /// A running call, which ends when this is dropped.
 struct Call<'a> {
     state: &'a CallState,
-    /// The state after the call: broken, unless the call reaches its end.
+    /// The state after the call: [`BROKEN`], unless the call reaches its end.
     after: u8,
 }
 
@@ -59,7 +59,7 @@ impl<T> Object<T> {
         Object { inner, state: CallState(AtomicU8::new(READY)) }
     }
 
-    /// Runs a call. After a panic in it, the object refuses all further calls.
+    /// Runs a call that uses the value. After a panic in it, the object refuses all further calls.
     #[inline(always)]
     pub(crate) fn call<R>(
         &mut self,
@@ -113,7 +113,7 @@ pub(crate) unsafe fn free<T>(object: *mut T) {
     }
 }
 
-/// Runs a call with the object behind a pointer.
+/// Runs `body` with the object behind a pointer.
 ///
 /// # Safety
 /// `object` is NULL, or comes from [`new`], has not been freed, and is not used elsewhere during
@@ -131,7 +131,7 @@ pub(crate) unsafe fn with<T, R>(
     }
 }
 
-/// Runs a call that only reads the object behind a pointer.
+/// Runs `body`, which only reads, with the object behind a pointer.
 ///
 /// # Safety
 /// `object` is NULL, or comes from [`new`], has not been freed, and does not change during the

@@ -1,4 +1,4 @@
-//! The metadata of a packet, in C's form and in the engine's.
+//! The metadata of a packet as a C structure, and its conversion to and from the engine's types.
 
 use superpacket::segment::{ChecksumForm, Cwr, IpId};
 use superpacket::{FlowHash, Gso, GsoKind, RxChecksum, SegmentSize, VlanTag};
@@ -15,7 +15,7 @@ pub const SP_CHECKSUM_VERIFIED: u8 = 1;
 pub const SP_CHECKSUM_SUM: u8 = 2;
 /// The checksum field holds the sum of the pseudo-header, not inverted, and must be completed.
 /// checksum_start is where the sum starts, in bytes from the start of the packet. checksum_offset
-/// is the position of the field from there.
+/// is the position of the checksum field, in bytes from checksum_start.
 pub const SP_CHECKSUM_PARTIAL: u8 = 3;
 
 /// The packet is no super-packet.
@@ -33,12 +33,14 @@ pub const SP_GSO_DCCP: u8 = 5;
 
 /// The field hash contains a flow hash from the device.
 pub const SP_OFFLOAD_HASH: u8 = 1;
-/// All segments have the super-packet's IPv4 identification. Otherwise it counts up by one.
+/// All segments have the super-packet's IPv4 identification. Without this flag, the identification
+/// increments by one with each segment.
 pub const SP_OFFLOAD_FIXED_ID: u8 = 2;
 /// All segments have the super-packet's identification in the outer IPv4 header of a tunnel; in the
 /// outermost one, if there are two tunnels.
 pub const SP_OFFLOAD_FIXED_OUTER_ID: u8 = 4;
-/// All segments have CWR if the super-packet has it. Otherwise only the first segment has it.
+/// All segments have CWR if the super-packet has it. Without this flag, only the first segment has
+/// it.
 pub const SP_OFFLOAD_CWR_ALL: u8 = 8;
 /// The merged packets had partial checksums.
 pub const SP_OFFLOAD_MERGED_PARTIAL: u8 = 16;
@@ -60,19 +62,19 @@ const FLAGS: u8 = SP_OFFLOAD_HASH
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct sp_offload {
-    /// State of the checksums: SP_CHECKSUM_NONE or another of these constants.
+    /// State of the checksums: SP_CHECKSUM_NONE or another SP_CHECKSUM constant.
     pub checksum: u8,
     /// With SP_CHECKSUM_VERIFIED: number of verified checksums, minus one.
     pub checksum_level: u8,
     /// With SP_CHECKSUM_PARTIAL: where the sum starts, in bytes from the start of the packet.
     pub checksum_start: u16,
-    /// With SP_CHECKSUM_PARTIAL: position of the field, in bytes from checksum_start.
+    /// With SP_CHECKSUM_PARTIAL: position of the checksum field, in bytes from checksum_start.
     pub checksum_offset: u16,
-    /// With SP_CHECKSUM_SUM: the sum.
+    /// With SP_CHECKSUM_SUM: the sum that the comment of this constant describes.
     pub checksum_sum: u16,
-    /// How to segment the packet: SP_GSO_NONE or another of these constants.
+    /// How to segment the packet: SP_GSO_NONE or another SP_GSO constant.
     pub gso_type: u8,
-    /// SP_OFFLOAD_HASH and other flags.
+    /// SP_OFFLOAD_HASH and the other SP_OFFLOAD flags.
     pub flags: u8,
     /// Payload bytes per segment, except the last; at least 1, unless gso_type is SP_GSO_NONE.
     pub gso_size: u16,
@@ -80,15 +82,15 @@ pub struct sp_offload {
     pub hash: u32,
     /// Protocol of a VLAN tag that the device stripped from the frame, 0x8100 or 0x88a8; 0: none.
     pub vlan_protocol: u16,
-    /// Priority, drop eligibility and VLAN ID of that tag.
+    /// Priority, drop eligibility and VLAN ID of the stripped tag; see vlan_protocol.
     pub vlan_control: u16,
     /// Must be 0.
     pub reserved: u32,
 }
 
 impl sp_offload {
-    /// A mask of all fields that carry information besides the form of the checksum and the hash.
-    /// Fields of a partial checksum are ignored.
+    /// Mask of the fields that [`has_only`](Self::has_only) compares. Fields whose use depends on
+    /// other fields, such as the hash and the fields of a partial checksum, are left out.
     const METADATA_MASK: Self = sp_offload {
         checksum: u8::MAX,
         checksum_level: u8::MAX,
@@ -104,8 +106,8 @@ impl sp_offload {
         reserved: u32::MAX,
     };
 
-    /// Returns whether only the form of the checksum, which must be this one, and perhaps a hash
-    /// are set.
+    /// Returns whether the checksum state is `checksum` and all other metadata is absent. Fields
+    /// that are not in [`METADATA_MASK`](Self::METADATA_MASK) are ignored.
     #[inline(always)]
     pub(crate) fn has_only(&self, checksum: u8) -> bool {
         let ([a, b, c], [d, e, f]) = (self.words(), Self::METADATA_MASK.words());
@@ -113,7 +115,7 @@ impl sp_offload {
         ((a & d) ^ form) | (b & e) | (c & f) == 0
     }
 
-    /// Returns all fields in three words, which takes three loads instead of twelve.
+    /// Returns all fields as three words, which takes three loads instead of twelve.
     #[inline(always)]
     #[expect(unsafe_code, reason = "reads adjacent integers as larger ones")]
     const fn words(self) -> [u64; 3] {
@@ -193,7 +195,7 @@ impl sp_offload {
         )
     }
 
-    /// Returns the metadata of a packet that leaves.
+    /// Returns the metadata of a packet that the engine puts out.
     #[inline(always)]
     pub(crate) fn new(
         checksum: RxChecksum,

@@ -14,10 +14,10 @@ use crate::memory::{
 use crate::offload::{SP_CHECKSUM_NONE, SP_CHECKSUM_VERIFIED, sp_offload};
 use crate::status::Failure;
 
-/// Maximum buffers of a packet that is to be aggregated, the first included.
+/// Maximum number of buffers of a packet that is to be aggregated, the first included.
 pub const SP_MAX_BUFFERS: usize = 17;
-/// Maximum buffers of any other packet, such as a merged packet that is to be segmented, the first
-/// included.
+/// Maximum number of buffers of any other packet, such as a merged packet that is to be segmented,
+/// the first included.
 pub const SP_MAX_RANGES: usize = 1024;
 /// Maximum packets per call.
 pub const SP_MAX_PACKETS: usize = 1 << 20;
@@ -42,9 +42,9 @@ pub struct sp_packet {
     pub data: *const c_void,
     /// Length of the first buffer in bytes; at most SP_MAX_LENGTH.
     pub length: usize,
-    /// The other buffers; NULL if there are none.
+    /// The buffers of the packet after the first one; NULL if there are none.
     pub rest: *const sp_iovec,
-    /// Number of other buffers: at most SP_MAX_BUFFERS - 1 for a packet that is to be aggregated,
+    /// Number of buffers in rest: at most SP_MAX_BUFFERS - 1 for a packet that is to be aggregated,
     /// and SP_MAX_RANGES - 1 for any other.
     pub rest_count: u32,
     /// Must be 0.
@@ -56,7 +56,7 @@ pub struct sp_packet {
     pub offload: sp_offload,
 }
 
-/// Returns the layer at which packets start, by its number.
+/// Returns the layer at which packets start, given as an SP_LAYER constant.
 pub(crate) fn layer(layer: u32) -> Result<Layer, Failure> {
     match layer {
         SP_LAYER_ETHERNET => Ok(Layer::Ethernet),
@@ -65,7 +65,7 @@ pub(crate) fn layer(layer: u32) -> Result<Layer, Failure> {
     }
 }
 
-/// Checks the total length of a packet whose buffers have these lengths.
+/// Checks the total length of a packet whose buffers have the given lengths.
 ///
 /// The sum saturates: 1,024 buffers of 16 MiB exceed 32 bits.
 fn check_total(lengths: impl Iterator<Item = usize>) -> Result<(), Failure> {
@@ -83,11 +83,11 @@ fn check_total(lengths: impl Iterator<Item = usize>) -> Result<(), Failure> {
 /// Whether all packets of a call have one buffer each and the same checksum state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CommonState {
-    /// The checksum state of all packets is unknown.
+    /// All packets have one buffer each, and the checksum state of all is unknown.
     Unknown,
-    /// A device has verified one checksum of each packet.
+    /// All packets have one buffer each, and a device has verified one checksum of each.
     Verified,
-    /// The packets differ, or have other metadata.
+    /// The packets differ, or have more buffers or other metadata.
     Not,
 }
 
@@ -100,8 +100,8 @@ pub(crate) enum CommonState {
 pub(crate) struct CheckedPacket(sp_packet);
 
 impl CheckedPacket {
-    /// Checks everything that can be checked of a caller's packets, each with at most this number
-    /// of buffers.
+    /// Checks everything that can be checked of a caller's packets, each of which may have at most
+    /// `buffers` buffers.
     ///
     /// # Safety
     /// If `count` is not 0 and `packets` not NULL, `packets` points to as many packets. Each points
@@ -149,7 +149,7 @@ impl CheckedPacket {
     /// As [`check_all`](Self::check_all), for one packet that is not to be aggregated.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`check_all`](Self::check_all).
     pub(crate) unsafe fn check_one<'a>(
         packet: *const sp_packet,
     ) -> Result<&'a CheckedPacket, Failure> {
@@ -161,8 +161,8 @@ impl CheckedPacket {
         }
     }
 
-    /// Returns whether the packet has one valid buffer, and no metadata except this form of the
-    /// checksum. It is an expression without branches, since it runs for each packet.
+    /// Returns whether the packet has one valid buffer, and no metadata except the checksum state
+    /// `checksum`. It is an expression without branches, since it runs for each packet.
     #[inline(always)]
     fn is_plain(&self, checksum: u8) -> bool {
         let sp_packet { data, length, rest, rest_count, reserved, ref offload, .. } = self.0;
@@ -255,8 +255,8 @@ impl CheckedPacket {
         self.0.length + self.rest().iter().map(|buffer| buffer.iov_len).sum::<usize>()
     }
 
-    /// Returns the first bytes: the maximum length of headers, or all. They are copied to
-    /// `gathered` if they lie in several buffers.
+    /// Returns the first bytes of the packet: the maximum length of headers, or all. They are
+    /// copied to `gathered` if they lie in several buffers.
     pub(crate) fn header<'a>(&'a self, gathered: &'a mut [u8; MAX_HEADER]) -> &'a [u8] {
         let first = self.first();
         if first.len() >= MAX_HEADER || self.count() == 1 {

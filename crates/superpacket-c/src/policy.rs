@@ -66,18 +66,18 @@ pub struct sp_policy {
     /// SP_POLICY_TRUSTED_INPUT and other flags. 0: the library verifies every checksum that no
     /// device has verified.
     pub flags: u32,
-    /// Length of the virtio_net_hdr before each packet that leaves a batch: 10, 12, 20 or 24 bytes,
-    /// or 0 for none. With a header, merged packets have partial checksums, which the header asks
-    /// the device to complete.
+    /// Length of the virtio_net_hdr before each packet that a batch puts out: 10, 12, 20 or 24
+    /// bytes, or 0 for none. With a header, merged packets have partial checksums, which the header
+    /// asks the device to complete.
     pub virtio_length: u32,
-    /// Byte order of the header: SP_ORDER_NATIVE or another.
+    /// Byte order of the virtio_net_hdr: SP_ORDER_NATIVE or another SP_ORDER constant.
     pub virtio_order: u32,
     /// Maximum length of a merged packet, in bytes from the outermost IP header on. 0: 65,535. Up
     /// to 524,280 for TCP (BIG TCP).
     pub max_bytes: u32,
-    /// Maximum number of packets merged into one. 0: no limit.
+    /// Maximum number of packets that are merged into one packet. 0: no limit.
     pub max_packets: u32,
-    /// Maximum number of UDP datagrams merged into one. 0: 64.
+    /// Maximum number of UDP datagrams that are merged into one packet. 0: 64.
     pub max_datagrams: u32,
     /// Maximum number of buffer ranges per packet. 0: SP_DEFAULT_FRAGMENTS.
     pub max_fragments: u32,
@@ -92,7 +92,7 @@ pub struct sp_policy {
     pub key: [u64; 2],
 }
 
-/// Copies a structure that begins with its size, as far as the caller's version has it.
+/// Copies a structure that begins with its size. Fields that the caller's version lacks are 0.
 ///
 /// # Safety
 /// `given` is NULL, or points to a structure that begins with its size in bytes as a `usize`, and
@@ -130,7 +130,7 @@ pub(crate) unsafe fn sized<T: Copy>(
     Ok(unsafe { copy.assume_init() })
 }
 
-/// The caller's policy in the engine's form.
+/// The caller's policy as values of the engine.
 pub(crate) struct ParsedPolicy {
     pub(crate) policy: Policy,
     pub(crate) layer: Layer,
@@ -215,7 +215,7 @@ impl ParsedPolicy {
         Ok(ParsedPolicy { policy, layer, framing, key })
     }
 
-    /// Returns the maximum number of ranges of a packet that leaves.
+    /// Returns the maximum number of ranges of a packet that is put out.
     pub(crate) fn most_ranges(&self) -> usize {
         (self.policy.max_fragments as usize).max(crate::packet::SP_MAX_BUFFERS) + 2
     }

@@ -1,4 +1,4 @@
-//! Packets in the form in which the engine receives them.
+//! Conversion of the caller's packets to the type with which the engine receives packets.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -11,7 +11,7 @@ use superpacket::{Layer, RxChecksum, RxPacket, VlanTag};
 use crate::packet::{CheckedPacket, CommonState};
 
 impl CheckedPacket {
-    /// Returns the packet in the form in which the engine receives it.
+    /// Returns the packet, whose first buffer is `first`, as the engine receives it.
     #[inline(always)]
     pub(crate) fn received_with<B>(&self, layer: Layer, first: B) -> RxPacket<B> {
         let offload = self.offload();
@@ -88,13 +88,13 @@ impl<const VERIFIED: bool> TokenPacket for PlainPacket<VERIFIED> {
     }
 }
 
-/// Packets, grouped by the fastest way to receive them.
+/// The packets of a call, grouped by the fastest way to receive them.
 pub(crate) enum ReceivedPackets<'a> {
-    /// The checksum state of all packets is unknown.
+    /// The checksum state of all packets is unknown, and each has one buffer.
     Unknown(&'a [PlainPacket<false>]),
-    /// A device has verified one checksum of each packet.
+    /// A device has verified one checksum of each packet, and each has one buffer.
     Verified(&'a [PlainPacket<true>]),
-    /// All other packets.
+    /// The packets differ, or have several buffers or other metadata.
     Any(&'a [CheckedPacket]),
 }
 

@@ -21,10 +21,10 @@ use crate::status::{Failure, guard};
 
 /// The transport checksums of segments are complete.
 pub const SP_OUTPUT_FULL: u32 = 0;
-/// The checksums hold the sum of the pseudo-header, for a device that completes them. The payload
-/// is not read.
+/// The checksums of segments hold the sum of the pseudo-header, for a device that completes them.
+/// The payload is not read.
 pub const SP_OUTPUT_PARTIAL: u32 = 1;
-/// The checksums have the form that they had in the merged packets.
+/// The checksums of segments are partial or complete, as those of the merged packets were.
 pub const SP_OUTPUT_AS_MERGED: u32 = 2;
 
 /// Options of segmentation. Set all of it to 0, then size to sizeof(struct sp_segment_options),
@@ -36,12 +36,12 @@ pub struct sp_segment_options {
     pub size: usize,
     /// Where the packet starts: SP_LAYER_ETHERNET or SP_LAYER_IP.
     pub layer: u32,
-    /// Form of the transport checksums: SP_OUTPUT_FULL or another.
+    /// How the checksums of segments are written: SP_OUTPUT_FULL or another SP_OUTPUT constant.
     pub checksum: u32,
     /// Maximum number of segments; a packet that needs more is refused. 0: no limit.
     pub max_segments: u32,
-    /// Identification of IPv6 fragments, with SP_GSO_UDP_FRAGMENTS; the caller must not repeat it.
-    /// 0: the segmenter chooses different ones.
+    /// Identification of IPv6 fragments, with SP_GSO_UDP_FRAGMENTS; the caller must not use one
+    /// twice. 0: the segmenter chooses a different one for each packet.
     pub fragment_id: u32,
 }
 
@@ -52,7 +52,7 @@ pub struct sp_plan {
     /// Number of segments; at least 1.
     pub segments: usize,
     /// Length of each segment except the last, in bytes, headers included. If there is only one
-    /// segment, its length.
+    /// segment, the length of that.
     pub segment_length: usize,
     /// Length of the last segment in bytes; at most segment_length.
     pub last_length: usize,
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn sp_segmenter_free(segmenter: *mut sp_segmenter) {
 /// \param segmenter the segmenter.
 /// \param packet the packet, with gso_type and gso_size in its offload. Its bytes must not change
 /// during the call.
-/// \param options NULL: an Ethernet frame, complete checksums, no limit.
+/// \param options the options; NULL for an Ethernet frame, complete checksums and no limit.
 /// \param plan receives the result.
 /// \return as sp_segment, without SP_ERROR_SPACE.
 /// \note Only one thread at a time may use an sp_segmenter.
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn sp_segment_linear(
 /// datagrams.
 ///
 /// \param packet the packet, of which only the headers are read; its offload is changed.
-/// \param layer where it starts.
+/// \param layer where the packet starts: SP_LAYER_ETHERNET or SP_LAYER_IP.
 /// \param mtu maximum length of a segment, in bytes from the outermost IP header on.
 /// \return SP_OK, also if the packet fits and is unchanged; SP_ERROR_HEADERS;
 /// SP_ERROR_SEGMENT_TOO_SMALL if the MTU has no room for the headers; SP_ERROR_NULL,
@@ -384,10 +384,7 @@ unsafe fn read_options(
     Ok((layer(given.layer)?, read))
 }
 
-/// Segments a packet, and writes the plan if the caller wants it.
-///
-/// # Safety
-/// `plan` is NULL or the caller's memory for one.
+/// Segments a packet by calling `cut`, and writes the plan if the caller wants it.
 pub(crate) unsafe fn segment_and_report(
     plan: *mut sp_plan,
     cut: impl FnOnce(()) -> Result<Plan, Failure>,

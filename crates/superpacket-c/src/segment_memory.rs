@@ -61,10 +61,10 @@ impl Segmentable for InputPacket<'_> {
 /// The caller's memory for the headers of segments.
 pub(crate) struct OutputHeaders<'a, 'b, F> {
     pub(crate) memory: &'a mut HeaderMemory<'b>,
-    /// Returns the memory that a number of segments needs: its name, the available and the needed
-    /// size.
+    /// Returns, for a number of segments, each kind of memory that they need: its name, the
+    /// available and the needed size.
     pub(crate) needs: F,
-    /// The error, if there is not enough memory.
+    /// Receives the error if there is not enough memory.
     pub(crate) shortage: &'a mut Option<Failure>,
 }
 
@@ -88,7 +88,7 @@ impl<const N: usize, F: Fn(usize) -> [(&'static str, usize, usize); N]> SegmentB
     }
 }
 
-/// The caller's memory for segments.
+/// The caller's memory for whole segments: a buffer for each, or one buffer for all.
 pub(crate) struct OutputBuffers<'a> {
     buffers: &'a [sp_iovec],
     /// Whether all segments go to the first buffer, one after the other.
@@ -99,11 +99,7 @@ pub(crate) struct OutputBuffers<'a> {
 }
 
 impl<'a> OutputBuffers<'a> {
-    /// Checks buffers for one segment each.
-    ///
-    /// # Safety
-    /// `buffers` is NULL or points to `count` ranges of memory that only this call uses, and that
-    /// overlap nothing else. `lengths` is NULL or points to memory for as many lengths.
+    /// Checks buffers that receive one segment each.
     pub(crate) unsafe fn each(
         buffers: *const sp_iovec,
         count: usize,
@@ -128,10 +124,7 @@ impl<'a> OutputBuffers<'a> {
         Ok(OutputBuffers { buffers, linear: false, offset, lengths, used: 0 })
     }
 
-    /// Checks a buffer for all segments.
-    ///
-    /// # Safety
-    /// The range is NULL, or memory that only this call uses, and that overlaps nothing else.
+    /// Checks a buffer that receives all segments.
     pub(crate) unsafe fn linear(buffer: &'a sp_iovec) -> Result<Self, Failure> {
         // Together, segments are longer than the packet, by the headers of all but one.
         if buffer.iov_len > isize::MAX as usize

@@ -17,7 +17,7 @@ use crate::packet::SP_MAX_HEADER;
 use crate::policy::sized;
 use crate::status::Failure;
 
-/// A packet that leaves: a merged packet, a packet that did not merge, or a segment.
+/// A packet that a call puts out: a merged packet, a packet that did not merge, or a segment.
 ///
 /// The layout of this structure does not change while the library keeps its soname.
 #[repr(C)]
@@ -32,7 +32,7 @@ pub struct sp_output {
     /// first range is in the caller's buffers.
     pub header_length: u32,
     /// The token of the packet in whose buffer each range lies, and NULL for a range in header
-    /// memory. They are in the space's array tokens. NULL if the space has none.
+    /// memory. This points into the space's array tokens. NULL if the space has no such array.
     ///
     /// In SP_MODE_GRO and SP_MODE_GRO_UDP, the tokens name all packets that merged, in the order of
     /// their payload. A packet in several buffers occurs several times in a row. If a device
@@ -40,15 +40,17 @@ pub struct sp_output {
     pub tokens: *mut *mut c_void,
     /// Total length of all ranges in bytes.
     pub length: usize,
-    /// The token of the first packet in it.
+    /// The token of the first packet in this output.
     pub token: *mut c_void,
-    /// Number of received packets that it represents, absorbed ACKs included; 1 for a segment.
+    /// Number of received packets that this output represents, absorbed ACKs included; 1 for a
+    /// segment.
     pub packets: u32,
-    /// Number of absorbed ACKs among them, whose own bytes are not in the output.
+    /// Number of absorbed ACKs that this output represents, whose own bytes are not in it.
     pub absorbed_acks: u32,
-    /// Maximum payload of a packet in it, in bytes; 0 if unknown.
+    /// Maximum payload of a packet in this output, in bytes; 0 if unknown.
     pub largest_payload: u32,
-    /// The reason why it left, a number for sp_reason_name; 0 for a segment.
+    /// The reason why this output left the aggregator, a number for sp_reason_name; 0 for a
+    /// segment.
     pub reason: u32,
     /// The metadata of the output.
     pub offload: sp_offload,
@@ -99,7 +101,7 @@ pub struct sp_space {
 /// Size of the structure in the first release, which had no layouts.
 const FIRST_SIZE: usize = std::mem::offset_of!(sp_space, layouts);
 
-/// The error for an output that does not fit in the rest of a space.
+/// The error for an output for which a space has no room left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
@@ -110,16 +112,19 @@ pub(crate) struct Space<'a> {
     pub(crate) headers: HeaderMemory<'a>,
 }
 
-/// Outputs, their ranges, the tokens of the ranges, and the layouts of the outputs.
+/// The arrays of a space: outputs, their ranges, the tokens of the ranges, and the layouts of the
+/// outputs.
 pub(crate) struct OutputRecords<'a> {
     outputs: &'a mut [MaybeUninit<sp_output>],
     iov: &'a mut [MaybeUninit<sp_iovec>],
     tokens: Option<&'a mut [MaybeUninit<*mut c_void>]>,
     layouts: Option<&'a mut [MaybeUninit<sp_layout>]>,
-    /// The caller's own pointers. Pointers in outputs are derived from them, since a pointer
-    /// derived from a slice becomes invalid at the slice's next use.
+    /// The caller's own pointer to the array of ranges. Pointers in outputs are derived from it,
+    /// since a pointer derived from a slice becomes invalid at the slice's next use.
     own_iov: *mut sp_iovec,
+    /// The caller's own pointer to the array of tokens.
     own_tokens: *mut *mut c_void,
+    /// The caller's own pointer to the contiguous header memory.
     own_headers: *mut u8,
     places: Option<&'a [*mut c_void]>,
     outputs_used: usize,
@@ -133,7 +138,7 @@ pub(crate) struct HeaderMemory<'a> {
     places: Option<&'a [*mut c_void]>,
     /// Number of used bytes in contiguous memory.
     used: usize,
-    /// Number of outputs that have got memory.
+    /// Number of outputs that have got separate memory.
     given: usize,
 }
 
@@ -250,7 +255,7 @@ impl Space<'_> {
         result
     }
 
-    /// Marks a space as empty, if it can be read.
+    /// Marks a space as empty, if its memory can be written.
     ///
     /// # Safety
     /// As [`with`](Self::with).
@@ -267,8 +272,8 @@ impl Space<'_> {
         }
     }
 
-    /// Returns an error unless there is room for an output with this number of ranges and header
-    /// bytes.
+    /// Returns an error unless the space has room for one more output, with `iov` ranges and
+    /// `headers` bytes of headers.
     #[inline(always)]
     pub(crate) fn room(&self, iov: usize, headers: usize) -> Result<(), Full> {
         let Space { records, headers: memory } = self;
@@ -350,7 +355,7 @@ impl OutputRecords<'_> {
         (self.outputs.len(), self.iov.len())
     }
 
-    /// Begins an output whose headers, of this length, have been written to the next
+    /// Begins an output whose headers, `length` bytes, have been written to the next
     /// [memory](HeaderMemory).
     #[inline(always)]
     pub(crate) fn begin(&mut self, length: usize) -> Result<OpenOutput, Full> {
@@ -394,7 +399,7 @@ impl OutputRecords<'_> {
         Ok(())
     }
 
-    /// Adds at most this number of ranges: base, length, and token of each.
+    /// Adds at most `most` ranges to an output; each is given as base, length and token.
     #[inline(always)]
     pub(crate) fn extend(
         &mut self,
@@ -476,7 +481,7 @@ pub(crate) struct OpenOutput {
     iov: usize,
     header_length: u32,
     length: usize,
-    /// The token of the first packet in it.
+    /// The token of the first packet in the output.
     pub(crate) token: *mut c_void,
 }
 

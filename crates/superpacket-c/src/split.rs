@@ -21,8 +21,8 @@ use crate::status::{Failure, guard};
 ///
 /// \param segmenter the segmenter.
 /// \param virtio_length length of the header: 10, 12, 20 or 24 bytes.
-/// \param virtio_order its byte order: SP_ORDER_NATIVE or another.
-/// \param layer where packets start: SP_LAYER_IP for a TUN device.
+/// \param virtio_order byte order of the header: SP_ORDER_NATIVE or another.
+/// \param layer where packets start: SP_LAYER_ETHERNET, or SP_LAYER_IP for a TUN device.
 /// \param read the data. Must not change during the call.
 /// \param length length of the data in bytes.
 /// \param buffers, count, offset, lengths, plan as for sp_segment_each.
@@ -58,7 +58,8 @@ pub unsafe extern "C" fn sp_split_each(
     }
 }
 
-/// Segments as sp_split_each, but into one buffer, as sp_segment_linear.
+/// Segments the data of one read(2) like sp_split_each, but into one buffer, like
+/// sp_segment_linear.
 ///
 /// \param segmenter the segmenter.
 /// \param virtio_length, virtio_order, layer, read, length as for sp_split_each.

@@ -34,14 +34,14 @@ pub enum sp_status {
     SP_ERROR_LENGTH = -2,
     /// A value is not one of the allowed ones, or a reserved field is not 0.
     SP_ERROR_ARGUMENT = -3,
-    /// The size of a structure is smaller than in any release. Or it is larger than this library
-    /// knows, and the rest is not 0.
+    /// The size of a structure is smaller than in any release, or larger than this library knows
+    /// and the rest of the structure is not 0.
     SP_ERROR_STRUCTURE = -4,
     /// The space, or a buffer, has no room for a single output or for all segments.
     SP_ERROR_SPACE = -5,
     /// An earlier call returned SP_FULL and has been neither continued nor abandoned.
     SP_ERROR_UNFINISHED = -6,
-    /// The packets are not those of the call to be continued.
+    /// The packets are not those of the call that is to be continued.
     SP_ERROR_OTHER_PACKETS = -7,
     /// A fault of the library was caught in this call or an earlier one. From then on, the object
     /// refuses all calls except its sp_..._free.
@@ -62,11 +62,11 @@ pub enum sp_status {
     SP_ERROR_KIND = -17,
     /// The packet is shorter than its headers say.
     SP_ERROR_TRUNCATED = -18,
-    /// An inner length field contradicts the one outside it.
+    /// An inner length field contradicts an outer length field.
     SP_ERROR_INNER_LENGTH = -19,
     /// The packet has more segments than allowed.
     SP_ERROR_TOO_MANY_SEGMENTS = -20,
-    /// A segment does not fit its length fields.
+    /// A segment is too long for the length fields of its headers.
     SP_ERROR_SEGMENT_TOO_LONG = -21,
     /// A segment has no room for its headers.
     SP_ERROR_SEGMENT_TOO_SMALL = -22,
@@ -76,7 +76,7 @@ pub enum sp_status {
     SP_ERROR_DONT_FRAGMENT = -24,
     /// A partial checksum lies outside its packet.
     SP_ERROR_CHECKSUM_PLACE = -25,
-    /// A header is longer than the headers that were parsed.
+    /// A header is longer than the headers of the packet that were parsed.
     SP_ERROR_HEADER_LENGTH = -26,
     /// A partial checksum cannot be completed.
     SP_ERROR_PARTIAL_CHECKSUM = -28,
@@ -155,7 +155,7 @@ const STATUSES: &[(sp_status, &str, &str)] = &[
     ),
 ];
 
-/// The reason of a failed call: the data for its message.
+/// The reason why a call failed, with the data for its message.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("no call has failed on this thread")]
@@ -327,7 +327,7 @@ pub extern "C" fn sp_errname(status: c_int) -> *const c_char {
 /// As with snprintf(3), the text is truncated to fit, and ends with a zero byte unless `size` is 0.
 ///
 /// \param text the caller's memory; may be NULL if `size` is 0.
-/// \param size its size in bytes.
+/// \param size size of the memory in bytes.
 /// \return the length of the whole text, without the zero byte.
 /// \note Any thread may call it at any time, for its own calls.
 #[unsafe(no_mangle)]

@@ -122,7 +122,7 @@ pub unsafe extern "C" fn sp_toeplitz_bytes(
 ///
 /// \param toeplitz the tables.
 /// \param packet the packet, of which only the headers are read.
-/// \param layer where it starts.
+/// \param layer where the packet starts: SP_LAYER_ETHERNET or SP_LAYER_IP.
 /// \param hash receives the hash.
 /// \return SP_OK; SP_NONE if it is not IP, and nothing is written; SP_ERROR_NULL, SP_ERROR_LENGTH,
 /// SP_ERROR_ARGUMENT.

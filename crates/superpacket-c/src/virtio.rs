@@ -22,13 +22,13 @@ use crate::status::{Failure, guard};
 /// A header that contradicts the packet's own headers is refused.
 ///
 /// \param virtio_length length of the header: 10, 12, 20 or 24 bytes.
-/// \param virtio_order its byte order: SP_ORDER_NATIVE or another.
-/// \param layer where the packet starts: SP_LAYER_IP for a TUN device.
+/// \param virtio_order byte order of the header: SP_ORDER_NATIVE or another.
+/// \param layer where the packet starts: SP_LAYER_ETHERNET, or SP_LAYER_IP for a TUN device.
 /// \param read the data of read(2): the header, and the packet behind it. Must not change during
 /// the call.
 /// \param length length of the data in bytes.
-/// \param packet receives the packet. It points to the data, and is valid as long as that is. Its
-/// token is NULL.
+/// \param packet receives the packet. It points to the data, and is valid as long as the data is
+/// unchanged. Its token is NULL.
 /// \return SP_OK; SP_ERROR_VIRTIO, with the wrong field in sp_message; SP_ERROR_NULL,
 /// SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error nothing is written.
 /// \note Any thread may call it at any time.
@@ -65,8 +65,8 @@ pub unsafe extern "C" fn sp_virtio_read(
 /// Writes the virtio_net_hdr that describes a packet.
 ///
 /// \param virtio_length length of the header: 10, 12, 20 or 24 bytes.
-/// \param virtio_order its byte order: SP_ORDER_NATIVE or another.
-/// \param layer where the packet starts: SP_LAYER_IP for a TUN device.
+/// \param virtio_order byte order of the header: SP_ORDER_NATIVE or another.
+/// \param layer where the packet starts: SP_LAYER_ETHERNET, or SP_LAYER_IP for a TUN device.
 /// \param packet the packet, of which only the headers are read. Must not change during the call.
 /// \param header receives the header.
 /// \param size room for the header in bytes; at least virtio_length.

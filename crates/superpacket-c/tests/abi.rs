@@ -1,6 +1,6 @@
-//! Random bytes, lengths and numbers through the C interface. Nothing is written outside the
-//! outputs, every range lies in the given buffers, every packet comes out once, and an error leaves
-//! no output.
+//! Random bytes, lengths and numbers are passed to the C interface. Nothing is written outside the
+//! outputs, every range lies in the given buffers, every packet is put out once, and an error
+//! leaves no output.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
@@ -15,7 +15,7 @@ use superpacket_traffic::generate::{Config, Generated, generate};
 
 const CANARY: u8 = 0xa5;
 
-/// Memory for outputs, between bytes that must not be written to.
+/// Memory for outputs, which lies between bytes that must not be written to.
 struct Arrays {
     outputs: Vec<sp_output>,
     iov: Vec<sp_iovec>,
@@ -139,7 +139,7 @@ impl Given {
         Given { parts, rest: vec![], offload }
     }
 
-    /// Returns the packet in C's form; its token is its number plus one.
+    /// Returns the packet as a C structure. Its token is its number plus one.
     fn packet(&mut self, number: usize) -> sp_packet {
         let part = |part: &Vec<u8>| sp_iovec {
             iov_base: part.as_ptr().cast_mut().cast(),
@@ -158,7 +158,7 @@ impl Given {
     }
 }
 
-/// The metadata of a packet: mostly none, otherwise any values.
+/// Generates the metadata of a packet: mostly none, otherwise any values.
 fn offload() -> impl Strategy<Value = sp_offload> {
     let any = (
         0..5u8,
@@ -198,7 +198,7 @@ fn offload() -> impl Strategy<Value = sp_offload> {
 /// byte to change, and other bytes instead.
 type Shape = (sp_offload, Vec<usize>, Option<(prop::sample::Index, u8)>, Option<Vec<u8>>);
 
-/// Generated packets, some with changed bytes, and some of random bytes.
+/// Generates packets, some with changed bytes, and some of random bytes.
 fn given() -> impl Strategy<Value = Vec<Given>> {
     let change = prop::option::weighted(0.2, (any::<prop::sample::Index>(), any::<u8>()));
     let shape = (
@@ -340,11 +340,11 @@ fn check_layouts(arrays: &Arrays, policy: &sp_policy) {
     }
 }
 
-/// Under Miri, a case takes seconds.
+/// Number of cases per test. Under Miri, a case takes seconds.
 const CASES: u32 = if cfg!(miri) { 2 } else { 300 };
 const MOST: usize = if cfg!(miri) { 6 } else { 40 };
 
-/// Number of batches without an error: if all were refused, the test would prove little.
+/// Number of batches without an error. If all batches were refused, the test would prove little.
 static WHOLE: AtomicUsize = AtomicUsize::new(0);
 
 #[test]

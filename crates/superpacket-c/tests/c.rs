@@ -1,4 +1,4 @@
-//! The C interface from C: `tests/c/test.c`, and the header as C++.
+//! Tests the C interface from C, by `tests/c/test.c`, and the header as C++.
 //!
 //! Needs a C compiler. Without one the tests say so and are skipped, unless CI is set.
 

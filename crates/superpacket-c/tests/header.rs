@@ -1,4 +1,4 @@
-//! The header in the repository is the one that cbindgen generates from the sources.
+//! Tests that the header in the repository is the one that cbindgen generates from the sources.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};

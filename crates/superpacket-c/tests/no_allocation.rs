@@ -1,5 +1,5 @@
-//! The library allocates memory when an object is created, while an aggregator's tables grow, and
-//! once for names. All other calls do not use the heap, not even those that fail.
+//! Tests that the library allocates memory only when an object is created, while an aggregator's
+//! tables grow, and once for names. All other calls do not use the heap, not even those that fail.
 
 use std::ffi::{CStr, c_void};
 use std::{mem, ptr};
@@ -13,7 +13,7 @@ use crate::allocations::{allocations, live_bytes};
 #[path = "../../superpacket/tests/engine/support/allocations.rs"]
 mod allocations;
 
-/// Packets per call: a driver's budget.
+/// Number of packets per call, as in one poll of a driver.
 const BATCH: usize = 64;
 /// Number of observed calls.
 const CALLS: usize = 100;
@@ -21,6 +21,18 @@ const CALLS: usize = 100;
 fn nothing<T>() -> T {
     // SAFETY: used for structures of integers and raw pointers only, of which zeros are values.
     unsafe { mem::zeroed() }
+}
+
+/// Asserts that a call succeeded.
+#[track_caller]
+fn ok(status: sp_status) {
+    assert_eq!(status, SP_OK);
+}
+
+/// Asserts that a call failed with this status.
+#[track_caller]
+fn fails(status: sp_status, expected: sp_status) {
+    assert_eq!(status, expected);
 }
 
 /// Runs calls that must not use the heap, and returns their result.
@@ -36,7 +48,7 @@ fn untouched<T>(calls: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Frames in C's form, each in one buffer or in three.
+/// Frames as C structures, each in one buffer or in three.
 struct Given<'a> {
     _frames: &'a [Vec<u8>],
     _rest: Vec<[sp_iovec; 2]>,
@@ -105,7 +117,7 @@ fn policy(mode: u32) -> sp_policy {
 fn new_batch(policy: &sp_policy) -> *mut sp_batch {
     let mut batch = ptr::null_mut();
     // SAFETY: both are ours.
-    assert_eq!(unsafe { sp_batch_new(policy, &mut batch) }, SP_OK);
+    ok(unsafe { sp_batch_new(policy, &mut batch) });
     batch
 }
 
@@ -145,8 +157,8 @@ fn batches(
                     );
                 }
                 assert_eq!(status, SP_OK);
-                assert_eq!(sp_batch_reasons(batch, values.as_mut_ptr(), values.len()), SP_OK);
-                assert_eq!(sp_batch_counters(batch, values.as_mut_ptr(), values.len()), SP_OK);
+                ok(sp_batch_reasons(batch, values.as_mut_ptr(), values.len()));
+                ok(sp_batch_counters(batch, values.as_mut_ptr(), values.len()));
             }
         };
         if number < warm { call() } else { untouched(call) }
@@ -209,23 +221,20 @@ fn batches_that_are_abandoned_or_refused() {
     let mut call = || {
         // SAFETY: all that is given is ours, and as long as is said, or NULL.
         unsafe {
-            assert_eq!(sp_batch_aggregate(batch, packets, count, &mut arrays.space), SP_FULL);
-            assert_eq!(
+            fails(sp_batch_aggregate(batch, packets, count, &mut arrays.space), SP_FULL);
+            fails(
                 sp_batch_aggregate(batch, packets, count, &mut arrays.space),
-                SP_ERROR_UNFINISHED
+                SP_ERROR_UNFINISHED,
             );
-            assert_eq!(
+            fails(
                 sp_batch_continue(batch, packets, count - 1, &mut arrays.space),
-                SP_ERROR_OTHER_PACKETS
+                SP_ERROR_OTHER_PACKETS,
             );
             assert!(sp_batch_abandon(batch) > 0);
-            assert_eq!(
-                sp_batch_aggregate(batch, ptr::null(), count, &mut arrays.space),
-                SP_ERROR_NULL
-            );
-            assert_eq!(
+            fails(sp_batch_aggregate(batch, ptr::null(), count, &mut arrays.space), SP_ERROR_NULL);
+            fails(
                 sp_batch_aggregate(batch, packets, usize::MAX, &mut arrays.space),
-                SP_ERROR_LENGTH
+                SP_ERROR_LENGTH,
             );
         }
     };
@@ -288,14 +297,8 @@ fn packets_that_are_held() {
                     done += given_back;
                 }
                 assert_eq!(status, SP_OK);
-                assert_eq!(
-                    sp_aggregator_reasons(aggregator, values.as_mut_ptr(), values.len()),
-                    SP_OK
-                );
-                assert_eq!(
-                    sp_aggregator_counters(aggregator, values.as_mut_ptr(), values.len()),
-                    SP_OK
-                );
+                ok(sp_aggregator_reasons(aggregator, values.as_mut_ptr(), values.len()));
+                ok(sp_aggregator_counters(aggregator, values.as_mut_ptr(), values.len()));
             }
         };
         if number < TRAIN { call() } else { untouched(call) }
@@ -320,15 +323,12 @@ fn read() -> Vec<u8> {
     let mut read = vec![];
     // SAFETY: all that is given is ours, and as long as is said; ranges lie in it.
     unsafe {
-        assert_eq!(
-            sp_batch_aggregate(
-                batch,
-                given.packets.as_ptr(),
-                given.packets.len(),
-                &mut arrays.space
-            ),
-            SP_OK
-        );
+        ok(sp_batch_aggregate(
+            batch,
+            given.packets.as_ptr(),
+            given.packets.len(),
+            &mut arrays.space,
+        ));
         let output = arrays.outputs[..arrays.space.outputs_used]
             .iter()
             .max_by_key(|output| output.packets)
@@ -345,7 +345,7 @@ fn read() -> Vec<u8> {
     read
 }
 
-/// Splits what was read into buffers, into one buffer, and once with half of it missing.
+/// Splits the data of a read into buffers, into one buffer, and once with half of it missing.
 ///
 /// # Safety
 /// The segmenter is valid, `lengths` has room for all buffers, and `linear` has `size` bytes.
@@ -370,8 +370,8 @@ unsafe fn split(
         let mut split = |length| {
             sp_split_linear(segmenter, 12, order, layer, bytes, length, linear, size, &mut plan)
         };
-        assert_eq!(split(length), SP_OK);
-        assert_eq!(split(length / 2), SP_ERROR_TRUNCATED);
+        ok(split(length));
+        fails(split(length / 2), SP_ERROR_TRUNCATED);
     }
 }
 
@@ -380,7 +380,7 @@ fn segments_from_the_first_call_on() {
     let read = read();
     let (mut arrays, mut segmenter) = (Arrays::new(64), ptr::null_mut());
     // SAFETY: the place is ours.
-    assert_eq!(unsafe { sp_segmenter_new(&mut segmenter) }, SP_OK);
+    ok(unsafe { sp_segmenter_new(&mut segmenter) });
     let mut memory = vec![0u8; 2 * read.len()];
     let mut linear = vec![0u8; 2 * read.len()];
     let part = memory.len() / 64;
@@ -402,49 +402,37 @@ fn segments_from_the_first_call_on() {
         let mut packet: sp_packet = nothing();
         // SAFETY: all that is given is ours, and as long as is said.
         unsafe {
-            assert_eq!(
-                sp_virtio_read(12, SP_ORDER_NATIVE, SP_LAYER_ETHERNET, bytes, length, &mut packet),
-                SP_OK
-            );
-            assert_eq!(sp_segment_plan(segmenter, &packet, &options, &mut plan), SP_OK);
+            ok(sp_virtio_read(12, SP_ORDER_NATIVE, SP_LAYER_ETHERNET, bytes, length, &mut packet));
+            ok(sp_segment_plan(segmenter, &packet, &options, &mut plan));
             assert!(plan.segments > 20);
-            assert_eq!(sp_segment(segmenter, &packet, &options, &mut arrays.space), SP_OK);
+            ok(sp_segment(segmenter, &packet, &options, &mut arrays.space));
             assert_eq!(arrays.space.outputs_used, plan.segments);
-            assert_eq!(
+            fails(
                 sp_segment(segmenter, &packet, &refused, &mut arrays.space),
-                SP_ERROR_TOO_MANY_SEGMENTS
+                SP_ERROR_TOO_MANY_SEGMENTS,
             );
             let mut headers: sp_headers = nothing();
-            assert_eq!(
-                sp_segment_headers(segmenter, &packet, &options, places.as_ptr(), 64, &mut headers),
-                SP_OK
-            );
+            ok(sp_segment_headers(segmenter, &packet, &options, places.as_ptr(), 64, &mut headers));
             assert_eq!((headers.plan, headers.header_length), (plan, headers.payload_start));
-            assert_eq!(
+            fails(
                 sp_segment_headers(segmenter, &packet, &options, places.as_ptr(), 2, &mut headers),
-                SP_ERROR_SPACE
+                SP_ERROR_SPACE,
             );
-            assert_eq!(
-                sp_segment_each(segmenter, &packet, &options, each, count, 10, lengths, &mut plan),
-                SP_OK
-            );
-            assert_eq!(
+            ok(sp_segment_each(segmenter, &packet, &options, each, count, 10, lengths, &mut plan));
+            fails(
                 sp_segment_each(segmenter, &packet, &options, each, 2, 10, lengths, &mut plan),
-                SP_ERROR_TOO_MANY_SEGMENTS
+                SP_ERROR_TOO_MANY_SEGMENTS,
             );
-            assert_eq!(
-                sp_segment_linear(segmenter, &packet, &options, linear, size, &mut plan),
-                SP_OK
-            );
-            assert_eq!(
+            ok(sp_segment_linear(segmenter, &packet, &options, linear, size, &mut plan));
+            fails(
                 sp_segment_linear(segmenter, &packet, &options, linear, 2000, &mut plan),
-                SP_ERROR_SPACE
+                SP_ERROR_SPACE,
             );
             split(segmenter, &read, &buffers, lengths, linear, size);
             packet.offload.gso_type = SP_GSO_NONE;
-            assert_eq!(sp_gso_for_mtu(&mut packet, SP_LAYER_ETHERNET, 1500), SP_OK);
+            ok(sp_gso_for_mtu(&mut packet, SP_LAYER_ETHERNET, 1500));
             assert_eq!(packet.offload.gso_type, SP_GSO_TCP4);
-            assert_eq!(sp_segmenter_counters(segmenter, values.as_mut_ptr(), values.len()), SP_OK);
+            ok(sp_segmenter_counters(segmenter, values.as_mut_ptr(), values.len()));
         }
     };
     (0..CALLS).for_each(|_| untouched(&mut call));
@@ -460,7 +448,7 @@ fn checksums_hashes_headers_and_messages_from_the_first_call_on() {
     let read = read();
     let (mut copy, mut toeplitz) = (vec![0u8; read.len()], ptr::null_mut());
     // SAFETY: the place is ours; no key is given.
-    assert_eq!(unsafe { sp_toeplitz_new(ptr::null(), 0, 0, &mut toeplitz) }, SP_OK);
+    ok(unsafe { sp_toeplitz_new(ptr::null(), 0, 0, &mut toeplitz) });
     let mut call = || {
         let mut packet =
             sp_packet { data: frame.as_ptr().cast(), length: frame.len(), ..nothing() };
@@ -470,39 +458,30 @@ fn checksums_hashes_headers_and_messages_from_the_first_call_on() {
             (read.as_ptr().cast::<c_void>(), read.len(), copy.as_mut_ptr().cast::<c_void>());
         // SAFETY: all that is given is ours, and as long as is said.
         unsafe {
-            assert_eq!(sp_checksum_verify(&packet, SP_LAYER_ETHERNET), SP_OK);
-            assert_eq!(sp_toeplitz_packet(toeplitz, &packet, SP_LAYER_ETHERNET, &mut hash), SP_OK);
-            assert_eq!(sp_toeplitz_bytes(toeplitz, bytes, 12, &mut hash), SP_OK);
-            assert_eq!(sp_checksum_sum(bytes, length, &mut sum), SP_OK);
-            assert_eq!(sp_checksum_copy(to, bytes, length, &mut sum_of_copy), SP_OK);
+            ok(sp_checksum_verify(&packet, SP_LAYER_ETHERNET));
+            ok(sp_toeplitz_packet(toeplitz, &packet, SP_LAYER_ETHERNET, &mut hash));
+            ok(sp_toeplitz_bytes(toeplitz, bytes, 12, &mut hash));
+            ok(sp_checksum_sum(bytes, length, &mut sum));
+            ok(sp_checksum_copy(to, bytes, length, &mut sum_of_copy));
             assert_eq!(sum, sum_of_copy);
-            assert_eq!(
-                sp_virtio_read(12, SP_ORDER_NATIVE, SP_LAYER_ETHERNET, bytes, length, &mut packet),
-                SP_OK
-            );
+            ok(sp_virtio_read(12, SP_ORDER_NATIVE, SP_LAYER_ETHERNET, bytes, length, &mut packet));
             let (start, offset) = (packet.offload.checksum_start, packet.offload.checksum_offset);
-            assert_eq!(
-                sp_virtio_write(
-                    12,
-                    SP_ORDER_NATIVE,
-                    SP_LAYER_ETHERNET,
-                    &packet,
-                    header.as_mut_ptr().cast(),
-                    12
-                ),
-                SP_OK
-            );
+            ok(sp_virtio_write(
+                12,
+                SP_ORDER_NATIVE,
+                SP_LAYER_ETHERNET,
+                &packet,
+                header.as_mut_ptr().cast(),
+                12,
+            ));
             assert_eq!(header, read[..12]);
-            assert_eq!(
-                sp_checksum_complete(
-                    to.byte_add(12),
-                    length - 12,
-                    SP_LAYER_ETHERNET,
-                    start,
-                    offset
-                ),
-                SP_OK
-            );
+            ok(sp_checksum_complete(
+                to.byte_add(12),
+                length - 12,
+                SP_LAYER_ETHERNET,
+                start,
+                offset,
+            ));
             let failed =
                 sp_checksum_complete(to.byte_add(12), 20, SP_LAYER_ETHERNET, start, offset);
             assert!((failed as i32) < 0);

@@ -2,11 +2,14 @@
 
 use std::io::{self, Write};
 
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
+use comfy_table::{
+    CellAlignment, ColumnConstraint, ContentArrangement, Table as TextTable, Width, presets,
+};
 use serde::Serialize;
 use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
-pub(crate) use superpacket_captures::figures::{average, grouped, percent, printable};
+use superpacket_captures::present::Table;
+pub(crate) use superpacket_captures::present::{average, grouped, percent, printable};
 
 /// Prints text to standard output, or to standard error if the capture goes to standard output.
 pub(crate) fn print(text: &str, to_error: bool) -> io::Result<()> {
@@ -102,65 +105,68 @@ pub(crate) fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
-    lines(&layout(header, rows))
+    render(&Table::new(header, rows), 2)
 }
 
-/// Renders a table like [`table`] within `columns` columns: names in the header and in the first
-/// column are wrapped as needed, numbers never.
-pub(crate) fn fitting_table<const N: usize>(
-    header: [&str; N],
-    rows: impl IntoIterator<Item = [String; N]>,
-    columns: usize,
-) -> String {
-    let rows: Vec<_> = rows.into_iter().collect();
-    let cells =
-        |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or_default();
+/// Renders a table, indented by `indent` columns and as wide as it is.
+pub(crate) fn render(table: &Table, indent: u16) -> String {
+    lines(&layout(table, indent))
+}
+
+/// Renders a table with one column of names within `columns` columns: headings and names are
+/// wrapped as needed, numbers never.
+pub(crate) fn fitting_table(table: &Table, columns: usize) -> String {
+    let cells = |index: usize| {
+        table.rows.iter().map(|row| row[index].text.chars().count()).max().unwrap_or_default()
+    };
     let longest_word = |text: &str| {
         text.split_whitespace().map(|word| word.chars().count()).max().unwrap_or_default()
     };
+    let headings = || table.columns.iter().map(|column| column.heading.as_str()).enumerate();
     // Padding of a column: two blanks left of the first, one left of the others, one right of each.
-    let whole: [usize; N] = std::array::from_fn(|index| {
-        cells(index).max(header[index].chars().count()) + if index == 0 { 3 } else { 2 }
-    });
-    let mut widths: [usize; N] =
-        std::array::from_fn(|index| cells(index).max(longest_word(header[index])) + 2);
-    if whole.iter().sum::<usize>() <= columns {
-        return lines(&layout(header, rows));
+    let whole: Vec<_> = headings()
+        .map(|(index, heading)| {
+            cells(index).max(heading.chars().count()) + if index == 0 { 3 } else { 2 }
+        })
+        .collect();
+    let mut widths: Vec<_> =
+        headings().map(|(index, heading)| cells(index).max(longest_word(heading)) + 2).collect();
+    let mut text = layout(table, 2);
+    if whole.iter().sum::<usize>() > columns {
+        let mut left = columns.saturating_sub(widths[1..].iter().sum());
+        widths[0] = whole[0].min(left).max(LEAST_NAME);
+        left = left.saturating_sub(widths[0]);
+        for (width, whole) in widths.iter_mut().zip(whole).skip(1) {
+            let more = left.min(whole - *width);
+            (*width, left) = (*width + more, left - more);
+        }
+        // Without dynamic arrangement, the table ignores width constraints and wraps no cell.
+        text.set_content_arrangement(ContentArrangement::Dynamic);
+        for (column, width) in text.column_iter_mut().zip(widths) {
+            let width = width.min(usize::from(u16::MAX)) as u16;
+            column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width)));
+        }
     }
-    let mut left = columns.saturating_sub(widths[1..].iter().sum());
-    widths[0] = whole[0].min(left).max(LEAST_NAME);
-    left = left.saturating_sub(widths[0]);
-    for (width, whole) in widths.iter_mut().zip(whole).skip(1) {
-        let more = left.min(whole - *width);
-        (*width, left) = (*width + more, left - more);
-    }
-    let mut table = layout(header, rows);
-    // Without dynamic arrangement, the table ignores width constraints and wraps no cell.
-    table.set_content_arrangement(ContentArrangement::Dynamic);
-    for (column, width) in table.column_iter_mut().zip(widths) {
-        column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(
-            width.min(usize::from(u16::MAX)) as u16,
-        )));
-    }
-    lines(&table)
+    lines(&text)
 }
 
 /// Minimum width at which a name in the first column is readable.
 const LEAST_NAME: usize = 16;
 
-fn layout<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(header);
-    for row in rows {
-        table.add_row(row);
+fn layout(table: &Table, indent: u16) -> TextTable {
+    let mut text = TextTable::new();
+    text.load_preset(presets::NOTHING)
+        .set_header(table.columns.iter().map(|column| &column.heading));
+    for row in &table.rows {
+        text.add_row(row.iter().map(|cell| printable(&cell.joined())));
     }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((if index == 0 { 2 } else { 1 }, 1));
-        if index > 0 {
+    for (index, column) in text.column_iter_mut().enumerate() {
+        column.set_padding((if index == 0 { indent } else { 1 }, 1));
+        if index >= table.names {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    table
+    text
 }
 
 /// Renders figures below their names, right-aligned: in one row, or in as many rows as lines of
@@ -177,7 +183,7 @@ pub(crate) fn figures(figures: &[(&str, String)], columns: usize) -> String {
             used <= columns
         });
         let (row, more) = rest.split_at(fitting.count().max(1));
-        let mut table = Table::new();
+        let mut table = TextTable::new();
         table
             .load_preset(presets::NOTHING)
             .set_header(row.iter().map(|(name, _)| *name))
@@ -193,7 +199,7 @@ pub(crate) fn figures(figures: &[(&str, String)], columns: usize) -> String {
 }
 
 /// Returns the lines of a table without trailing blanks.
-fn lines(table: &Table) -> String {
+fn lines(table: &TextTable) -> String {
     let mut text = String::new();
     for line in table.lines() {
         text.push_str(line.trim_end());
@@ -234,23 +240,18 @@ mod tests {
             paragraph("a-word-that-is-too-long here", 2, 10),
             "  a-word-that-is-too-long\n  here\n"
         );
-        let rows = || {
-            [[
-                "TCP 10.0.0.1:443 > 10.3.0.0:10000 (VXLAN)".to_owned(),
-                "1,234,567".to_owned(),
-                "12".to_owned(),
-            ]]
-        };
-        let narrow = fitting_table(["flow", "packets", "packets in one"], rows(), 40);
+        let flow = "TCP 10.0.0.1:443 > 10.3.0.0:10000 (VXLAN)";
+        let table = Table::new(
+            ["flow", "packets", "packets in one"],
+            [[flow, "1,234,567", "12"].map(str::to_owned)],
+        );
+        let narrow = fitting_table(&table, 40);
         assert!(
             narrow.lines().all(|line| line.chars().count() <= 40) && narrow.contains("1,234,567"),
             "{narrow}"
         );
         assert!(narrow.contains("TCP 10.0.0.1:443"), "broken at blanks: {narrow}");
-        assert_eq!(
-            fitting_table(["flow", "packets", "packets in one"], rows(), 80),
-            table(["flow", "packets", "packets in one"], rows())
-        );
+        assert_eq!(fitting_table(&table, 80), render(&table, 2));
     }
 
     #[test]

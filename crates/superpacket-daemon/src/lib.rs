@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! control     a Unix socket for reports and changes: its server, its client, and the protocol
-//! monitor     the packets that ports receive and send, as a pcapng stream over that socket
-//! metrics     the counters for Prometheus, over HTTP
-//! config      the configuration file
-//! reload      the file read again, against the changes that commands have made since
-//! privileges  another user, and only the capabilities that the ports need
+//! monitor     writes the packets that ports receive and send to that socket, as a pcapng stream
+//! metrics     exports the counters to Prometheus over HTTP
+//! config      reads the configuration file
+//! reload      reads the file again, and compares it with what commands have changed since
+//! privileges  switches to another user, with only the capabilities that the ports need
 //! ```
 //!
-//! The packets' path is the crate [`superpacket_bridge`], which knows nothing of this one. The
-//! program `superpacket bridge` (crate `superpacket-cli`) puts both together.
+//! The path of the packets is in the crate [`superpacket_bridge`], which does not depend on this
+//! one. The program `superpacket bridge` (crate `superpacket-cli`) combines the two.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -42,7 +42,7 @@ pub mod privileges;
 pub mod reload;
 mod serve;
 
-/// Runs the example of the crate's README as a doc test.
+/// Holds the crate's README, so that its example runs as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! An HTTP server that exports the bridge's counters to Prometheus.
+//! An HTTP server for Prometheus, from which it reads the bridge's counters.
 
 use std::fmt;
 use std::io;
@@ -19,8 +19,8 @@ use superpacket_bridge::report::{PortStats, QueueStats, WorkerReport};
 use crate::control::Control;
 use crate::serve::{Answer, Bounds, Rejection, Server, ServerProtocol};
 
-/// Limits of the server. A scraper needs one connection for a moment, and its request has a few
-/// hundred bytes.
+/// Limits of the metrics server. Prometheus needs one connection for a moment, and its request has
+/// a few hundred bytes.
 const BOUNDS: Bounds = Bounds {
     connections: 16,
     question: 8192,
@@ -28,7 +28,7 @@ const BOUNDS: Bounds = Bounds {
     stall: Duration::from_secs(1),
 };
 
-/// A thread that serves `GET /metrics`; it stops when this value is dropped.
+/// A thread that answers `GET /metrics`. It stops when this value is dropped.
 #[derive(Debug)]
 pub struct MetricsServer {
     _server: Server,
@@ -36,7 +36,7 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Serves the counters of `control` to all clients that connect to the listener.
+    /// Starts a server that answers all clients of the listener with the counters of `control`.
     ///
     /// # Errors
     /// The error of the operating system if it cannot provide a thread or a descriptor.
@@ -57,13 +57,13 @@ impl MetricsServer {
         Ok(MetricsServer { _server: server, address })
     }
 
-    /// Returns the address on which the server listens.
+    /// Returns the address and port on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// The part of HTTP/1.1 (RFC 9112) that a scraper needs: `GET /metrics` and one answer per
+/// The part of HTTP/1.1 (RFC 9112) that Prometheus needs: `GET /metrics`, with one answer per
 /// connection.
 struct Http {
     registry: Registry,
@@ -150,7 +150,7 @@ fn response(status: &str, kind: &str, headers: &str, body: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// A collector that reads the counters of all ports for each scrape.
+/// Reads the counters of all ports each time that Prometheus asks for them.
 struct Ports {
     control: Arc<dyn Control>,
 }
@@ -161,7 +161,8 @@ impl fmt::Debug for Ports {
     }
 }
 
-/// A counter of a port: name without `_total`, help text, unit, and a function that reads it.
+/// The description of a port's counter: name without `_total`, help text, unit, and a function that
+/// reads the value.
 type PortCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> u64);
 
 const COUNTERS: [PortCounter; 40] = [
@@ -324,8 +325,8 @@ const COUNTERS: [PortCounter; 40] = [
     ),
 ];
 
-/// A counter of a queue: name without `_total`, help text, unit, and functions that return the
-/// port's queues and read the counter.
+/// The description of a queue's counter: name without `_total`, help text, unit, a function that
+/// returns the port's queues, and one that reads the value for a queue.
 type QueueCounter = (
     &'static str,
     &'static str,
@@ -372,7 +373,8 @@ const QUEUE_COUNTERS: [QueueCounter; 5] = [
     ),
 ];
 
-/// A counter of a worker: name without `_total`, help text, and a function that reads it.
+/// The description of a worker's counter: name without `_total`, help text, and a function that
+/// reads the value.
 type WorkerCounter = (&'static str, &'static str, fn(&WorkerReport) -> u64);
 
 const WORKER_COUNTERS: [WorkerCounter; 4] = [

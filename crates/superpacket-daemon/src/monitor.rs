@@ -1,4 +1,4 @@
-//! The stream of a monitor: the copies of packets, as pcapng on a socket.
+//! Writes the packet copies of a monitor to a socket, as a pcapng stream.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,15 +16,15 @@ use superpacket_captures::file::{
     LinkType, OptionList, OutputFormat, Record, Sink, TimeResolution, Timestamp, Writer,
 };
 
-/// Maximum time for the reader to take the remaining copies after the monitor has ended, and
-/// maximum time without progress. A bridge that stops waits for this.
+/// Maximum time that the reading program may take for the remaining copies after the monitor has
+/// ended, and maximum time without progress meanwhile. A bridge that stops waits for this.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 const STALL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Name of the stream in error messages, which go to the log.
+/// Name of the stream in error messages, which are logged.
 const NAME: &str = "the monitor's socket";
 
-/// Nice value of the writing thread.
+/// Nice value of the thread that writes the stream.
 const NICE: i32 = 10;
 
 /// The bridge's answer to a request for a monitor.
@@ -32,20 +32,21 @@ const NICE: i32 = 10;
 pub struct MonitorReport {
     /// Format of the stream, always `pcapng`.
     pub format: String,
-    /// Names of the ports that are monitored now.
+    /// Names of the ports that are monitored at the start.
     pub ports: Vec<String>,
 }
 
 impl MonitorReport {
-    /// Returns the format, and the ports of a monitor.
+    /// Returns the answer for a monitor that was just started.
     pub fn new(monitor: &Monitor) -> Self {
         MonitorReport { format: "pcapng".to_owned(), ports: monitor.ports() }
     }
 }
 
-/// Starts a thread that writes the copies to a stream socket as one section of pcapng. Ports are
-/// interfaces, and each packet has its direction. The section ends with the numbers of copied and
-/// dropped packets per interface. `first` is written before the section.
+/// Starts a thread that writes the copies of a monitor to a stream socket, as one section of
+/// pcapng. Each port is an interface of the section, and each packet has its direction. The section
+/// ends with the numbers of copied and dropped packets for each interface. `first` is written
+/// before the section.
 ///
 /// The stream ends after the requested number of packets, when the client stops sending or closes
 /// the socket, when all requested ports have left the bridge, or when the bridge stops.
@@ -55,7 +56,7 @@ impl MonitorReport {
 pub fn stream_to(monitor: Monitor, socket: OwnedFd, first: Vec<u8>) -> io::Result<()> {
     monitor.read_on_thread(move |reader| {
         // Forwarding has priority: if CPU time is short, copies are dropped rather than packets. If
-        // the system refuses the lower priority, the threads share the CPUs equally.
+        // the system refuses the lower priority, all threads share the CPUs equally.
         let _ = rustix::process::nice(NICE);
         let ports = reader.feed().ports().join(", ");
         tracing::info!(ports, "a monitor has begun");
@@ -63,26 +64,26 @@ pub fn stream_to(monitor: Monitor, socket: OwnedFd, first: Vec<u8>) -> io::Resul
             Ok((packets, dropped)) => {
                 tracing::info!(ports, packets, dropped, "a monitor has ended")
             }
-            // Usually the reader has closed the socket.
+            // The usual reason is that the reading program has closed the socket.
             Err(error) => tracing::info!(ports, %error, "a monitor has ended"),
         }
     })
 }
 
-/// The state of the writing thread.
+/// The state of the thread that writes the stream.
 struct MonitorStream {
-    /// Dropped at the end, which stops the copying.
+    /// The source of the copies. When it is dropped at the end, packets are no longer copied.
     reader: MonitorReader,
     socket: Arc<OwnedFd>,
     section: Section,
 }
 
-/// The section of pcapng that is written.
+/// The section of pcapng that is written to the socket.
 struct Section {
     feed: Arc<Feed>,
     writer: Writer,
     interfaces: Vec<Interface>,
-    /// Number of packets written per interface.
+    /// For each interface, the number of packets written.
     written: Vec<u64>,
     start: Timestamp,
     options: OptionList,
@@ -132,8 +133,8 @@ impl MonitorStream {
         }
     }
 
-    /// Returns whether the reader has closed its side. Other input is ignored, at most 64 KiB per
-    /// call, so that it cannot delay the copies.
+    /// Returns whether the reading program has closed its side of the socket. Anything that it
+    /// sends is ignored, at most 64 KiB per call, so that it cannot delay the copies.
     fn reader_has_left(&self) -> bool {
         let mut ignored = [0u8; 4096];
         for _ in 0..16 {
@@ -170,7 +171,7 @@ impl Section {
         Ok(())
     }
 
-    /// Declares the interfaces that have been added since the last call.
+    /// Writes the descriptions of interfaces that were added since the last call.
     fn declare(&mut self) -> Result<(), CaptureError> {
         let new = self.feed.interfaces(self.interfaces.len());
         self.interfaces.extend(new.iter().map(described));
@@ -178,7 +179,7 @@ impl Section {
         self.writer.declare(&self.interfaces)
     }
 
-    /// Writes the statistics of all interfaces, and ends the stream.
+    /// Writes the packet counts of all interfaces, and ends the stream.
     fn finish(mut self) -> Result<(u64, u64), CaptureError> {
         self.declare()?;
         let (end, dropped) = (now(), self.feed.dropped());
@@ -206,14 +207,14 @@ fn described(interface: &MonitorInterface) -> Interface {
     Interface::new(link_type, TimeResolution::NANOSECONDS).named(&interface.port)
 }
 
-/// Returns the current time.
+/// Returns the current time, for the stream.
 fn now() -> Timestamp {
     let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     Timestamp::from_nanoseconds(since_1970.as_nanos() as u64)
 }
 
-/// A writer to the socket. It waits for the reader without limit while the monitor runs, and for a
-/// limited time afterwards.
+/// Writes to the socket. While the monitor runs, it waits for the reading program without limit;
+/// afterwards for a limited time.
 struct SocketWriter {
     socket: Arc<OwnedFd>,
     feed: Arc<Feed>,
@@ -249,8 +250,8 @@ impl SocketWriter {
             tv_sec: left.as_secs() as i64,
             tv_nsec: i64::from(left.subsec_nanos()) as _,
         });
-        // A reader that has closed its side is handled once. Polling for it again would return at
-        // once.
+        // That the reading program has closed its side is handled only once. Polling for it again
+        // would return at once.
         let leaving = if self.deadline.is_none() { PollFlags::RDHUP } else { PollFlags::empty() };
         let waiting = &mut [
             PollFd::new(&self.socket, PollFlags::OUT | leaving),

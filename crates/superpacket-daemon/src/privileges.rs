@@ -1,5 +1,5 @@
-//! Dropping of privileges: another user, only the necessary capabilities, and no way to regain
-//! more.
+//! Drops privileges: switches to another user, keeps only the necessary capabilities, and prevents
+//! the process from regaining others.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use superpacket_port::{PortKind, PortSpec};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrivilegeError {
-    /// The user does not exist.
+    /// There is no user with this name or number.
     #[error("user {name:?}: there is no such user")]
     NoUser {
         /// The name or number that was looked up.
@@ -22,9 +22,9 @@ pub enum PrivilegeError {
     /// A system call failed.
     #[error("user {name:?}: {action}: {source}")]
     System {
-        /// Name of the user.
+        /// Name of the user to whom the process was to switch.
         name: String,
-        /// The failed action, with the name of the system call.
+        /// What was being done when the call failed, with the name of the system call.
         action: &'static str,
         /// The error of the operating system.
         source: io::Error,
@@ -40,7 +40,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// Looks up a user by name or by number.
+    /// Looks up a user account by its name or number.
     ///
     /// # Errors
     /// [`PrivilegeError::NoUser`] if the user does not exist; [`PrivilegeError::System`] if the
@@ -65,18 +65,18 @@ impl Account {
         })
     }
 
-    /// Returns the user ID.
+    /// Returns the account's user ID.
     pub fn user(&self) -> Uid {
         self.user
     }
 
-    /// Returns the ID of the user's primary group.
+    /// Returns the ID of the account's primary group.
     pub fn group(&self) -> Gid {
         self.group
     }
 
-    /// Switches this thread, and the threads that it starts later, to this user and to those of the
-    /// capabilities `keep` that the thread holds.
+    /// Switches this thread, and the threads that it starts later, to this account. Of its
+    /// capabilities, the thread keeps only those in `keep`.
     ///
     /// The order of the steps follows capabilities(7): the permitted set is kept while the user
     /// changes, and reduced afterwards. `no_new_privs` then prevents set-user-ID programs from
@@ -96,11 +96,12 @@ impl Account {
             }
         };
         let held = rustix::thread::capabilities(None).map_err(system("capget"))?;
-        // In a container the process may hold fewer capabilities. The ports then work with those.
+        // In a container, the process may have only some of the capabilities. The ports must then
+        // work with these.
         let keep = keep & held.permitted;
         rustix::thread::set_keep_capabilities(true).map_err(system("prctl(PR_SET_KEEPCAPS)"))?;
         // Supplementary groups grant access too, so they are dropped even if the user stays the
-        // same. A thread without other groups needs no privilege for this.
+        // same. A thread that has none needs no privilege for this.
         let groups = rustix::process::getgroups().map_err(system("getgroups"))?;
         if groups.iter().any(|group| *group != self.group) {
             rustix::thread::set_thread_groups(&[])
@@ -123,14 +124,15 @@ impl Account {
     }
 }
 
-/// Returns the capabilities needed to open these ports again.
+/// Returns the capabilities that are needed to open these ports again.
 pub fn needed<'a>(ports: impl IntoIterator<Item = &'a PortSpec>) -> CapabilitySet {
     ports.into_iter().fold(CapabilitySet::empty(), |all, port| {
         let own = match port.kind() {
             // The virtio header and the buffer sizes need NET_ADMIN; the packet socket needs
             // NET_RAW.
             PortKind::Packet => CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW,
-            // IPC_LOCK is for the locked memory, which exceeds the usual RLIMIT_MEMLOCK.
+            // Memory shared with the kernel is locked, and exceeds the usual RLIMIT_MEMLOCK without
+            // IPC_LOCK.
             PortKind::Xdp => {
                 CapabilitySet::NET_ADMIN
                     | CapabilitySet::NET_RAW
@@ -170,8 +172,8 @@ mod tests {
         assert!(error.to_string().contains("nobody-has-this-name"), "{error}");
     }
 
-    /// Returns three fields of a thread from `/proc`: the user IDs (real to file system), the
-    /// permitted and effective capabilities, and `no_new_privs`.
+    /// Returns what `/proc` says about a thread: its user IDs (from real to file system), its
+    /// permitted and effective capabilities, and its `no_new_privs`.
     fn status(thread: std::num::NonZeroI32) -> (String, String, String) {
         let field = |key| field(thread, key);
         (field("Uid:"), format!("{} {}", field("CapPrm:"), field("CapEff:")), field("NoNewPrivs:"))
@@ -190,7 +192,7 @@ mod tests {
             user: Uid::from_raw(number),
             group: Gid::from_raw(number),
         };
-        // Threads of their own, so that the other tests of this process stay who they are.
+        // A separate thread drops privileges, so that the other tests of this process keep theirs.
         let root = std::thread::spawn(move || {
             rustix::thread::set_thread_groups(&[other]).expect("root may");
             rustix::thread::set_thread_res_gid(other, other, other).expect("root may");
@@ -198,7 +200,7 @@ mod tests {
             groups()
         });
         assert_eq!(root.join().expect("no panic"), ("0 0 0 0".to_owned(), String::new()));
-        // Without privileges: refused as long as there are groups that cannot be given up.
+        // A thread without privileges is refused as long as it has groups that it cannot drop.
         let nobody = std::thread::spawn(move || {
             let Account { user, group, .. } = account(65_534);
             rustix::thread::set_thread_groups(&[other]).expect("root may");
@@ -229,14 +231,14 @@ mod tests {
         assert_eq!(alone.join().expect("no panic"), "65534 65534 65534 65534");
     }
 
-    /// Returns what `/proc` says of this thread: its group (real to file system group), and its
-    /// other groups.
+    /// Returns what `/proc` says about this thread: its group IDs (from real to file system), and
+    /// its supplementary groups.
     fn groups() -> (String, String) {
         let thread = rustix::thread::gettid().as_raw_nonzero();
         (field(thread, "Gid:"), field(thread, "Groups:"))
     }
 
-    /// Returns a line of what `/proc` says of a thread.
+    /// Returns one field of what `/proc` says about a thread.
     fn field(thread: std::num::NonZeroI32, key: &str) -> String {
         let status =
             std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("is there");
@@ -256,12 +258,12 @@ mod tests {
             user: Uid::from_raw(65_534),
             group: Gid::from_raw(65_534),
         };
-        // A thread's own, so that the other tests of this process stay who they are.
+        // A separate thread drops privileges, so that the other tests of this process keep theirs.
         let (own, tried) = std::thread::spawn(move || {
             account
                 .become_with(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW)
                 .expect("root may");
-            // Statuses are read while the child lives.
+            // The child's status is read while it runs.
             let ((started, child), (end, ended)) =
                 (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
             let living = std::thread::spawn(move || {

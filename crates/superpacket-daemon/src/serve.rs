@@ -1,11 +1,11 @@
 //! A server that answers short questions over stream sockets, with limits on connections, bytes and
-//! time. The control socket and the metrics are [`ServerProtocol`]s over it.
+//! time. The control socket and the metrics each implement [`ServerProtocol`] for it.
 //!
 //! One thread serves all connections and never blocks on one of them. A slow or silent client only
-//! occupies its place, until its deadline or until a new client needs the place. When all places
-//! are taken, a new connection replaces the one that has been idle longest. Answers that take long
-//! are computed one after the other on a second thread. If an answer panics, its client receives an
-//! error and the others are still served.
+//! occupies one of the allowed connections, until its deadline or until a new client needs the
+//! connection. When all are occupied, a new connection replaces the one that has been idle longest.
+//! Answers that take long are computed one after the other on a second thread. If the computation
+//! of an answer panics, its client receives an error and the others are still served.
 //!
 //! The server is written without a library because library servers need an asynchronous runtime,
 //! and because the limits above are its purpose.
@@ -24,20 +24,22 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 use superpacket_port::system::StoppableThread;
 
-/// The messages of a server: how a question is parsed and answered.
+/// What a server's clients ask, and what it answers.
 pub(crate) trait ServerProtocol: Send + 'static {
-    /// Returns the message for a peer that may not use the server; `None` if it may.
+    /// Returns the message for a client that may not use the server; `None` if it may. `peer` is
+    /// the socket of its connection.
     fn refusal(&self, peer: BorrowedFd<'_>) -> Option<Vec<u8>>;
 
-    /// Answers the first question in the bytes received. `ended` is true if the client sends no
-    /// more.
+    /// Answers the first question in `received`, the bytes of a client that have not been answered.
+    /// `ended` is true if the client sends no more.
     fn answer(&mut self, received: &[u8], ended: bool) -> Answer;
 
-    /// Returns the message for a client whose question gets no answer.
+    /// Returns the message for a client whose question is not answered, or whose connection is
+    /// closed.
     fn rejection(&self, rejection: Rejection) -> Vec<u8>;
 }
 
-/// The outcome of parsing and answering a question.
+/// What a server does with the first question in the received bytes.
 pub(crate) enum Answer {
     /// The question is not complete; more bytes are needed.
     Incomplete,
@@ -45,52 +47,55 @@ pub(crate) enum Answer {
     Reply {
         /// Length of the question in bytes.
         consumed: usize,
-        /// The answer.
+        /// The message to send to the client.
         text: Vec<u8>,
-        /// Whether the connection is closed after the answer.
+        /// Whether the connection is to be closed after the answer.
         close: bool,
     },
     /// The first `consumed` bytes are a question whose answer may take long.
     Later {
         /// Length of the question in bytes.
         consumed: usize,
-        /// Computes the answer, on the background thread.
+        /// Computes the answer. It is called on the second thread of the server.
         work: Box<dyn FnOnce() -> Found + Send>,
     },
 }
 
-/// The result of a question that took long.
+/// What was computed for a question that took long.
 pub(crate) enum Found {
-    /// An answer to send to the client.
+    /// A message to send to the client.
     Reply(Vec<u8>),
-    /// A function that takes the connection over; the server then forgets the connection.
+    /// A function to which the server gives the client's connection; the server then forgets the
+    /// connection.
     HandOver(HandOver),
 }
 
-/// A function that takes over the socket of a connection.
+/// A function that takes over the socket of a client's connection.
 pub(crate) type HandOver = Box<dyn FnOnce(OwnedFd) -> io::Result<()> + Send>;
 
-/// The reason why a question gets no answer, or why a connection is closed.
+/// The reason why a question is not answered, or why a connection is closed.
 #[derive(Debug)]
 pub(crate) enum Rejection {
-    /// All places were taken, a new client came, and this connection had been idle longest.
+    /// The maximum number of connections was reached, a new client came, and this connection had
+    /// been idle longest.
     TooManyConnections,
     /// The question is longer than [`Bounds::question`].
     TooLong,
-    /// The question was not complete, or the answer not read, before the deadline.
+    /// The question was not complete, or the answer not read by the client, before the deadline.
     Late,
-    /// The queue of the background thread is full: it holds [`Bounds::connections`] questions.
+    /// Too many questions wait for the thread that computes long answers: [`Bounds::connections`].
     QueueFull,
-    /// The operating system cannot start the background thread.
+    /// The operating system cannot start the thread that computes long answers.
     NoThread(io::Error),
-    /// The code that computes the answer panicked with this message.
+    /// The code that computes the answer panicked; this is its message.
     Panicked(String),
 }
 
-/// Runs `work` and converts a panic to [`Rejection::Panicked`], so that the thread can go on.
+/// Runs `work` and converts a panic to [`Rejection::Panicked`], so that the calling thread can go
+/// on.
 fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Rejection> {
-    // The bridge's locks are taken even if they are poisoned. State that is half changed is
-    // therefore no worse than after a panic that ends the thread.
+    // The bridge takes its locks even if they are poisoned. So a state that the panic left half
+    // changed is no worse than if the panic had ended the thread.
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let message = text
@@ -108,31 +113,32 @@ pub(crate) struct Bounds {
     pub(crate) connections: usize,
     /// Maximum length of a question in bytes.
     pub(crate) question: usize,
-    /// Maximum time from one answer to the next, the client's time to read included.
+    /// Maximum time from one answer to the next, including the time in which the client reads the
+    /// answer.
     pub(crate) patience: Duration,
-    /// Time after which a client that reads nothing of its answer can lose its place to a new
+    /// Time after which a client that reads nothing of its answer can lose its connection to a new
     /// client.
     pub(crate) stall: Duration,
 }
 
-/// Counters of a server's connections and questions.
+/// Counts a server's connections and questions.
 #[derive(Debug, Default)]
 pub(crate) struct ServerCounts {
-    /// Connections accepted.
+    /// Number of connections that were accepted.
     pub(crate) accepted: AtomicU64,
-    /// Connections refused because the peer may not use the server.
+    /// Number of connections that were closed because the client may not use the server.
     pub(crate) refused: AtomicU64,
-    /// Connections closed to make room for a new one.
+    /// Number of connections that were closed to make room for a new one.
     pub(crate) crowded: AtomicU64,
-    /// Questions that were too long.
+    /// Number of questions that were too long.
     pub(crate) too_long: AtomicU64,
-    /// Connections closed at their deadline.
+    /// Number of connections that were closed at their deadline.
     pub(crate) late: AtomicU64,
-    /// Questions answered.
+    /// Number of questions that were answered.
     pub(crate) answered: AtomicU64,
 }
 
-/// A running server, which stops when this value is dropped.
+/// A running server, which stops when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     counts: Arc<ServerCounts>,
@@ -140,8 +146,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a thread that serves the connections to `listener`. The listener is made
-    /// non-blocking.
+    /// Starts a thread that serves the connections to `listener`, which becomes non-blocking.
     ///
     /// # Errors
     /// The error of the operating system if it cannot provide a thread or a descriptor.
@@ -173,7 +178,7 @@ impl Server {
         Ok(Server { counts, _thread: StoppableThread::start(name, serve)? })
     }
 
-    /// Returns the server's counters.
+    /// Returns the counters of the server's connections and questions.
     pub(crate) fn counts(&self) -> &ServerCounts {
         &self.counts
     }
@@ -184,31 +189,32 @@ impl Server {
 struct ClientConnection {
     socket: OwnedFd,
     received: Vec<u8>,
-    /// Bytes to send; the first `sent` of them have been sent.
+    /// Bytes of answers to this client; the first `sent` of them have been sent.
     outgoing: Vec<u8>,
     sent: usize,
     deadline: Instant,
-    /// Time of the last byte read from or written to the socket, or of the accept before that.
+    /// Time at which a byte was last read from or written to the socket; before that, the time at
+    /// which the connection was accepted.
     active: Instant,
     /// Whether the client has closed its sending side.
     ended: bool,
-    /// Whether the connection is closed after `outgoing` has been sent.
+    /// Whether the connection is to be closed when `outgoing` has been sent.
     last: bool,
-    /// Number of the question that the background thread is working on. Until its answer is there,
-    /// the socket is not read and the deadline does not apply.
+    /// Number of this client's question that the second thread is working on. Until the answer is
+    /// there, the socket is not read and the deadline does not apply.
     awaits: Option<u64>,
 }
 
 impl ClientConnection {
     /// Returns whether an answer is being computed, or is being sent to a client that has read some
-    /// of it within the last `stall`.
+    /// of it within the time `stall`.
     fn is_being_answered(&self, now: Instant, stall: Duration) -> bool {
         self.awaits.is_some()
             || self.sent < self.outgoing.len() && now.saturating_duration_since(self.active) < stall
     }
 }
 
-/// The state of the serving thread.
+/// The state of the thread that serves all connections.
 struct ServerLoop<P> {
     listener: OwnedFd,
     wake: OwnedFd,
@@ -217,8 +223,8 @@ struct ServerLoop<P> {
     protocol: P,
     background: Background,
     connections: Vec<ClientConnection>,
-    /// Time until which the listener is ignored because the system had no descriptor left. Polling
-    /// it before would return at once, again and again.
+    /// Time until which no connection is accepted, because the system had no descriptor left. Until
+    /// then, `poll` would return at once again and again.
     accept_after: Option<Instant>,
     scratch: Vec<u8>,
 }
@@ -241,8 +247,8 @@ impl<P: ServerProtocol> ServerLoop<P> {
                 return;
             }
             let now = Instant::now();
-            // In reverse order, so that `swap_remove` only moves connections that are already
-            // served.
+            // In reverse order, so that `swap_remove` only moves connections that have been served
+            // in this loop.
             for index in (0..ready.len()).rev() {
                 if ready[index] && !self.step(index, now) {
                     self.connections.swap_remove(index);
@@ -255,7 +261,7 @@ impl<P: ServerProtocol> ServerLoop<P> {
                 let late = connection.deadline <= now && connection.awaits.is_none();
                 if late {
                     count(&self.counts.late);
-                    // A message after a partial answer would corrupt it.
+                    // A message after part of an answer would make the answer unreadable.
                     if connection.sent == connection.outgoing.len() {
                         send_final(&connection.socket, &self.protocol.rejection(Rejection::Late));
                     }
@@ -268,7 +274,8 @@ impl<P: ServerProtocol> ServerLoop<P> {
         }
     }
 
-    /// Waits for a socket, an answer, a deadline or the request to stop, and returns which it was.
+    /// Waits until a socket is ready, an answer is computed, a deadline passes or the server must
+    /// stop, and returns which of these happened.
     fn wait(&self) -> io::Result<WakeEvents> {
         let now = Instant::now();
         let accepting = self.accept_after.is_none_or(|after| after <= now);
@@ -279,11 +286,11 @@ impl<P: ServerProtocol> ServerLoop<P> {
             &self.listener,
             if accepting { PollFlags::IN } else { PollFlags::empty() },
         ));
-        // Connections that await an answer are left out: if the client has closed one, poll would
-        // always return at once.
+        // Connections whose answer is being computed are left out: if the client has closed one,
+        // `poll` would always return at once.
         let may_go_on = |connection: &&ClientConnection| connection.awaits.is_none();
         fds.extend(self.connections.iter().filter(may_go_on).map(|connection| {
-            // The next question is not read before the last answer has been sent. This bounds the
+            // The next question is read only after the last answer has been sent. This bounds the
             // memory per connection.
             let wants = if connection.sent < connection.outgoing.len() {
                 PollFlags::OUT
@@ -325,10 +332,10 @@ impl<P: ServerProtocol> ServerLoop<P> {
         })
     }
 
-    /// Delivers the finished answers to the connections that still wait for them.
+    /// Gives the computed answers to the connections that still wait for them.
     fn deliver_answers(&mut self, now: Instant) {
         let mut counter = [0; 8];
-        // An error only means that the counter was zero: it was read before.
+        // An error only means that the counter was zero already.
         let _ = rustix::io::read(&*self.background.has_answers, &mut counter);
         while let Ok((number, found)) = self.background.answers.try_recv() {
             let Some(index) =
@@ -346,7 +353,7 @@ impl<P: ServerProtocol> ServerLoop<P> {
                     self.step(index, now)
                 }
                 Ok(Found::HandOver(take)) => {
-                    // The place of this connection becomes free.
+                    // This connection is taken over, so another client can use its room.
                     if let Ok(Err(error)) =
                         catch_panic(|| connection.socket.try_clone().and_then(take))
                     {
@@ -367,7 +374,8 @@ impl<P: ServerProtocol> ServerLoop<P> {
 
     fn accept(&mut self, now: Instant) {
         self.accept_after = None;
-        // At most 64 per call, so that a flood of connections does not delay the existing ones.
+        // At most 64 connections are accepted per call, so that a flood does not delay the existing
+        // ones.
         for _ in 0..64 {
             let socket =
                 match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -402,13 +410,13 @@ impl<P: ServerProtocol> ServerLoop<P> {
         }
     }
 
-    /// Closes idle connections until there is room for a new one.
+    /// Closes connections that have been idle longest until there is room for a new one.
     fn make_room(&mut self, now: Instant) {
         if self.connections.len() < self.bounds.connections {
             return;
         }
-        // Clients may have sent questions or closed their connections since the last poll.
-        // Questions are answered before a connection is closed.
+        // Clients may have sent questions or closed their connections since the last `poll`. Such
+        // questions are answered before a connection is closed.
         for index in (0..self.connections.len()).rev() {
             if !self.step(index, now) {
                 self.connections.swap_remove(index);
@@ -423,7 +431,7 @@ impl<P: ServerProtocol> ServerLoop<P> {
             let Some(index) = idlest else { return };
             let connection = self.connections.swap_remove(index);
             count(&self.counts.crowded);
-            // A message after a partial answer would corrupt it.
+            // A message after part of an answer would make the answer unreadable.
             if connection.sent == connection.outgoing.len() {
                 send_final(
                     &connection.socket,
@@ -433,8 +441,8 @@ impl<P: ServerProtocol> ServerLoop<P> {
         }
     }
 
-    /// Reads, answers and sends on a connection as far as possible without blocking. Returns false
-    /// if the connection is over.
+    /// Reads from a connection, answers questions and sends answers, as far as possible without
+    /// blocking. Returns false if the connection is to be closed.
     fn step(&mut self, index: usize, now: Instant) -> bool {
         let connection = &mut self.connections[index];
         if connection.awaits.is_some() {
@@ -481,7 +489,7 @@ impl<P: ServerProtocol> ServerLoop<P> {
                 self.protocol.answer(&connection.received, connection.ended)
             }) {
                 Ok(answer) => answer,
-                // The beginning of the next question is unknown, so the connection is closed.
+                // It is unknown where the next question begins, so the connection is closed.
                 Err(rejection) => {
                     connection.outgoing = self.protocol.rejection(rejection);
                     connection.last = true;
@@ -519,15 +527,15 @@ impl<P: ServerProtocol> ServerLoop<P> {
     }
 }
 
-/// The events for which the serving thread woke.
+/// What the serving thread has to do after it has waited.
 struct WakeEvents {
-    /// The server must stop.
+    /// Whether the server must stop.
     stop: bool,
-    /// The background thread has finished answers.
+    /// Whether the second thread has computed answers.
     answers: bool,
-    /// A client waits to be accepted.
+    /// Whether a client waits to be accepted.
     incoming: bool,
-    /// Whether the connection of the same index is ready to be read or written.
+    /// For each connection, whether its socket can be read or written.
     ready: Vec<bool>,
 }
 
@@ -537,21 +545,22 @@ type Job = (u64, Box<dyn FnOnce() -> Found + Send>);
 /// The number of a question, and its answer or the reason why there is none.
 type NumberedResult = (u64, Result<Found, Rejection>);
 
-/// A thread that computes answers that take long. It is started with the first such question.
+/// The second thread of a server, which computes answers that take long. It is started when the
+/// first such question arrives.
 struct Background {
     name: String,
     job_sender: Option<Sender<Job>>,
     jobs: Receiver<Job>,
     answer_sender: Sender<NumberedResult>,
     answers: Receiver<NumberedResult>,
-    /// Event descriptor that is readable when there are answers.
+    /// A descriptor that is readable when there are computed answers.
     has_answers: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     next: u64,
 }
 
 impl Background {
-    /// Creates a queue for at most `most` questions; the thread is not started yet.
+    /// Creates a queue for at most `most` questions, without starting the thread.
     fn new(name: &str, most: usize) -> io::Result<Self> {
         let (job_sender, jobs) = crossbeam_channel::bounded(most);
         let (answer_sender, answers) = crossbeam_channel::unbounded();
@@ -567,12 +576,11 @@ impl Background {
         })
     }
 
-    /// Queues a question for the background thread, and returns its number.
+    /// Queues a question for the second thread, and returns the question's number.
     ///
     /// # Errors
     /// [`Rejection::QueueFull`] if the queue is full; [`Rejection::NoThread`] if the thread cannot
-    /// be
-    /// started.
+    /// be started.
     fn begin(&mut self, work: Box<dyn FnOnce() -> Found + Send>) -> Result<u64, Rejection> {
         if self.thread.is_none() {
             let (jobs, answers, has_answers) =
@@ -602,7 +610,8 @@ impl Background {
 }
 
 impl Drop for Background {
-    /// Waits for the answer being computed, and discards the questions that are still queued.
+    /// Waits until the answer in progress is computed, and discards the questions that are still
+    /// queued.
     fn drop(&mut self) {
         self.job_sender = None;
         while self.jobs.try_recv().is_ok() {}
@@ -612,7 +621,8 @@ impl Drop for Background {
     }
 }
 
-/// Sends a message on a connection that is about to be closed, if the socket has room for it.
+/// Sends a message on a connection that is about to be closed. Does nothing if the socket has no
+/// room for it.
 fn send_final(socket: &OwnedFd, text: &[u8]) {
     let _ = send(socket, text, SendFlags::NOSIGNAL);
 }

@@ -114,8 +114,8 @@ impl UdpRecv for FromPeers {
         }
     }
 
-    /// Cuts the datagrams of a run from one allocation, which is freed with them, as for packets
-    /// from the host. Empty datagrams are no messages of the protocol and are skipped.
+    /// Cuts all datagrams that the kernel merged into one run from one allocation, which is freed
+    /// with them. Empty datagrams are no messages of the protocol and are skipped.
     async fn recv_many_from(
         &mut self,
         _: &mut (),

@@ -1,4 +1,4 @@
-//! gotatun's traits over sockets on loopback.
+//! Tests of gotatun's traits over sockets on loopback.
 #![cfg(target_os = "linux")]
 
 use std::io;
@@ -20,7 +20,7 @@ async fn bound() -> io::Result<(ToPeers, FromPeers, SocketAddr)> {
     Ok((sender, receiver, addr))
 }
 
-/// Returns a datagram of 1,000 bytes with the value `number`.
+/// Returns a datagram of 1,000 bytes, all with the value `number`.
 fn datagram(number: u8) -> Packet {
     Packet::copy_from(&[number; 1000])
 }

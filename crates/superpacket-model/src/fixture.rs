@@ -28,8 +28,7 @@ impl From<&Vec<u8>> for TestPacket {
 /// Returns the frame with a partial checksum. If `size` is not 0, it is a super-packet with `size`
 /// bytes per segment.
 pub(crate) fn partial(frame: &Frame, kind: GsoKind, size: usize) -> TestPacket {
-    let frame =
-        frame.clone().with(|frame| *frame.checksum_mut().expect("has one") = Checksum::Partial);
+    let frame = frame.clone().with_checksum(Checksum::Partial);
     let start = frame.offsets().transport as u16;
     let offset = if kind == GsoKind::Udp { 6 } else { 16 };
     TestPacket {

@@ -44,11 +44,11 @@ pub struct Way {
     packets: Vec<RxPacket<Buffer>>,
     outgoing: Outgoing,
     batch: TxBatch,
-    /// Packets received.
+    /// Number of packets received.
     pub received: u64,
-    /// Packets forwarded: single packets and super-packets.
+    /// Number of packets forwarded: single packets and super-packets.
     pub decisions: u64,
-    /// Frames that could not be segmented or sent.
+    /// Number of frames that could not be segmented or sent.
     pub dropped: u64,
 }
 
@@ -75,7 +75,7 @@ impl Way {
         })
     }
 
-    /// Forwards the packets that are available.
+    /// Forwards the packets that have arrived.
     ///
     /// # Errors
     /// A port is down or gone.
@@ -87,15 +87,14 @@ impl Way {
         self.received += packets.len() as u64;
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
             *decisions += 1; // A forwarder looks at the packet here, once for all that merged.
-            let staged = outgoing.stage(&packet);
+            outgoing.stage(&packet);
             let metadata = packet.metadata;
             if metadata.gso.is_none() && !matches!(metadata.checksum, RxChecksum::Partial { .. }) {
-                batch.push_packet(outgoing, &staged, &packet, MAX_SLICES);
+                batch.push_packet(outgoing, &packet, MAX_SLICES);
             } else {
                 let cut = segmenter.segment(&packet, &SegmentOptions::default(), |segment| {
                     batch.push_segment(
                         outgoing,
-                        &staged,
                         &segment,
                         metadata.vlan,
                         metadata.layer,
@@ -104,7 +103,7 @@ impl Way {
                 });
                 *dropped += u64::from(cut.is_err());
             }
-            outgoing.keep(staged, &mut packet);
+            outgoing.keep(&mut packet);
         };
         aggregator.receive_batch(packets, 0, sink);
         aggregator.poll_end(0, sink);

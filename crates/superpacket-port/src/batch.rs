@@ -1,4 +1,5 @@
-//! Frames to be sent by a port, as lists of slices of an [`Outgoing`].
+//! Frames to be sent by a port. Each is a list of slices, which are ranges of bytes in an
+//! [`Outgoing`].
 
 use superpacket::checksum::{pseudo_header, update};
 use superpacket::packet::{Layer, RxChecksum, VlanTag};
@@ -7,9 +8,10 @@ use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{IpVersion, Layout, MAX_HEADER, checksum_addresses, ipv4};
 
 use super::Buffer;
-use super::outgoing::{Outgoing, Slice, Staged};
+use super::outgoing::{Outgoing, Slice};
 
-/// Length in bytes of the two hardware addresses, after which a VLAN tag is inserted.
+/// Length in bytes of the two hardware addresses with which an Ethernet frame begins. A VLAN tag is
+/// inserted after them.
 const ADDRESSES: usize = 12;
 
 /// Length of a VLAN tag in bytes.
@@ -20,15 +22,15 @@ const TAG: usize = 4;
 pub struct TxFrame {
     first: u32,
     slices: u32,
-    /// Length in bytes.
+    /// Length of the frame in bytes.
     pub length: u32,
     /// Number of frames on the wire: 1, or more for a super-packet.
     pub segments: u32,
     /// Whether the port must fill in a checksum.
     pub checksum: RxChecksum,
-    /// How the port must segment the frame; `None` if it must not.
+    /// How the port must segment the frame; `None` if the port must not segment it.
     pub gso: Option<Gso>,
-    /// The frame's first header.
+    /// The header with which the frame begins.
     pub layer: Layer,
 }
 
@@ -99,12 +101,12 @@ impl TxBatch {
         self.slices(frame).iter().for_each(|slice| out.extend_from_slice(outgoing.slice(*slice)));
     }
 
-    /// Appends the whole staged packet, with a VLAN tag that a device stripped inserted again. A
-    /// frame of more than `max_slices` slices is copied into one.
+    /// Appends the whole [staged](Outgoing::stage) packet as one frame. If the packet's metadata
+    /// has a VLAN tag that a device removed, the tag is inserted again. A frame of more than
+    /// `max_slices` slices is copied into one slice.
     pub fn push_packet(
         &mut self,
         outgoing: &mut Outgoing,
-        _staged: &Staged,
         packet: &SuperPacket<'_, Buffer>,
         max_slices: usize,
     ) {
@@ -125,16 +127,15 @@ impl TxBatch {
     }
 
     /// Appends the whole staged packet as a super-packet, which the port segments as described by
-    /// `gso`. Its headers are in [`SuperPacket::header`], and `layout` describes them: TCP or UDP,
-    /// without a tunnel.
+    /// `gso`. All its headers must be in [`SuperPacket::header`], and `layout` describes them: TCP
+    /// or UDP, without a tunnel.
     ///
     /// The checksum field is set to the pseudo-header's sum, whatever it contained. It stays
     /// unchanged if the checksum is partial and its addresses cannot be derived from the headers.
-    /// Tag and slices are treated as in [`push_packet`](Self::push_packet).
+    /// The VLAN tag and the slices are treated as in [`push_packet`](Self::push_packet).
     pub fn push_super_packet(
         &mut self,
         outgoing: &mut Outgoing,
-        _staged: &Staged,
         packet: &SuperPacket<'_, Buffer>,
         gso: Gso,
         layout: &Layout,
@@ -173,12 +174,11 @@ impl TxBatch {
         self.finish(outgoing, first, parts, max_slices, segments, from);
     }
 
-    /// Appends a segment of the staged packet, with the `vlan` tag inserted. Slices are treated as
-    /// in [`push_packet`](Self::push_packet).
+    /// Appends one segment of the staged packet as a frame, with the `vlan` tag inserted. A frame
+    /// of more than `max_slices` slices is copied into one slice.
     pub fn push_segment(
         &mut self,
         outgoing: &mut Outgoing,
-        _staged: &Staged,
         segment: &Segment<'_, SuperPacket<'_, Buffer>>,
         vlan: Option<VlanTag>,
         layer: Layer,
@@ -196,13 +196,11 @@ impl TxBatch {
         self.finish(outgoing, first, parts, max_slices, 1, from);
     }
 
-    /// Appends a part of the staged packet that is itself a super-packet, described by `part`.
-    /// Otherwise like [`push_segment`](Self::push_segment).
-    #[expect(clippy::too_many_arguments, reason = "a segment's, and what the part is")]
+    /// Appends a part of the staged super-packet that is itself a smaller super-packet, which the
+    /// port segments as described by `part`. Otherwise like [`push_segment`](Self::push_segment).
     pub fn push_part(
         &mut self,
         outgoing: &mut Outgoing,
-        _staged: &Staged,
         segment: &Segment<'_, SuperPacket<'_, Buffer>>,
         part: &Part<'_>,
         vlan: Option<VlanTag>,
@@ -286,7 +284,9 @@ impl TxBatch {
             .truncate(self.frames.last().map_or(0, |last| (last.first + last.slices) as usize));
     }
 
-    /// Combines the slices from `first` on into a frame.
+    /// Appends a frame made of the slices from index `first` on, with the VLAN tag of `from`
+    /// inserted. If the slices are more than `max_slices`, copies the frame's bytes, which `parts`
+    /// yields, into one.
     fn finish<'p>(
         &mut self,
         outgoing: &mut Outgoing,
@@ -315,7 +315,7 @@ impl TxBatch {
             self.insert(outgoing, first, tag, parts);
         }
         if let (Some(_), RxChecksum::Partial { start, offset }) = (tag, checksum) {
-            // A saturated start is refused by the port, or detected in software.
+            // A start that saturates is refused by the port, or detected in software.
             checksum = RxChecksum::Partial { start: start.saturating_add(TAG as u16), offset };
         }
         let slices = &self.slices[first..];
@@ -331,8 +331,9 @@ impl TxBatch {
         });
     }
 
-    /// Inserts a tag after the addresses. Addresses and tag become a separate slice, and the
-    /// following slices lose the addresses.
+    /// Inserts a VLAN tag after the hardware addresses of the frame whose slices begin at index
+    /// `first` and whose bytes `parts` yields. Addresses and tag are copied into a new first slice,
+    /// and the addresses are removed from the slices after it.
     fn insert<'p>(
         &mut self,
         outgoing: &mut Outgoing,
@@ -368,20 +369,21 @@ impl TxBatch {
     }
 }
 
-/// A super-packet that is a part of a larger super-packet.
+/// A part of a super-packet that is itself a smaller super-packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// How the port must segment the part.
+    /// How the port must segment this smaller super-packet.
     pub gso: Gso,
-    /// The layout of the part's headers: TCP, without a tunnel.
+    /// The layout of the headers of this smaller super-packet: TCP, without a tunnel.
     pub layout: &'a Layout,
-    /// Number of segments in earlier parts, minus the number of these parts: the IP identifications
-    /// that they use additionally.
+    /// Amount by which the IPv4 identification of the part's first segment must be increased: the
+    /// number of segments in earlier parts, minus the number of those parts.
     pub skipped: u16,
 }
 
 impl Part<'_> {
-    /// Sets the identification of the part's first segment, if IPv4 identifications increment.
+    /// Adds `skipped` to the IPv4 identification in `header`, if the identifications of the
+    /// segments increment.
     fn skip_identifications(&self, header: &mut [u8]) {
         if self.layout.version != IpVersion::V4 || self.gso.id != IpId::Increment {
             return;
@@ -409,7 +411,7 @@ pub struct FrameWriter<'a> {
     batch: &'a mut TxBatch,
     outgoing: &'a mut Outgoing,
     layer: Layer,
-    /// Position of the present segment in the bytes of the `Outgoing`.
+    /// Offset of the segment that is being written in the bytes of the `Outgoing`.
     start: usize,
 }
 
@@ -437,7 +439,7 @@ impl SegmentBuffers for FrameWriter<'_> {
     }
 }
 
-/// The properties that a frame takes from its packet.
+/// The properties that a frame has from the packet of which it is made.
 struct FrameProperties {
     vlan: Option<VlanTag>,
     layer: Layer,
@@ -445,7 +447,7 @@ struct FrameProperties {
     gso: Option<Gso>,
 }
 
-/// Returns the tag in wire format.
+/// Returns a VLAN tag in wire format.
 fn tag_bytes(tag: VlanTag) -> [u8; TAG] {
     let ([a, b], [c, d]) = (tag.protocol.to_be_bytes(), tag.control.to_be_bytes());
     [a, b, c, d]
@@ -457,7 +459,7 @@ fn segments(packet: &SuperPacket<'_, Buffer>) -> u32 {
 }
 
 /// Returns the number of frames that a packet becomes on the wire, and their total bytes. A packet
-/// merged by LRO, without segment size, counts as one frame.
+/// merged by LRO has no segment size and counts as one frame.
 pub fn wire_size(packet: &SuperPacket<'_, Buffer>) -> (u32, u64) {
     let (metadata, length) = (&packet.metadata, packet.length());
     let Some(gso) = metadata.gso else { return (1, length as u64) };
@@ -478,14 +480,14 @@ pub fn wire_segments(head: &[u8], length: usize, gso: Gso, checksum: RxChecksum)
     cut_in(length, headers(head, gso, checksum), gso)
 }
 
-/// Returns the total bytes of the frames that such a super-packet becomes on the wire, headers
-/// included.
+/// Returns the total bytes, headers included, of the frames that a super-packet of `length` bytes,
+/// beginning with `head`, becomes on the wire.
 pub fn wire_bytes(head: &[u8], length: usize, gso: Gso, checksum: RxChecksum) -> u64 {
     let headers = headers(head, gso, checksum);
     all_bytes(length, headers, cut_in(length, headers, gso))
 }
 
-/// Returns the length of the headers in each frame of a super-packet; 0 if unknown.
+/// Returns the length of the headers that each frame of a super-packet repeats; 0 if unknown.
 fn headers(head: &[u8], gso: Gso, checksum: RxChecksum) -> usize {
     match checksum {
         RxChecksum::Partial { start, .. } => {
@@ -506,12 +508,14 @@ fn headers(head: &[u8], gso: Gso, checksum: RxChecksum) -> usize {
     }
 }
 
-/// Returns the total bytes of a packet in `segments` frames, which all repeat the headers.
+/// Returns the total bytes of the frames that a packet of `length` bytes becomes if it is cut into
+/// `segments` frames, which all repeat the headers.
 fn all_bytes(length: usize, headers: usize, segments: u32) -> u64 {
     length as u64 + u64::from(segments - 1) * headers as u64
 }
 
-/// Returns the number of segments of a packet with headers of this length.
+/// Returns the number of segments into which a packet of `length` bytes is cut, `headers` of which
+/// are its headers.
 fn cut_in(length: usize, headers: usize, gso: Gso) -> u32 {
     length.saturating_sub(headers).div_ceil(gso.size.get()).max(1) as u32
 }
@@ -580,13 +584,12 @@ mod tests {
             })
             .collect();
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
-            let staged = outgoing.stage(&packet);
-            whole.push_packet(&mut outgoing, &staged, &packet, max_slices);
+            outgoing.stage(&packet);
+            whole.push_packet(&mut outgoing, &packet, max_slices);
             let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
             let done = segmenter.segment(&packet, &options, |segment| {
                 cut.push_segment(
                     &mut outgoing,
-                    &staged,
                     &segment,
                     packet.metadata.vlan,
                     packet.metadata.layer,
@@ -594,7 +597,7 @@ mod tests {
                 );
             });
             done.expect("what merged can be cut");
-            outgoing.keep(staged, &mut packet);
+            outgoing.keep(&mut packet);
         };
         aggregator.receive_batch(&mut packets, 0, sink);
         aggregator.poll_end(0, sink);
@@ -693,9 +696,9 @@ mod tests {
             Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
-            let staged = outgoing.stage(&packet);
-            batch.push_packet(&mut outgoing, &staged, &packet, 9);
-            outgoing.keep(staged, &mut packet);
+            outgoing.stage(&packet);
+            batch.push_packet(&mut outgoing, &packet, 9);
+            outgoing.keep(&mut packet);
         };
         aggregator.receive(packet, 0, sink);
         aggregator.flush_all(sink);

@@ -17,15 +17,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use memory::{FlaggedMemory, Flags, Memory, heap_layout};
 
-/// Bytes of a received packet, in a port's memory or owned.
-///
-/// Dropping a buffer returns it to its port, on any thread and in any order, for the cost of one
-/// store. The port notices when it next checks ([`Receive::give_back`](super::Receive::give_back)).
+/// Bytes of a received packet, either in a slot of a port's memory or owned.
 pub struct Buffer {
     data: NonNull<u8>,
     length: usize,
-    /// The flag of the first slot in its region, which contains the number of slots lent together.
-    /// `None` if this buffer owns the bytes as a `Box<[u8]>`.
+    /// Points to the flag of the buffer's first slot in a [`Region`]. The flag contains the number
+    /// of slots lent together. `None` if this buffer owns the bytes as a `Box<[u8]>`.
     lent: Option<NonNull<AtomicU8>>,
 }
 
@@ -115,8 +112,8 @@ impl fmt::Debug for Buffer {
 /// within about a second after the last of them is returned.
 #[derive(Debug)]
 pub struct Region {
-    /// The memory, and a flag per slot: 0 if it is not lent. The flag of the first of several slots
-    /// lent together contains their number.
+    /// The memory, and a flag per slot, which is 0 unless the slot is lent. If several slots are
+    /// lent together, the flag of the first one contains their number.
     held: ManuallyDrop<FlaggedMemory>,
     /// Address of the first slot.
     start: NonNull<u8>,
@@ -141,11 +138,8 @@ impl Region {
         Region::allocate(layout, slots, slot_size).unwrap_or_else(|| handle_alloc_error(layout))
     }
 
-    /// Like [`heap`](Self::heap), but returns `None` if there is not enough memory: for sizes that
-    /// users choose.
-    ///
-    /// # Panics
-    /// If either is 0 or their product overflows.
+    /// Like [`heap`](Self::heap), but returns `None` if there is not enough memory. Use it for
+    /// sizes that users choose.
     pub fn try_heap(slots: usize, slot_size: usize) -> Option<Self> {
         Region::allocate(heap_layout(slots, slot_size), slots, slot_size)
     }
@@ -161,8 +155,9 @@ impl Region {
         Region { held: ManuallyDrop::new(FlaggedMemory { memory, lent }), start, slots, slot_size }
     }
 
-    /// Takes over mapped memory, which is unmapped at the end, as slots of `slot_size` bytes.
-    /// Returns `None`, after unmapping it, if there is no memory for the flags, one byte per slot.
+    /// Makes a region of mapped memory, with slots of `slot_size` bytes. The memory is unmapped
+    /// when neither the region nor a buffer uses it any more. Returns `None`, after unmapping it,
+    /// if there is no memory for the flags, one byte per slot.
     ///
     /// # Safety
     /// `data` must point to `length` bytes mapped by `mmap`, which nothing else uses except a
@@ -220,7 +215,7 @@ impl Region {
         self.held.lent.get(slot).is_some_and(|flag| flag.load(Ordering::Acquire) != 0)
     }
 
-    /// Returns the number of lent slots.
+    /// Returns the number of slots that are lent.
     pub fn lent(&self) -> usize {
         (0..self.slots()).filter(|&slot| self.is_lent(slot)).count()
     }
@@ -374,13 +369,13 @@ impl Pool {
         None
     }
 
-    /// Returns the bytes of a free slot.
+    /// Returns the bytes of a slot for writing; `None` if the slot is lent.
     #[inline]
     pub fn slot_mut(&mut self, slot: usize) -> Option<&mut [u8]> {
         self.region.slot_mut(slot)
     }
 
-    /// Lends bytes of a free slot.
+    /// Lends a range of the bytes of a slot; `None` if the slot is lent, or the range exceeds it.
     #[inline]
     pub fn lend(&mut self, slot: usize, range: Range<usize>) -> Option<Buffer> {
         self.region.lend(slot, range)

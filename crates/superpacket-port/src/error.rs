@@ -16,7 +16,7 @@ pub enum PortError {
     NoInterface {
         /// The port's name.
         port: String,
-        /// The interface.
+        /// The interface's name.
         interface: String,
     },
     /// The interface is down.

@@ -5,7 +5,7 @@ use std::io;
 use super::interface::NetworkInterface;
 use crate::system::{Ethtool, Switch};
 
-/// The offloads of a device that are now in force.
+/// The offloads of a network device, as they are now in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeviceFeatures {
     /// The device verifies received checksums.
@@ -36,17 +36,17 @@ impl DeviceFeatures {
     /// The system call's error.
     pub fn of(interface: &NetworkInterface) -> io::Result<Self> {
         match active_features(interface) {
-            Ok(names) => Ok(DeviceFeatures::named(&names)),
+            Ok(names) => Ok(DeviceFeatures::from_names(&names)),
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-                Ok(DeviceFeatures::switched(interface.ethtool()))
+                Ok(DeviceFeatures::from_old_commands(interface.ethtool()))
             }
             Err(error) => Err(error),
         }
     }
 
-    /// Reads the switches, which are older than named features. A switch that cannot be read counts
-    /// as off.
-    fn switched(device: Ethtool<'_>) -> Self {
+    /// Reads the offloads by ethtool's older commands, one per offload, which kernels and drivers
+    /// without named features have. An offload that cannot be read counts as off.
+    fn from_old_commands(device: Ethtool<'_>) -> Self {
         let on = |switch| device.switch(switch).unwrap_or(false);
         let (large_receive_offload, receive_hashing) = device.legacy_flags().unwrap_or_default();
         DeviceFeatures {
@@ -62,7 +62,7 @@ impl DeviceFeatures {
         }
     }
 
-    fn named(active: &[String]) -> Self {
+    fn from_names(active: &[String]) -> Self {
         let has = |name: &str| active.iter().any(|active| active == name);
         DeviceFeatures {
             rx_checksumming: has("rx-checksum"),
@@ -118,7 +118,7 @@ mod tests {
             features.scatter_gather
         );
         assert!(!has_feature(&interface, "tx-by-pigeon").expect("asked"));
-        let legacy = DeviceFeatures::switched(interface.ethtool());
+        let legacy = DeviceFeatures::from_old_commands(interface.ethtool());
         let known = DeviceFeatures { tx_udp_segmentation: false, ..features };
         assert_eq!(legacy, known, "both ways say the same");
     }
@@ -127,7 +127,7 @@ mod tests {
     fn both_ip_versions_count() {
         let names =
             ["tx-checksum-ipv4", "tx-tcp-segmentation", "tx-scatter-gather"].map(str::to_owned);
-        let features = DeviceFeatures::named(&names);
+        let features = DeviceFeatures::from_names(&names);
         assert_eq!(features, DeviceFeatures { scatter_gather: true, ..DeviceFeatures::default() });
     }
 }

@@ -20,14 +20,15 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// An offload that is switched for each port, named as in `ethtool -k`.
+/// An offload that can be switched on or off for each port, named as in `ethtool -k`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Feature {
-    /// The device verifies received checksums; off: they are verified in software.
+    /// The device verifies received checksums. If off, they are verified in software.
     RxChecksumming,
-    /// The port fills in partial checksums; off: they are filled in by software before it.
+    /// The port fills in the partial checksums of sent packets. If off, software fills them in
+    /// before.
     TxChecksumming,
-    /// The port takes a packet in several buffers; off: it is copied into one.
+    /// The port takes a packet that lies in several buffers. If off, the packet is copied into one.
     ScatterGather,
     /// The port takes TCP super-packets and segments them itself.
     TcpSegmentationOffload,
@@ -93,7 +94,7 @@ impl Feature {
         }
     }
 
-    /// Returns the offloads that must be active for this one to be (the kernel's
+    /// Returns the offloads that must be active so that this one can be active (the kernel's
     /// `netdev_fix_features`).
     pub const fn requires(self) -> &'static [Feature] {
         match self {
@@ -192,7 +193,7 @@ impl fmt::Debug for FeatureSet {
     }
 }
 
-/// Why a requested offload is not active.
+/// The reason why a requested offload is not active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WhyInactive {

@@ -35,7 +35,7 @@ pub(crate) struct InterfaceInfo {
     /// Length in bytes, Ethernet header included, from which on the kernel segments an IPv6
     /// super-packet in software.
     pub gso_max_size: u32,
-    /// Like `gso_max_size`, for IPv4. Kernels before 6.3 have one limit for both.
+    /// Like `gso_max_size`, but for IPv4. Kernels before 6.3 have one limit for both IP versions.
     pub gso_ipv4_max_size: u32,
     /// Maximum number of segments per super-packet (`gso_max_segs`).
     pub gso_max_segments: u32,

@@ -44,7 +44,7 @@ pub use batch::{FrameWriter, Part, TxBatch, TxFrame, wire_bytes, wire_segments, 
 pub use buffer::{Buffer, Pool, Region};
 pub use error::PortError;
 pub use open::{check, open};
-pub use outgoing::{Outgoing, Slice, Staged};
+pub use outgoing::{Outgoing, Slice};
 pub use spec::{NIC_SETTINGS, PortKind, PortSpec, SpecError, SpecOptions};
 
 use std::fmt;
@@ -114,7 +114,7 @@ pub trait Port: Send + fmt::Debug {
     /// Returns the port's capabilities.
     fn capabilities(&self) -> Capabilities;
 
-    /// Returns the first header of the port's packets.
+    /// Returns the header with which the port's packets begin: Ethernet, or IP.
     fn layer(&self) -> Layer {
         Layer::Ethernet
     }
@@ -133,10 +133,10 @@ pub trait Port: Send + fmt::Debug {
     /// [`PortError`] if the system refuses another end.
     fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError>;
 
-    /// Returns the present state.
+    /// Returns the present state of the port's link, and the MTU.
     fn state(&mut self) -> PortState;
 
-    /// Returns the counters, summed over all queues.
+    /// Returns the port's counters, summed over all its queues.
     fn counters(&mut self) -> PortCounters;
 
     /// Returns the number of packets that each receive queue has dropped for lack of room
@@ -165,12 +165,12 @@ pub trait Receive: Send + fmt::Debug {
     /// processed, and before waiting: a ring whose last slot is full counts as readable.
     fn give_back(&mut self) {}
 
-    /// Returns the descriptor that becomes readable when packets arrive, for level-triggered `poll`
-    /// and `epoll`.
+    /// Returns the file descriptor that becomes readable when packets arrive, for level-triggered
+    /// `poll` and `epoll`.
     fn readiness(&self) -> BorrowedFd<'_>;
 
-    /// Returns whether more than half of the memory is lent. Holders of packets should then release
-    /// them.
+    /// Returns whether more than half of the memory for received packets is lent as [`Buffer`]s.
+    /// Their holders should then release them.
     fn is_crowded(&self) -> bool {
         false
     }
@@ -185,8 +185,9 @@ pub trait Transmit: Send + fmt::Debug {
     /// bytes of the frames sent.
     fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress;
 
-    /// Returns the number of the port's transmit queue in use, from 0. It is 0 if the port has one
-    /// queue, or if another component chooses, such as the kernel behind a packet socket.
+    /// Returns the number of the port's transmit queue that this end uses, from 0. It is 0 if the
+    /// port has one queue, or if another component chooses the queue, such as the kernel behind a
+    /// packet socket.
     fn queue(&self) -> u16 {
         0
     }
@@ -195,7 +196,7 @@ pub trait Transmit: Send + fmt::Debug {
 /// The result of sending a batch.
 #[derive(Debug)]
 pub struct Progress {
-    /// Number of frames sent, counted from `from`.
+    /// Number of frames sent, counted from the first frame that was to be sent.
     pub sent: usize,
     /// Why the next frame was not sent; `None` if all were sent.
     pub stopped: Option<Stop>,

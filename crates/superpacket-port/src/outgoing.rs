@@ -1,8 +1,9 @@
 //! The bytes of frames to be sent.
 //!
-//! One [`Outgoing`] serves all ports of a round. Headers are copied into it, buffers move into it,
-//! and the [`TxBatch`](super::TxBatch) of each port refers to both by number. A packet flooded to
-//! three ports, whole to one and segmented for two, is therefore stored once.
+//! One [`Outgoing`] holds the bytes of all frames that are sent through any number of ports until
+//! it is cleared. Headers are copied into it, packets' buffers move into it, and the
+//! [`TxBatch`](super::TxBatch) of each port refers to both by number. A packet flooded to three
+//! ports, whole to one and segmented for two, is therefore stored once.
 
 use std::ops::Range;
 
@@ -11,13 +12,14 @@ use superpacket::super_packet::SuperPacket;
 
 use super::Buffer;
 
-/// The bytes of all frames sent in a round.
+/// The bytes of frames to be sent, through any number of ports. They are kept until
+/// [`clear`](Self::clear).
 #[derive(Debug, Default)]
 pub struct Outgoing {
-    /// Headers, tags, and all other copied bytes.
+    /// Headers, VLAN tags, and all other bytes that were copied.
     pub(super) bytes: Vec<u8>,
     buffers: Vec<Buffer>,
-    /// The pieces of the packet staged last.
+    /// The pieces of the packet that was last [staged](Self::stage).
     pub(super) pieces: Vec<Slice>,
 }
 
@@ -27,9 +29,9 @@ impl Outgoing {
         Self::default()
     }
 
-    /// Prepares for frames made of `packet`, whole or in segments, for any number of batches. After
-    /// they are pushed, call [`keep`](Self::keep).
-    pub fn stage(&mut self, packet: &SuperPacket<'_, Buffer>) -> Staged {
+    /// Prepares for pushing frames made of `packet`, whole or in segments, to any number of
+    /// batches. After all of them have been pushed, call [`keep`](Self::keep).
+    pub fn stage(&mut self, packet: &SuperPacket<'_, Buffer>) {
         self.pieces.clear();
         let mut place = self.buffers.len() as u32;
         for (index, piece) in packet.pieces().iter().enumerate() {
@@ -45,11 +47,10 @@ impl Outgoing {
                 self.pieces.push(copied);
             }
         }
-        Staged(())
     }
 
     /// Takes over the buffers of the staged packet until [`clear`](Self::clear).
-    pub fn keep(&mut self, _staged: Staged, packet: &mut SuperPacket<'_, Buffer>) {
+    pub fn keep(&mut self, packet: &mut SuperPacket<'_, Buffer>) {
         self.buffers.extend(packet.take_pieces().filter_map(|piece| piece.into_buffer()));
     }
 
@@ -76,18 +77,13 @@ impl Outgoing {
         &bytes[slice.start as usize..][..slice.length()]
     }
 
-    /// Copies bytes, and returns the slice of the copy.
+    /// Copies `bytes` to the end of the own bytes, and returns the slice of the copy.
     pub(super) fn own(&mut self, bytes: &[u8]) -> Slice {
         let start = self.bytes.len() as u32;
         self.bytes.extend_from_slice(bytes);
         Slice { place: Slice::OWN, start, length: bytes.len() as u32 }
     }
 }
-
-/// Proof that a packet has been [staged](Outgoing::stage), so that its frames may be pushed.
-#[derive(Debug)]
-#[must_use]
-pub struct Staged(());
 
 /// A contiguous range of bytes in an [`Outgoing`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +94,8 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Value of `place` for copied bytes, which lie in no buffer.
+    /// Value of `place` for bytes that were copied into the `Outgoing`. Any other value is the
+    /// number of a received buffer.
     pub(super) const OWN: u32 = u32::MAX;
 
     /// Returns the length in bytes.

@@ -43,7 +43,7 @@ pub enum PortKind {
 }
 
 impl PortKind {
-    /// All kinds.
+    /// All kinds of ports.
     pub const ALL: [PortKind; 7] = [
         PortKind::Memory,
         PortKind::Nic,
@@ -54,7 +54,7 @@ impl PortKind {
         PortKind::Pcap,
     ];
 
-    /// Returns the kind's name, with which its port strings begin.
+    /// Returns the name of this kind, with which port strings of the kind begin.
     pub const fn name(self) -> &'static str {
         match self {
             PortKind::Memory => "memory",
@@ -135,8 +135,8 @@ impl PortSpec {
         Ok(named)
     }
 
-    /// Returns this port string with an option set to `value`, or removed (`None`). The name is
-    /// kept.
+    /// Returns this port string with the option `key` set to `value`, or removed (`None`). The name
+    /// is kept.
     ///
     /// In a model NIC that wraps a port, an option that is not a setting of the NIC belongs to the
     /// wrapped port.
@@ -201,18 +201,19 @@ impl PortSpec {
         self.kind
     }
 
-    /// Returns the interface, device, link or file; empty for a model NIC.
+    /// Returns the interface, device, link or file that the port string names; empty for a model
+    /// NIC.
     pub fn device(&self) -> &str {
         &self.device
     }
 
-    /// Returns the options.
+    /// Returns the options of the port string; for a model NIC, its settings.
     pub const fn options(&self) -> &SpecOptions {
         &self.options
     }
 
-    /// Returns the port that a model NIC wraps; `None` for a model NIC without one, and for other
-    /// kinds.
+    /// Returns the port that a model NIC wraps; `None` for a model NIC that wraps none, and for all
+    /// other kinds of ports.
     pub fn inner(&self) -> Option<&PortSpec> {
         self.inner.as_deref()
     }
@@ -240,7 +241,7 @@ impl FromStr for PortSpec {
 }
 
 impl PortSpec {
-    /// Parses a port string with at most `nics` model NICs.
+    /// Parses a port string with at most `nics` nested model NICs.
     fn parse(text: &str, nics: usize) -> Result<Self, SpecError> {
         let port = || text.to_owned();
         let (name, string) = name::split(text);

@@ -9,15 +9,16 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use superpacket_simd::Simd;
 
-/// Lengths in bytes: a pure ACK's frame or a tunnel header, TCP payloads at MTU 1500, a jumbo
-/// frame, a super-packet.
+/// Lengths in bytes to measure: a frame with a pure ACK or a tunnel header, TCP payloads at an MTU
+/// of 1500, a jumbo frame, a super-packet.
 const SIZES: [usize; 6] = [64, 1448, 1480, 2048, 9000, 65_536];
 
-/// Frames of the streaming case: 256 MiB at a slot of 2 KiB, many times the cache of any processor.
+/// Number of frames in the streaming case: 256 MiB in slots of 2 KiB, many times the cache of any
+/// processor.
 const FRAMES: usize = 1 << 17;
 const SLOT: usize = 2048;
 const PAGE: usize = 4096;
-/// Frames per call in the streaming case.
+/// Number of frames per call in the streaming case.
 const BATCH: usize = 64;
 
 fn hot(criterion: &mut Criterion) {

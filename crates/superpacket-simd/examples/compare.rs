@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// The contents of an input.
+/// The bytes with which an input is filled.
 #[derive(Clone, Copy)]
 enum Fill {
     Counting,
@@ -41,7 +41,7 @@ enum Fill {
 }
 
 impl Fill {
-    /// Returns an allocation of exactly `length` bytes.
+    /// Returns a filled allocation of exactly `length` bytes.
     fn bytes(self, length: usize) -> Box<[u8]> {
         let byte = |index: usize| match self {
             Fill::Counting => (index * 167 + (index >> 8)) as u8,

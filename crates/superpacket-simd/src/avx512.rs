@@ -199,7 +199,8 @@ impl Avx512Lanes {
     }
 }
 
-/// Returns low + high of all lanes, where low = all - 2^32 high modulo 2^64.
+/// Returns the unfolded sum in all lanes: low + high, where low, the sum of the low halves, is all
+/// - 2^32 high modulo 2^64.
 ///
 /// 2^24 bytes are 2^22 halves of 32 bits: their sum is below 2^54, so neither a lane nor the total
 /// overflows.

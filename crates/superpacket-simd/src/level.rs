@@ -20,7 +20,7 @@ use crate::scalar;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Simd(Level);
 
-/// The levels.
+/// The levels: the instructions with which sums and copies are computed.
 ///
 /// Invariant: a variant other than `Scalar` is made only by [`Simd::available`], after
 /// [`Level::is_supported`] said that this processor can run it.
@@ -205,7 +205,7 @@ impl Simd {
         }
     }
 
-    /// Returns whether hints for `ahead` can be given at the pace of a copy of `source`.
+    /// Returns whether a copy of `source` can give hints for `ahead` at its own pace.
     #[inline(always)]
     #[cfg_attr(
         not(any(target_arch = "x86", target_arch = "x86_64")),

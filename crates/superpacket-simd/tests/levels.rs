@@ -40,7 +40,8 @@ fn lengths_and_alignments() -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Copies into the middle of a larger buffer, and checks every byte of it afterwards.
+/// Copies `source` into the middle of a larger buffer, and checks every byte of that buffer
+/// afterwards.
 fn check_copy(simd: Simd, source: &[u8], start: usize, target: &mut Vec<u8>) {
     const GUARD: u8 = 0xa5;
     target.clear();
@@ -186,7 +187,7 @@ fn large_noise() {
     }
 }
 
-/// Beyond the 16 MiB that the vector loops take at once.
+/// Sums and copies more than the 16 MiB that the vector loops take at once.
 #[test]
 #[cfg_attr(miri, ignore = "too large to interpret")]
 fn more_than_one_block() {

@@ -22,9 +22,9 @@ mod linux {
     use superpacket_lab::{Host, LabError, Link, Paired, paired};
     use superpacket_smoltcp::{HashKey, OffloadDevice, TunDevice};
 
-    /// Bytes of a transfer.
+    /// Number of bytes of a transfer.
     const LENGTH: usize = 64 << 20;
-    /// Bytes of a socket's buffers: a window of a few super-packets.
+    /// Size in bytes of a socket's buffers: a window of a few super-packets.
     const BUFFER: usize = 256 << 10;
     const PORT: u16 = 7;
     /// Time after which a transfer counts as stalled.
@@ -225,7 +225,7 @@ mod linux {
         Ok(device)
     }
 
-    /// The device of a stack.
+    /// The device that a stack uses.
     #[derive(Clone, Copy)]
     enum Kind {
         /// smoltcp's own TAP device.

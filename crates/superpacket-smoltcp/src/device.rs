@@ -44,7 +44,7 @@ pub struct OffloadCounters {
     pub refused: u64,
 }
 
-/// The receiving side, which merges frames into packets.
+/// The receiving side of a device, which merges frames into packets.
 #[derive(Debug)]
 pub(crate) struct OffloadReceiver {
     aggregator: BatchAggregator,
@@ -56,7 +56,7 @@ pub(crate) struct OffloadReceiver {
     pub(crate) spare: Vec<Vec<u8>>,
 }
 
-/// The sending side, which segments packets into frames.
+/// The sending side of a device, which segments packets into frames.
 #[derive(Debug)]
 pub(crate) struct OffloadSender<D> {
     device: D,
@@ -72,7 +72,7 @@ pub(crate) struct OffloadSender<D> {
 #[derive(Debug, Default)]
 struct FrameQueue {
     frames: VecDeque<Vec<u8>>,
-    /// Buffers to use again.
+    /// Buffers of sent frames, to be used again.
     spare: Vec<Vec<u8>>,
 }
 

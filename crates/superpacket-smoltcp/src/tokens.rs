@@ -31,7 +31,7 @@ impl<D: Device + 'static> Device for OffloadDevice<D> {
     }
 }
 
-/// A received packet, which may be a merged one.
+/// A received packet for smoltcp, which may be a merged one.
 #[derive(Debug)]
 pub struct OffloadRxToken<'a> {
     packet: Vec<u8>,

@@ -41,7 +41,7 @@ pub struct TunDevice {
     writer: TunWriter,
 }
 
-/// The reading side.
+/// The reading side of a TUN or TAP device.
 #[derive(Debug)]
 struct TunReader {
     queue: Queue,
@@ -51,7 +51,7 @@ struct TunReader {
     counters: TunCounters,
 }
 
-/// The writing side.
+/// The writing side of a TUN or TAP device.
 #[derive(Debug)]
 struct TunWriter {
     queue: Queue,
@@ -61,7 +61,7 @@ struct TunWriter {
     takes_super_packets: bool,
     /// Buffer into which smoltcp writes a packet, after room for the virtio header.
     sending: Vec<u8>,
-    /// Buffer for segments, back to back.
+    /// Buffer for the segments of a super-packet, back to back.
     segments: Vec<u8>,
     counters: TunCounters,
 }
@@ -188,7 +188,7 @@ impl TunReader {
 }
 
 impl TunWriter {
-    /// Returns the length in bytes of the header before each packet.
+    /// Returns the length in bytes of the virtio header before each packet.
     fn header_length(&self) -> usize {
         self.queue.framing().map_or(0, Framing::header_length)
     }
@@ -243,7 +243,8 @@ impl TunWriter {
         }
     }
 
-    /// Segments a packet with a partial checksum, and writes segments with complete checksums.
+    /// Segments the packet in `sending`, whose checksum is partial, and writes segments with
+    /// complete checksums.
     fn write_segments(&mut self, offload: &Offload) {
         let start = self.header_length();
         let whole = self.sending.get(start..).unwrap_or(&[]);
@@ -269,7 +270,7 @@ impl TunWriter {
         self.segments = segments;
     }
 
-    /// Writes the packet in the buffer.
+    /// Writes the packet in `sending` as it is.
     fn write_one(&mut self) {
         let length = self.sending.len() - self.header_length();
         let result = self.queue.write(&[IoSlice::new(&self.sending)]);
@@ -292,7 +293,7 @@ fn link_length(layer: Layer) -> usize {
     if layer == Layer::Ip { 0 } else { ETHERNET_HEADER }
 }
 
-/// Writes the sum of the pseudo-header into the checksum field: the form of a partial checksum that
+/// Writes the sum of the pseudo-header into the checksum field, as a partial checksum has it, which
 /// later stages complete.
 fn write_pseudo_header_sum(packet: &mut [u8], layout: &Layout) {
     let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));

@@ -11,11 +11,11 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 use superpacket_smoltcp::{HashKey, OffloadDevice, Policy};
 use superpacket_traffic::frame::{Frame, PSH};
 
-/// Longest IP packet on the wire, in bytes.
+/// Maximum length of an IP packet on the wire, in bytes.
 const MTU: usize = 1500;
 /// Bytes of TCP payload in a full frame over IPv4, without options.
 const FULL_FRAME: usize = MTU - 40;
-/// Bytes of a transfer.
+/// Number of bytes of a transfer.
 const LENGTH: usize = 2 << 20;
 
 /// One end of the wire: a device without offloads.

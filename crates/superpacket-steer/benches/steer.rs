@@ -21,7 +21,7 @@ use superpacket_traffic::random::Random;
 /// Number of distinct flows; their tuples fit the first-level cache.
 const FLOWS: usize = 256;
 
-/// Measures `work` on the items repeatedly; the unit is one item.
+/// Measures `work` on the items repeatedly, in time per item.
 fn per_item<T>(
     group: &mut BenchmarkGroup<'_, WallTime>,
     name: &str,
@@ -107,7 +107,7 @@ fn hashes(criterion: &mut Criterion) {
 }
 
 fn flow(index: usize) -> Frame {
-    Frame::tcp4(1, 1).with(|frame| frame.tcp_mut().source_port = 1024 + index as u16)
+    Frame::tcp4(1, 1).with_tcp(|tcp| tcp.source_port = 1024 + index as u16)
 }
 
 /// Returns the frames as received packets, with or without the device's hash.

@@ -1,4 +1,5 @@
-//! Admission to a backlog: limits on its length and on the share of one flow.
+//! Admission to a backlog, the queue of packets before a worker: limits on its length and on the
+//! share of one flow.
 
 use alloc::boxed::Box;
 
@@ -9,7 +10,8 @@ use crate::rfs::try_table;
 /// The default of `net.core.netdev_max_backlog`, in packets.
 pub const DEFAULT_MAX_BACKLOG: usize = 1000;
 
-/// The default of `net.core.dev_weight`: the maximum packets of a backlog processed in one turn.
+/// The default of `net.core.dev_weight`: the maximum number of packets of a backlog that are
+/// processed before other work.
 pub const DEFAULT_WEIGHT: usize = 64;
 
 /// The default of `net.core.flow_limit_table_len`.
@@ -48,13 +50,13 @@ pub enum FlowLimitError {
 /// flow. Packets of a flow that has more than half of them are dropped.
 #[derive(Clone, Debug)]
 pub struct FlowLimit {
-    /// For each reduced hash, the number of recent packets that have it.
+    /// For each hash, reduced to `bits` bits, the number of recent packets that have it.
     counts: Box<[u8]>,
-    /// The reduced hashes of the recent packets, as a ring.
+    /// The hashes of the recent packets, reduced to `bits` bits, as a ring.
     history: [u16; FLOW_LIMIT_HISTORY],
     /// Position of the oldest hash in `history`.
     head: usize,
-    /// Number of bits of a reduced hash.
+    /// Number of bits to which hashes are reduced.
     bits: u32,
     dropped: u64,
 }
@@ -90,8 +92,8 @@ impl FlowLimit {
         FlowLimit { counts, history: [0; FLOW_LIMIT_HISTORY], head: 0, bits, dropped: 0 }
     }
 
-    /// Counts a packet, and returns whether to drop it. `queued` is the number of packets in its
-    /// queue, `max_backlog` the queue's limit.
+    /// Counts a packet of a flow, and returns whether to drop it. `queued` is the number of packets
+    /// in the queue, `max_backlog` the queue's limit.
     #[inline]
     pub fn drops(&mut self, hash: FlowHash, queued: usize, max_backlog: usize) -> bool {
         if queued < max_backlog / 2 {
@@ -147,8 +149,8 @@ pub enum Admission {
     FlowLimit,
 }
 
-/// The admission rule of the backlogs that one receiving thread fills (the kernel's
-/// `enqueue_to_backlog`).
+/// The rule by which packets are admitted to the backlogs that one receiving thread fills (the
+/// kernel's `enqueue_to_backlog`).
 #[derive(Clone, Debug)]
 pub struct BacklogLimit {
     /// Longest queue, in packets, that still accepts a packet (`netdev_max_backlog`).

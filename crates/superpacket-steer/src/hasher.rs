@@ -26,7 +26,7 @@ pub struct HashCounters {
     pub reported: u64,
     /// Packets whose hash was computed.
     pub computed: u64,
-    /// Packets without a hash: not IP, or too short.
+    /// Packets without a hash: they are not IP, or too short.
     pub none: u64,
 }
 
@@ -280,9 +280,7 @@ mod tests {
     #[test]
     fn tunnels_are_one_flow_or_many() {
         let flows: Vec<Frame> = (0..50u16)
-            .map(|port| {
-                Frame::tcp4(1, 10).with(|frame| frame.tcp_mut().source_port = 1000 + port).in_gre()
-            })
+            .map(|port| Frame::tcp4(1, 10).with_tcp(|tcp| tcp.source_port = 1000 + port).in_gre())
             .collect();
         let distinct = |mut hasher: FlowHasher| {
             flows

@@ -10,8 +10,8 @@ pub struct FlowHashKey {
 }
 
 impl FlowHashKey {
-    /// Creates a key of 128 bits. They should be random if the traffic is not trusted: with the
-    /// key, an attacker can direct flows to one CPU.
+    /// Creates a key of 128 bits. The bits should be random if the traffic is not trusted: who
+    /// knows the key can direct flows to one CPU.
     pub const fn new(bits: u128) -> Self {
         FlowHashKey {
             first: bits as u64 ^ 0x9e37_79b9_7f4a_7c15,
@@ -19,8 +19,8 @@ impl FlowHashKey {
         }
     }
 
-    /// Mixes a word into the state: a multiplication to 128 bits whose halves are combined by XOR
-    /// (as in wyhash).
+    /// Mixes a word into the state of the hash: a multiplication to 128 bits whose halves are
+    /// combined by XOR (as in wyhash).
     #[inline(always)]
     pub(crate) fn fold(self, state: u64, word: u64) -> u64 {
         let product = u128::from(state ^ self.first) * u128::from(word ^ self.second);

@@ -17,7 +17,7 @@ pub use parse::MaskError;
 /// Maximum number of CPUs in a mask: the kernel's `NR_CPUS` on the largest machines.
 pub const MAX_CPUS: usize = 8192;
 
-/// Bits in a group.
+/// Number of CPUs in a group of a bitmap, as sysfs shows it.
 const GROUP: usize = 32;
 
 const GROUPS: usize = MAX_CPUS / GROUP;
@@ -103,7 +103,7 @@ impl CpuMask {
         self.groups.iter().all(|&group| group == 0)
     }
 
-    /// Returns whether all CPUs of the set are in the other.
+    /// Returns whether all CPUs of this set are in `other`.
     pub fn is_subset(&self, other: &CpuMask) -> bool {
         self.groups.iter().zip(&other.groups).all(|(own, others)| own & !others == 0)
     }
@@ -197,7 +197,7 @@ impl BitOr for &CpuMask {
     }
 }
 
-/// Returns the CPUs that are not in the other set.
+/// Returns the CPUs of the left set that are not in the right set.
 impl Sub for &CpuMask {
     type Output = CpuMask;
 

@@ -19,13 +19,13 @@ use crate::mask::{Cpu, CpuMask};
 use crate::rfs::{FlowTableError, SockFlowTable, flow_entries, try_table};
 use crate::rps::{Rps, reciprocal_scale};
 
-/// Minimum number of buckets; `rps_flow_cnt` and the number of CPUs may require more.
+/// Minimum number of buckets of flows; `rps_flow_cnt` and the number of CPUs may require more.
 const MIN_BUCKETS: u32 = 4096;
 
-/// Minimum number of buckets per CPU, so that the CPUs' shares are nearly equal.
+/// Minimum number of buckets of flows per CPU, so that the CPUs' shares are nearly equal.
 const BUCKETS_PER_CPU: u32 = 64;
 
-/// The place where a packet is processed.
+/// Where a packet is processed: by the receiving thread, or by a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// The thread that received the packet.
@@ -45,8 +45,8 @@ impl Place {
     }
 }
 
-/// The number of packets that each place has completed, of those that this steering [sent
-/// there](Choice::enqueued), in order.
+/// The number of packets that each place has completed, in order. Only packets that this
+/// [`Steering`] has [sent there](Choice::enqueued) count.
 ///
 /// A packet is completed when no later packet can overtake any part of it: its output has been
 /// sent, and no packet of its flow is still held. Taking it out of the backlog does not complete
@@ -92,10 +92,11 @@ impl Completions for CompletionCounts {
 /// The moment at which a flow moves to another CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MovePolicy {
-    /// Once its old place has completed all its packets: no packet overtakes another.
+    /// Once the flow's old place has completed all its packets: no packet overtakes another.
     #[default]
     Epochs,
-    /// With the next packet, as in the kernel when `rps_cpus` is written: packets may be reordered.
+    /// With the flow's next packet, as in the kernel when `rps_cpus` is written: packets may be
+    /// reordered.
     AtOnce,
 }
 
@@ -106,39 +107,41 @@ pub struct SteeringCounters {
     pub steered: u64,
     /// Packets processed by the thread that received them.
     pub here: u64,
-    /// Packets of `here` without a hash.
+    /// Packets counted in `here` that have no hash.
     pub without_hash: u64,
-    /// Packets sent to the old place of their flow, because it has not completed earlier ones.
+    /// Packets sent to the place where earlier packets of their flow went, because that place has
+    /// not completed those.
     pub held_back: u64,
     /// Failed attempts to choose a place: the hash function changed, and packets steered by the old
-    /// one are not all completed.
+    /// hash function are not all completed.
     pub waited: u64,
-    /// Moves of a bucket from one place to another.
+    /// Moves of a bucket of flows from one place to another.
     pub moves: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct FlowBucket {
-    /// Number of the bucket's last packet in the place's backlog.
+    /// Number of the last packet of this bucket of flows, among all packets that were sent to
+    /// `place`.
     tail: u64,
     place: Option<Place>,
 }
 
 /// The place chosen for a packet. The caller must call [`enqueued`](Self::enqueued) once the packet
-/// is in that place's backlog. If the packet is dropped, the caller drops the choice too.
+/// is in the backlog of that place. If the packet is dropped, the caller drops the choice too.
 #[must_use = "a packet that is enqueued without calling `enqueued` may be overtaken"]
 #[derive(Debug)]
 pub struct Choice<'a> {
     place: Place,
     hash: Option<FlowHash>,
-    /// `None` for a packet without a hash.
+    /// The bucket of the packet's flow; `None` for a packet without a hash.
     bucket: Option<&'a mut FlowBucket>,
     tail: &'a mut u64,
     counters: &'a mut SteeringCounters,
 }
 
 impl Choice<'_> {
-    /// Returns the place.
+    /// Returns the place where the packet is to be processed.
     #[inline]
     pub const fn place(&self) -> Place {
         self.place
@@ -150,13 +153,13 @@ impl Choice<'_> {
         self.hash
     }
 
-    /// Returns how many earlier packets the place has not completed yet.
+    /// Returns how many packets that were sent to the place before are not completed yet.
     #[inline]
     pub fn queued(&self, completions: &impl Completions) -> u64 {
         self.tail.saturating_sub(completions.completed(self.place))
     }
 
-    /// Records that the packet is now the last in the place's backlog, and will be counted by
+    /// Records that the packet is now the last in the backlog of its place, and will be counted by
     /// [`Completions`]. A packet that is processed at once must be recorded too.
     #[inline]
     pub fn enqueued(self) {
@@ -211,12 +214,12 @@ pub struct Steering {
     /// The rounded `rps_flow_cnt`; 0 if RFS is off.
     flow_count: u32,
     in_place: bool,
-    /// The buckets; their number is a power of two.
+    /// The buckets of flows; their number is a power of two.
     buckets: Box<[FlowBucket]>,
-    /// Number of the last packet in each place's backlog, indexed by the place.
+    /// Number of the last packet that was sent to each place, indexed by the place.
     tails: Vec<u64>,
-    /// The tails at the last change of the hash function, of places that may not have completed
-    /// them.
+    /// The places that may not have completed all packets sent before the last
+    /// [`set_barrier`](Self::set_barrier), each with the number of the last of those packets.
     barrier: Vec<(Place, u64)>,
     counters: SteeringCounters,
 }
@@ -272,9 +275,9 @@ impl Steering {
     }
 
     /// Sets how many flows of this queue RFS distinguishes (`rps_flow_cnt`, rounded up to a power
-    /// of two); 0 switches RFS off. A bucket takes 16 bytes. If the number decreases, the memory of
-    /// the other buckets is freed, and [`choose`](Self::choose) returns `None` until all packets
-    /// sent before are completed.
+    /// of two); 0 switches RFS off. A flow takes 16 bytes of memory. If the number decreases,
+    /// memory is freed, and [`choose`](Self::choose) returns `None` until all packets sent before
+    /// are completed.
     ///
     /// # Errors
     /// [`FlowTableError`] above [`MAX_FLOW_ENTRIES`](crate::MAX_FLOW_ENTRIES), or if the memory
@@ -340,8 +343,8 @@ impl Steering {
         !self.barrier.is_empty() && self.waits(completions)
     }
 
-    /// Chooses the place of a received packet. On `None`, the caller keeps this packet and all
-    /// later ones, and calls again when workers have completed more.
+    /// Chooses where a received packet is processed. On `None`, the caller keeps this packet and
+    /// all later ones, and calls again when workers have completed more packets.
     #[inline]
     pub fn choose<B: AsRef<[u8]>>(
         &mut self,
@@ -355,7 +358,8 @@ impl Steering {
         Some(self.choose_by_hash(hash, completions))
     }
 
-    /// Chooses the place of a packet that an aggregator emitted, like [`choose`](Self::choose).
+    /// Chooses where a packet that an aggregator emitted is processed, like
+    /// [`choose`](Self::choose).
     #[inline]
     pub fn choose_super_packet<B: AsRef<[u8]>>(
         &mut self,
@@ -415,7 +419,8 @@ impl Steering {
         }
     }
 
-    /// Returns the place to which a flow of this bucket should go.
+    /// Returns the place to which a flow of this bucket should go, wherever its packets went
+    /// before.
     #[inline]
     fn target_place(&self, flow: FlowHash, bucket: usize) -> Place {
         if self.in_place {
@@ -433,7 +438,8 @@ impl Steering {
         self.rps.scaled(lowest as u32).map_or(Place::Here, Place::Cpu)
     }
 
-    /// Returns whether packets steered by the old hash are not completed yet.
+    /// Returns whether any packet sent before the last [`set_barrier`](Self::set_barrier) is not
+    /// completed yet.
     #[cold]
     fn waits(&mut self, completions: &impl Completions) -> bool {
         self.barrier.retain(|&(place, tail)| completions.completed(place) < tail);
@@ -468,7 +474,8 @@ impl Steering {
         self.rps.cpus().len() as u32 * BUCKETS_PER_CPU
     }
 
-    /// Splits buckets until there are at least `least`. Each part keeps the place of the whole.
+    /// Splits buckets until there are at least `least`. Each bucket that results keeps the place of
+    /// the one that was split.
     fn split_buckets(&mut self, least: u32) -> Result<(), FlowTableError> {
         let least = least.next_power_of_two();
         let parts = (least as usize / self.buckets.len()).max(1);
@@ -481,8 +488,9 @@ impl Steering {
         Ok(())
     }
 
-    /// Merges buckets until there are at most `most`, rounded up to a power of two. The parts may
-    /// be at different places, so all packets must be completed before the next is sent.
+    /// Merges buckets until there are at most `most`, rounded up to a power of two. Buckets that
+    /// are merged may be at different places, so all packets must be completed before the next is
+    /// sent.
     fn merge_buckets(&mut self, most: u32) {
         let parts = self.buckets.len() / most.next_power_of_two() as usize;
         if parts > 1

@@ -15,7 +15,7 @@ use crate::tuple::{Addresses, FlowTuple, MAX_INPUT};
 pub struct ToeplitzKey([u8; Self::LENGTH]);
 
 impl ToeplitzKey {
-    /// Length in bytes.
+    /// Length of a key in bytes.
     pub const LENGTH: usize = MAX_INPUT + 4;
 
     /// The key that Microsoft published with its RSS specification and test vectors; many devices
@@ -80,7 +80,8 @@ pub fn toeplitz_bitwise(key: &ToeplitzKey, input: &[u8]) -> u32 {
 #[derive(Clone, Debug)]
 pub struct Toeplitz {
     key: ToeplitzKey,
-    /// The contribution of each value of each byte: 36 KiB, of which IPv4 reads 12 KiB.
+    /// For each byte of the input and each of its values, the contribution to the hash: 36 KiB, of
+    /// which IPv4 reads 12 KiB.
     tables: Box<[[u32; 256]; MAX_INPUT]>,
     symmetric: bool,
 }
@@ -101,8 +102,8 @@ impl Toeplitz {
         Toeplitz { key: *key, tables: Box::new(core::array::from_fn(table)), symmetric: false }
     }
 
-    /// Switches to [symmetric](FlowTuple::symmetric) tuples, so that both directions of a
-    /// connection have the same hash.
+    /// Makes both directions of a connection have the same hash, by
+    /// [symmetric](FlowTuple::symmetric) tuples.
     #[must_use]
     pub fn symmetric(self) -> Self {
         Toeplitz { symmetric: true, ..self }
@@ -113,7 +114,7 @@ impl Toeplitz {
         &self.key
     }
 
-    /// Returns the hash of bytes. Input after the 36th byte is ignored.
+    /// Returns the hash of `input`. Bytes after the 36th are ignored.
     #[inline]
     pub fn hash(&self, input: &[u8]) -> u32 {
         self.tables
@@ -155,7 +156,8 @@ impl Toeplitz {
         sum
     }
 
-    /// Returns the contribution of the ports, which follow the addresses; 0 if there are none.
+    /// Returns the contribution of the ports, which follow the addresses in the input; 0 if the
+    /// flow has no ports.
     #[inline]
     fn ports<const PLACE: usize>(&self, tuple: &FlowTuple) -> u32 {
         tuple.port_bytes().map_or(0, |ports| self.at::<PLACE, _>(ports))

@@ -36,6 +36,7 @@ pub struct FlowTuple {
     version: IpVersion,
     /// Source address in network byte order; an IPv4 address takes the first 4 bytes.
     source: [u8; 16],
+    /// Destination address, in the same format as `source`.
     destination: [u8; 16],
     ports: Option<[u16; 2]>,
     protocol: Option<u8>,
@@ -67,8 +68,8 @@ impl FlowTuple {
         Self::from_parse(header, length, layer, parse(header, length, layer))
     }
 
-    /// Reads the outermost IP header and the ports after it, like [`innermost`](Self::innermost). A
-    /// tunnel is then either UDP or a protocol without ports.
+    /// Reads the outermost IP header and the ports after it, like [`innermost`](Self::innermost).
+    /// The packets of a tunnel then have the ports of its UDP header, or none.
     pub fn outermost(header: &[u8], length: usize, layer: Layer) -> Option<Self> {
         Self::from_parse(header, length, layer, parse_outermost(header, length, layer))
     }
@@ -113,8 +114,8 @@ impl FlowTuple {
         self.protocol
     }
 
-    /// Replaces both ends by their XOR, so that both directions of a connection have the same tuple
-    /// (the kernel's `RXH_XFRM_SYM_XOR`).
+    /// Replaces source and destination, addresses and ports, by their XOR, so that both directions
+    /// of a connection have the same tuple (the kernel's `RXH_XFRM_SYM_XOR`).
     #[must_use]
     #[inline]
     pub fn symmetric(mut self) -> Self {
@@ -126,9 +127,9 @@ impl FlowTuple {
         self
     }
 
-    /// Puts the lower end first, so that both directions of a connection have the same tuple (like
-    /// the kernel's `__flow_hash_consistentify`). Unlike XOR, this keeps different connections
-    /// different.
+    /// Puts the lower one of source and destination first, so that both directions of a connection
+    /// have the same tuple (like the kernel's `__flow_hash_consistentify`). Unlike XOR, this keeps
+    /// different connections different.
     #[must_use]
     #[inline]
     pub fn ordered(self) -> Self {
@@ -234,7 +235,7 @@ mod tests {
     use std::string::ToString;
     use std::vec;
     use superpacket::wire::protocol;
-    use superpacket_traffic::frame::{Frame, Icmp, Mpls, Pppoe, Transport};
+    use superpacket_traffic::frame::{Frame, Icmp, Mpls, Transport};
 
     fn both(frame: &Frame) -> [Option<FlowTuple>; 2] {
         let bytes = frame.to_bytes();
@@ -317,7 +318,7 @@ mod tests {
         let [plain, _] = both(&ping);
         assert_eq!(plain.and_then(|tuple| tuple.protocol()), Some(1));
         let tags = (1..6).fold(ping.clone(), Frame::tagged);
-        let session = ping.clone().with(|frame| frame.pppoe = Some(Pppoe::default()));
+        let session = ping.clone().in_pppoe();
         let labels = ping.with(|frame| frame.mpls = vec![Mpls::default(); 2]);
         for frame in [tags, session, labels] {
             assert_eq!(both(&frame), [plain; 2], "{frame:?}");

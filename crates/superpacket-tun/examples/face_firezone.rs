@@ -13,12 +13,12 @@ use std::mem;
 use superpacket::wire::{IpVersion, Protocol as Transport};
 use superpacket::{BatchAggregator, GsoKind, HashKey, Layer, Policy};
 
-/// The form of transport checksums in merged packets.
+/// How the transport checksums of merged packets are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumMode {
-    /// Complete: for WinTUN.
+    /// Complete checksums, for WinTUN.
     Complete,
-    /// Partial: for a TUN device with a `virtio_net_hdr`.
+    /// Partial checksums, for a TUN device with a `virtio_net_hdr`.
     Offloaded,
 }
 
@@ -63,17 +63,17 @@ pub enum CoalescedPacket<P> {
     Packet(P),
     /// Several packets, merged.
     Batch {
-        /// The bytes.
+        /// The bytes of the merged packet.
         buf: Vec<u8>,
-        /// The number of packets in it.
+        /// The number of packets that were merged.
         num_segments: usize,
-        /// The data needed to complete it, if its checksum is partial.
+        /// The data needed to complete the merged packet, if its checksum is partial.
         offload_metadata: Option<OffloadMetadata>,
     },
 }
 
 impl<P: AsRef<[u8]>> CoalescedPacket<P> {
-    /// The number of packets in it.
+    /// Returns the number of packets of which this one consists.
     pub fn num_segments(&self) -> usize {
         match self {
             CoalescedPacket::Packet(_) => 1,
@@ -81,7 +81,7 @@ impl<P: AsRef<[u8]>> CoalescedPacket<P> {
         }
     }
 
-    /// The bytes of the IP packet.
+    /// Returns the bytes of the IP packet.
     pub fn packet(&self) -> &[u8] {
         match self {
             CoalescedPacket::Packet(packet) => packet.as_ref(),
@@ -89,7 +89,7 @@ impl<P: AsRef<[u8]>> CoalescedPacket<P> {
         }
     }
 
-    /// The data needed to complete it, if its checksum is partial.
+    /// Returns the data needed to complete the packet, if its checksum is partial.
     pub fn offload_metadata(&self) -> Option<OffloadMetadata> {
         match self {
             CoalescedPacket::Packet(_) => None,
@@ -98,7 +98,7 @@ impl<P: AsRef<[u8]>> CoalescedPacket<P> {
     }
 }
 
-/// A packet from the aggregator; single packets are indices into the queue.
+/// A packet that leaves the aggregator. A single packet is given by its index in the queue.
 enum Leaving {
     Single(usize),
     Merged(Vec<u8>, usize, OffloadMetadata),
@@ -119,7 +119,7 @@ impl<P: AsRef<[u8]>> PacketCoalescer<P> {
         PacketCoalescer { packets: Vec::new(), aggregator, tcp, udp, checksum_mode }
     }
 
-    /// Merges no packets.
+    /// Returns a coalescer that merges no packets.
     pub fn passthrough() -> Self {
         Self::new([], ChecksumMode::Complete)
     }

@@ -243,10 +243,10 @@ mod tests {
         let mut batch = TcpGroBatch::new();
         assert_eq!(batch.append(&segment(0, 100)), GroAppend::Coalesced);
         for other in [
-            frame(1, 100).with(|frame| frame.tcp_mut().acknowledgement += 1),
-            frame(1, 100).with(|frame| frame.tcp_mut().source_port += 1),
-            frame(1, 100).with(|frame| frame.ipv4_mut().ttl -= 1),
-            frame(1, 100).with(|frame| frame.tcp_mut().window += 1),
+            frame(1, 100).with_tcp(|tcp| tcp.acknowledgement += 1),
+            frame(1, 100).with_tcp(|tcp| tcp.source_port += 1),
+            frame(1, 100).with_ipv4(|ip| ip.ttl -= 1),
+            frame(1, 100).with_tcp(|tcp| tcp.window += 1),
             frame(1, 100).with(options(&[1, 1, 1, 0])),
         ] {
             assert_eq!(batch.append(&other.to_bytes()), GroAppend::Incompatible);

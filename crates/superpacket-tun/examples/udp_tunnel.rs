@@ -27,7 +27,7 @@ fn tunnel(device: &str, socket: UdpSocket, peer: SocketAddr) -> Result<(), Box<d
     Ok(send(reader, sender, peer)?)
 }
 
-/// Sends the packets from the host, up to 64 KB at once.
+/// Sends the packets from the host, up to 64 KB at once, to the peer.
 fn send(
     mut reader: Reader<Queue>,
     mut sender: Sender<UdpSocket, Vec<u8>>,
@@ -42,7 +42,7 @@ fn send(
     }
 }
 
-/// Writes arriving packets to the host; all that wait are merged.
+/// Writes arriving packets to the host. All packets that wait are merged.
 fn receive(mut receiver: Receiver, mut writer: Writer<Queue, Vec<u8>>) -> io::Result<()> {
     loop {
         receiver.receive()?.datagrams().for_each(|(_, datagram)| writer.push(datagram.to_vec()));

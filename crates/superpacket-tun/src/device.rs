@@ -8,14 +8,16 @@ use std::sync::Arc;
 ///
 /// `Queue` implements this trait for TUN devices; tests implement it in memory.
 pub trait Device {
-    /// Reads one packet with its header into `buffer`. Returns the number of bytes.
+    /// Reads one packet, after its `virtio_net_hdr` if the device uses one, into `buffer`. Returns
+    /// the number of bytes.
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is no packet now; any other error of the
     /// device.
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Writes one packet with its header: all slices, or nothing.
+    /// Writes one packet, after its `virtio_net_hdr` if the device uses one: all slices, or
+    /// nothing.
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the device is full now;

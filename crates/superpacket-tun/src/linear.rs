@@ -33,9 +33,10 @@ use superpacket::{
 #[derive(Debug)]
 pub struct Joiner {
     aggregator: BatchAggregator,
-    /// Number of packets that the sink has received from a merged packet that leaves separated.
+    /// Number of packets that have been passed to the sink, of those that were merged into the
+    /// packet that is now passed apart.
     done: usize,
-    /// Whether the packet that the sink refused leaves as the packets that were merged into it.
+    /// Whether the packet that the sink refused is passed as the packets that were merged into it.
     is_apart: bool,
 }
 
@@ -56,7 +57,7 @@ impl Joiner {
     }
 
     /// Merges these packets and passes the results to `sink`, in the order of each flow. Returns
-    /// the result of the sink: nothing, or a `Result<(), E>`.
+    /// what the sink returns: nothing, or a `Result<(), E>`.
     ///
     /// If the sink fails, [`resume`](Self::resume) passes the same packet again, for a device that
     /// was full. [`resume_apart`](Self::resume_apart) is for a device that does not accept it.
@@ -87,8 +88,8 @@ impl Joiner {
         )
     }
 
-    /// Like [`resume`](Self::resume), but the packet that the sink refused leaves as the packets
-    /// that were merged into it, unchanged and in order. Those behind it leave merged.
+    /// Like [`resume`](Self::resume), but the packet that the sink refused is passed as the packets
+    /// that were merged into it, unchanged and in order. The packets behind it are passed merged.
     ///
     /// ```
     /// use superpacket_tun::{Joined, Joiner};
@@ -166,18 +167,18 @@ pub struct Joined<'a, 'p> {
 }
 
 impl<'p> Joined<'_, 'p> {
-    /// Returns its length in bytes.
+    /// Returns the packet's length in bytes.
     pub const fn length(&self) -> usize {
         self.length
     }
 
-    /// Returns the number of packets in it.
+    /// Returns the number of received packets of which this packet consists.
     pub const fn packets(&self) -> u32 {
         self.packets
     }
 
-    /// Copies it to the start of `out`, such as a slot of the device's ring. Returns the number of
-    /// bytes.
+    /// Copies the packet to the start of `out`, such as a slot of the device's ring. Returns the
+    /// number of bytes.
     ///
     /// # Panics
     /// If `out` is shorter than [`length`](Self::length).
@@ -195,7 +196,7 @@ impl<'p> Joined<'_, 'p> {
         })
     }
 
-    /// Returns its bytes, in order, for a vectored write.
+    /// Returns the packet's bytes, in order, for a vectored write.
     pub fn slices(&mut self) -> impl Iterator<Item = &'p [u8]> + '_ {
         &mut *self.slices
     }
@@ -300,14 +301,14 @@ impl Splitter {
         self.segmenter.segment_portion(&packet, &SegmentOptions::default(), first, buffers)
     }
 
-    /// Returns the packet with its segmentation, and whether it must be fragmented.
+    /// Returns the packet as the segmenter takes it, and whether it must be cut into IP fragments.
     fn with_segmentation<'a, 'p>(&self, packet: &'a &'p [u8]) -> (GsoPacket<'a, &'p [u8]>, bool) {
         let is_long = packet.len() > self.mtu;
         let gso = if is_long { self.tcp_segmentation(packet) } else { None };
         (GsoPacket::linear(packet, gso).with_layer(Layer::Ip), is_long && gso.is_none())
     }
 
-    /// Returns the segmentation of a TCP packet; `None` for all others.
+    /// Returns how a TCP packet is cut into segments; `None` for packets of all other protocols.
     fn tcp_segmentation(&self, packet: &[u8]) -> Option<Gso> {
         let header = packet.get(..wire::MAX_HEADER).unwrap_or(packet);
         let layout = wire::parse(header, packet.len(), Layer::Ip).ok()?;

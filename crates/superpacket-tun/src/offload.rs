@@ -24,7 +24,7 @@ impl Offloads {
     /// All offloads but UDP.
     pub const TCP: Offloads = Offloads { udp: false, ..Self::ALL };
 
-    /// Checksums only.
+    /// Packets with an incomplete checksum, but no super-packets.
     pub const CHECKSUM: Offloads =
         Offloads { checksum: true, tcp4: false, tcp6: false, udp: false };
 
@@ -48,8 +48,8 @@ impl Offloads {
         self.tcp4 || self.tcp6 || self.udp
     }
 
-    /// Returns the offloads with one kind switched on or off. IP fragments and DCCP cannot be
-    /// switched on.
+    /// Returns these offloads with one kind of super-packets switched on or off. IP fragments and
+    /// DCCP cannot be switched on.
     #[must_use]
     pub const fn with(mut self, kind: GsoKind, on: bool) -> Self {
         match kind {

@@ -75,12 +75,12 @@ impl<D: Device, B: AsRef<[u8]>> PacketSender<D, B> {
     }
 }
 
-/// The receiving end of the queue.
+/// The receiving end of a [`QueuedWriter`]'s queue.
 #[derive(Debug)]
 enum PacketQueue<D, B> {
-    /// Packets in the order in which they leave.
+    /// Packets, to be written in the order in which they were sent to the queue.
     Plain(Receiver<B>, WriterShortcut<D>),
-    /// Packets with keys, by which each batch is put in order.
+    /// Packets with keys, by which the packets of each flush are put in order.
     Keyed(Receiver<(OrderKey, B)>),
 }
 
@@ -172,12 +172,13 @@ impl<D: Device, B: AsRef<[u8]>> QueuedWriter<D, B> {
         counters
     }
 
-    /// Returns the writer.
+    /// Returns the writer that the queue belongs to.
     pub const fn writer(&self) -> &Writer<D, B> {
         &self.writer
     }
 
-    /// Returns the writer, to drop the packets that stay after an error, or to set a notice.
+    /// Returns the writer, to drop the packets that stay after an error, or to set a
+    /// [callback](Writer::set_notice) for refused super-packets.
     pub const fn writer_mut(&mut self) -> &mut Writer<D, B> {
         &mut self.writer
     }

@@ -24,12 +24,12 @@ pub struct Reader<D> {
     counters: ReaderCounters,
 }
 
-/// The rest of a read, in the reader's buffer.
+/// The packets of a read that the caller has not received yet. They are in the reader's buffer.
 #[derive(Clone, Copy, Debug)]
 struct PartialRead {
     /// Length of the read in bytes.
     length: usize,
-    /// Number of its packets that the caller has received.
+    /// Number of packets of the read that the caller has received.
     done: u32,
 }
 
@@ -41,17 +41,17 @@ pub struct ReaderCounters {
     pub reads: u64,
     /// Packets returned to the caller.
     pub packets: u64,
-    /// Bytes of these packets.
+    /// Bytes of the packets returned to the caller.
     pub bytes: u64,
     /// Reads that were cut into more than one packet.
     pub super_packets: u64,
     /// Reads without a result, because the header contradicts the packet or the packet cannot be
     /// cut.
     pub malformed: u64,
-    /// Reads whose rest was [discarded](Reader::discard).
+    /// Reads of which some packets were [discarded](Reader::discard).
     pub discarded: u64,
-    /// Packets that the kernel dropped because it could not describe or deliver them. They do not
-    /// count as reads.
+    /// Packets that the kernel dropped because it could not describe or deliver them. They are not
+    /// counted in `reads`.
     pub dropped: u64,
 }
 
@@ -98,8 +98,8 @@ impl<D: Device> Reader<D> {
         }
     }
 
-    /// Reads once, cuts the result, and writes the packets into `buffers`. Waits until there is
-    /// something to read.
+    /// Reads one packet or super-packet from the device, cuts it, and writes the resulting packets
+    /// into `buffers`. Waits until there is something to read.
     ///
     /// If the buffers have no room for all packets of a super-packet, the call writes as many as
     /// fit. The next call continues with the others, so a fixed pool of buffers may be smaller than

@@ -17,15 +17,7 @@ const GAP_NANOSECONDS: u64 = 20_000;
 /// Value in place of the time of the last write while a write is in progress.
 const UNDER_WAY: u64 = u64::MAX;
 
-/// The state that the senders of a queue share with its writer.
-///
-/// A sender writes a packet itself, which saves a thread switch, if no packet is queued or being
-/// written, the last flush had one packet, and the last write was long enough ago. In all other
-/// cases, and if the device does not accept the packet, it goes through the queue: only the writer
-/// handles errors.
-///
-/// A sender's packets stay in order, since `waiting` is 0 only when all packets that it has queued
-/// are written.
+/// The state that the senders of a queue share with the queue's writer.
 #[derive(Debug)]
 pub(crate) struct Shortcut<D> {
     device: D,
@@ -37,7 +29,7 @@ pub(crate) struct Shortcut<D> {
     is_open: AtomicBool,
     /// The end of the last write, in nanoseconds since `start`.
     last: AtomicU64,
-    /// Packets that senders have written.
+    /// Number of packets that senders have written themselves.
     packets: AtomicU64,
     bytes: AtomicU64,
 }
@@ -97,19 +89,19 @@ impl<D: Device> Shortcut<D> {
 }
 
 impl<D> Shortcut<D> {
-    /// Counts a packet as queued. Must be called before it is in the queue.
+    /// Counts a packet as sent to the queue. Must be called before the packet is in the queue.
     #[inline]
     pub(crate) fn count_queued(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes back the count of a packet that could not be queued.
+    /// Takes back the count of a packet that was counted as queued but could not be queued.
     pub(crate) fn uncount_queued(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// The writer's end of a shortcut. Dropping it closes the shortcut.
+/// The writer's end of a [`Shortcut`]. After it is dropped, senders always use the queue.
 #[derive(Debug)]
 pub(crate) struct WriterShortcut<D> {
     shortcut: Arc<Shortcut<D>>,
@@ -139,7 +131,7 @@ impl<D: Device> WriterShortcut<D> {
         self.count = 0;
     }
 
-    /// Adds the packets that senders have written.
+    /// Adds the packets that senders have written themselves to `counters`.
     pub(crate) fn add_to(&self, counters: &mut WriterCounters) {
         let packets = self.shortcut.packets.load(Ordering::Relaxed);
         counters.packets += packets;
@@ -150,7 +142,8 @@ impl<D: Device> WriterShortcut<D> {
 }
 
 impl<D> Drop for WriterShortcut<D> {
-    /// Makes senders use the queue, whose receiver is gone, so that they get an error.
+    /// Makes senders use the queue instead of the device. The queue's receiver is gone, so they get
+    /// an error.
     fn drop(&mut self) {
         self.shortcut.count_queued();
     }

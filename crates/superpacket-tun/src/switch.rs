@@ -12,8 +12,8 @@ use superpacket::{GsoKind, Layer};
 
 use crate::Offloads;
 
-/// Selects the super-packets that are written to a device. They can be changed at run time, from
-/// any thread.
+/// Settings that select which super-packets are written to a device. They can be changed at run
+/// time, from any thread.
 ///
 /// All writers of a device share its switches. A change takes effect with the next
 /// [`flush`](crate::Writer::flush). Packets of a kind, or to a destination, that is switched off
@@ -38,7 +38,7 @@ pub(crate) struct Settings {
 }
 
 impl Switches {
-    /// Returns switches with these offloads on.
+    /// Creates switches by which the super-packets in `on` are written, to all destinations.
     pub fn new(on: Offloads) -> Self {
         let settings =
             Settings { on, trusted_input: false, forbidden: Vec::new(), refusals: Vec::new() };
@@ -48,13 +48,13 @@ impl Switches {
         }))
     }
 
-    /// Returns the super-packets that are written now.
+    /// Returns the kinds of super-packets that are written now.
     pub fn on(&self) -> Offloads {
         self.settings().on
     }
 
-    /// Switches one kind on or off. If the device has refused this kind and it is switched on, it
-    /// is tried again.
+    /// Switches one kind of super-packets on or off. If the device has refused this kind and it is
+    /// switched on, it is tried again.
     pub fn set(&self, kind: GsoKind, on: bool) {
         self.change(|settings| {
             settings.on = settings.on.with(kind, on);
@@ -62,15 +62,15 @@ impl Switches {
         });
     }
 
-    /// Switches all kinds on or off.
+    /// Switches all kinds of super-packets on or off.
     pub fn set_all(&self, on: bool) {
         for kind in [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp] {
             self.set(kind, on);
         }
     }
 
-    /// Switches super-packets to these destinations off, an address or a prefix: for hardware on
-    /// the way that segments them wrongly.
+    /// Switches super-packets to these destinations off, an address or a prefix. This is for
+    /// hardware on the way to them that segments super-packets wrongly.
     pub fn forbid(&self, destinations: impl Into<IpNet>) {
         let destinations = destinations.into().trunc();
         self.change(|settings| {
@@ -80,8 +80,8 @@ impl Switches {
         });
     }
 
-    /// Takes back [`forbid`](Self::forbid) for exactly this address or prefix. Returns whether it
-    /// was forbidden.
+    /// Takes back [`forbid`](Self::forbid) for exactly this address or prefix. Returns whether
+    /// super-packets to it were forbidden.
     pub fn allow(&self, destinations: impl Into<IpNet>) -> bool {
         let destinations = destinations.into().trunc();
         self.change(|settings| {
@@ -91,7 +91,8 @@ impl Switches {
         })
     }
 
-    /// Returns the forbidden destinations, in the order in which they were added.
+    /// Returns the destinations to which super-packets are forbidden, in the order in which they
+    /// were added.
     pub fn forbidden(&self) -> Vec<IpNet> {
         self.settings().forbidden.clone()
     }
@@ -113,12 +114,14 @@ impl Switches {
         self.settings().trusted_input
     }
 
-    /// Returns the refusals for which kinds are switched off, at most one per kind.
+    /// Returns the errors with which the device refused super-packets, at most one for each kind of
+    /// super-packets that is switched off for this reason.
     pub fn refusals(&self) -> Vec<Refusal> {
         self.settings().refusals.clone()
     }
 
-    /// Switches a kind off because the device has refused it. Returns whether it was on.
+    /// Switches a kind of super-packets off because the device has refused it. Returns whether the
+    /// kind was on.
     pub(crate) fn refuse(&self, refusal: &Refusal) -> bool {
         self.change(|settings| {
             let is_news = settings.on.has(refusal.kind);
@@ -130,7 +133,7 @@ impl Switches {
         })
     }
 
-    /// Returns the settings and their version if this differs from `version`.
+    /// Returns the settings and their version, if that is not `version`.
     #[inline]
     pub(crate) fn newer_than(&self, version: u64) -> Option<(u64, Settings)> {
         if self.0.version.load(Ordering::Acquire) == version {
@@ -159,8 +162,8 @@ impl Switches {
 }
 
 impl Settings {
-    /// Returns whether a super-packet of this kind with these headers, the first of which is
-    /// `layer`'s, may be written whole.
+    /// Returns whether a super-packet of this kind may be written whole. `header` are its headers,
+    /// which begin with that of `layer`.
     #[inline]
     pub(crate) fn allows(&self, kind: GsoKind, header: &[u8], layer: Layer) -> bool {
         self.on.has(kind) && (self.forbidden.is_empty() || self.allows_destination(header, layer))
@@ -191,13 +194,13 @@ fn destination(header: &[u8]) -> Option<IpAddr> {
 pub struct Refusal {
     /// The kind of super-packet.
     pub kind: GsoKind,
-    /// Its length in bytes.
+    /// The super-packet's length in bytes.
     pub length: usize,
-    /// Number of packets that were merged into it. They have been written one by one.
+    /// Number of packets that were merged into the super-packet. They have been written one by one.
     pub packets: u32,
-    /// The kind of the error.
+    /// The kind of the error with which the device refused the super-packet.
     pub error: io::ErrorKind,
-    /// The number of the error (`errno`), if it has one.
+    /// The number of the error (`errno`), if the system gave one.
     pub errno: Option<i32>,
 }
 

@@ -182,12 +182,13 @@ impl<B: AsRef<[u8]>> AsyncWriter<B> {
         )
     }
 
-    /// Returns the writer, for its counters and switches.
+    /// Returns the writer, for its counters and [switches](Writer::switches).
     pub const fn get_ref(&self) -> &Writer<Queue, B> {
         &self.writer
     }
 
-    /// Returns the writer, to drop the packets that stay after an error, or to set a notice.
+    /// Returns the writer, to drop the packets that stay after an error, or to set a
+    /// [callback](Writer::set_notice) for refused super-packets.
     pub const fn get_mut(&mut self) -> &mut Writer<Queue, B> {
         &mut self.writer
     }
@@ -247,20 +248,20 @@ pub struct AsyncQueuedWriter<B> {
     packets: PacketQueue<B>,
 }
 
-/// The receiving end of the queue, and the packets that were taken from it.
+/// The receiving end of an [`AsyncQueuedWriter`]'s queue, and the packets that were taken from it.
 #[derive(Debug)]
 enum PacketQueue<B> {
-    /// Packets in the order in which they leave.
+    /// Packets, to be written in the order in which they were sent to the queue.
     Plain(mpsc::Receiver<B>, Vec<B>, WriterShortcut<Queue>),
-    /// Packets with keys, by which each batch is put in order.
+    /// Packets with keys, by which the packets of each flush are put in order.
     Keyed(mpsc::Receiver<(OrderKey, B)>, Vec<(OrderKey, B)>),
 }
 
-/// Number of times in a row that the queue may be empty before the batch is written. tokio
-/// interrupts a task after some 128 operations, so one that decrypts and sends packets is suspended
-/// after 20 or 30, and the writer runs before the rest is there. Larger values make no larger
-/// writes.
-const TURNS: usize = 2;
+/// Number of times in a row that the queue may be empty before the packets are written. tokio
+/// interrupts a task after some 128 operations, so a task that decrypts and sends packets is
+/// suspended after 20 or 30 packets, and the writer runs before the others are there. Larger values
+/// make no larger writes.
+const MAX_EMPTY_LOOKS: usize = 2;
 
 /// Waits for a packet, and takes all others that are in the queue or come while other tasks run.
 /// Returns the number of packets in the batch; 0 if all senders have been dropped. After
@@ -269,12 +270,12 @@ async fn take<T>(packets: &mut mpsc::Receiver<T>, batch: &mut Vec<T>) -> usize {
     if batch.is_empty() && packets.recv_many(batch, BATCH).await == 0 {
         return 0;
     }
-    let mut turns = 0;
-    while turns < TURNS && batch.len() < BATCH {
+    let mut empty_looks = 0;
+    while empty_looks < MAX_EMPTY_LOOKS && batch.len() < BATCH {
         yield_now().await;
         let count = batch.len();
         batch.extend(iter::from_fn(|| packets.try_recv().ok()).take(BATCH - count));
-        turns = if batch.len() == count { turns + 1 } else { 0 };
+        empty_looks = if batch.len() == count { empty_looks + 1 } else { 0 };
     }
     batch.len()
 }
@@ -311,7 +312,8 @@ impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
     }
 
     /// Writes until all senders have been dropped, in spite of errors. After an error, the
-    /// remaining packets are dropped, and `notice` is called with the error. For a separate task.
+    /// remaining packets are dropped, and `notice` is called with the error. This is meant for a
+    /// separate task.
     pub async fn run_lossy(&mut self, mut notice: impl FnMut(io::Error)) {
         while let Err(error) = self.run().await {
             self.writer.get_mut().clear();
@@ -333,7 +335,8 @@ impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
         &self.writer
     }
 
-    /// Returns the writer, to drop the packets that stay after an error, or to set a notice.
+    /// Returns the writer, to drop the packets that stay after an error, or to set a
+    /// [callback](Writer::set_notice) for refused super-packets.
     pub const fn writer_mut(&mut self) -> &mut AsyncWriter<B> {
         &mut self.writer
     }

@@ -52,9 +52,9 @@ pub struct Writer<D, B> {
     aggregator: BatchAggregator,
     /// The packets of a flush in progress.
     batch: Vec<B>,
-    /// The packets that were pushed since.
+    /// The packets that were pushed after the flush in progress began.
     queue: Vec<B>,
-    /// The keys of the packets in `queue`, up to the last that has one.
+    /// The keys of the packets in `queue`, up to the last packet that has a key.
     keys: Vec<Option<OrderKey>>,
     order: Order,
     output: DeviceWriter<D>,
@@ -66,7 +66,7 @@ pub struct Writer<D, B> {
 pub struct WriterCounters {
     /// Packets that the device accepted, single or in a super-packet.
     pub packets: u64,
-    /// Bytes of these packets, as they were pushed.
+    /// Bytes of the packets counted in `packets`, as they were pushed.
     pub bytes: u64,
     /// Writes that the device accepted: super-packets and single packets.
     pub writes: u64,
@@ -218,13 +218,13 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
         count
     }
 
-    /// Sets a callback for kinds of super-packets that the device has refused and that are switched
-    /// off, for example to write a log line.
+    /// Sets a callback that is called when a kind of super-packets is switched off because the
+    /// device has refused it, for example to write a log line.
     pub fn set_notice(&mut self, notice: impl FnMut(&Refusal) + Send + 'static) {
         self.output.notice = Some(Box::new(notice));
     }
 
-    /// Returns the switches of the device.
+    /// Returns the settings that select which super-packets are written to the device.
     pub const fn switches(&self) -> &Switches {
         &self.output.switches
     }
@@ -261,8 +261,9 @@ impl<D: fmt::Debug, B> fmt::Debug for Writer<D, B> {
     }
 }
 
-/// Returns the policy for these settings. TCP merges if one IP version is on; super-packets of the
-/// other version are separated when they leave, which costs a few percent of their writes.
+/// Returns the policy by which packets merge under these settings. TCP merges if one IP version is
+/// on; super-packets of the other version are separated when they leave, which costs a few percent
+/// of their writes.
 const fn policy(settings: &Settings) -> Policy {
     let policy = if settings.on.udp { Policy::gro_with_udp() } else { Policy::gro() };
     let policy = policy.with_max_fragments(MAX_PIECES);
@@ -278,7 +279,7 @@ struct DeviceWriter<D> {
     version: u64,
     settings: Settings,
     progress: WriteProgress,
-    /// The first error of this flush that concerns a single packet.
+    /// The first error in the flush in progress that concerns a single packet.
     error: Option<io::Error>,
     /// Memory for the slices of a packet; empty between writes.
     slices: Vec<IoSlice<'static>>,
@@ -294,16 +295,18 @@ type RefusalCallback = Box<dyn FnMut(&Refusal) + Send>;
 struct WriteProgress {
     /// Whether the batch goes through the aggregator.
     merges: bool,
-    /// Whether the super-packet is written as the packets that were merged into it.
+    /// Whether a super-packet is written as the packets that were merged into it.
     separated: bool,
-    /// Number of these packets that are written or rejected.
+    /// Number of packets of a separated super-packet, or of a batch that is not merged, that are
+    /// written or rejected.
     done: usize,
-    /// The refusal of the super-packet, until it is known whether the device accepts its packets.
+    /// The refusal of a super-packet, until it is known whether the device accepts the packets that
+    /// were merged into it.
     refusal: Option<Refusal>,
 }
 
 impl<D: Device> DeviceWriter<D> {
-    /// Reads the switches. Returns whether they have changed.
+    /// Reads the [switches](Switches). Returns whether they have changed.
     #[inline]
     fn update_settings(&mut self) -> bool {
         match self.switches.newer_than(self.version) {
@@ -337,7 +340,8 @@ impl<D: Device> DeviceWriter<D> {
         Ok(())
     }
 
-    /// Writes a super-packet. Returns `false` if it is switched off or the device refuses it.
+    /// Writes a super-packet. Returns `false` if its kind or destination is switched off, or the
+    /// device refuses it.
     fn write_whole<B: AsRef<[u8]>>(
         &mut self,
         kind: GsoKind,
@@ -408,7 +412,8 @@ impl<D: Device> DeviceWriter<D> {
         Ok(())
     }
 
-    /// Switches off a kind that the device refused although it accepts single packets.
+    /// Switches off a kind of super-packets that the device refused although it accepts single
+    /// packets.
     #[cold]
     fn switch_off(&mut self, refusal: &Refusal) {
         let is_news = self.switches.refuse(refusal);
@@ -444,8 +449,8 @@ fn concerns_packet(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(MESSAGE_TOO_LONG)
 }
 
-/// Returns the empty vector for slices of another lifetime. It is collected in place, so no memory
-/// is allocated.
+/// Returns the vector emptied, for slices of another lifetime. It is collected in place, so no
+/// memory is allocated.
 fn reuse_slices<'a>(mut slices: Vec<IoSlice<'_>>) -> Vec<IoSlice<'a>> {
     slices.clear();
     slices.into_iter().map(|_| IoSlice::new(&[])).collect()

@@ -33,14 +33,14 @@ struct Tunnel {
     threads: Vec<JoinHandle<Carried>>,
 }
 
-/// The packets that a thread has forwarded in one direction.
+/// Counts of the packets that a thread has forwarded in one direction.
 #[derive(Clone, Copy, Debug, Default)]
 struct Carried {
-    /// Super-packets that were read and written.
+    /// Numbers of super-packets that were read and written.
     super_packets: (u64, u64),
-    /// Packets that were read and written.
+    /// Numbers of packets that were read and written.
     packets: (u64, u64),
-    /// Super-packets whose packets were written one by one.
+    /// Number of super-packets whose packets were written one by one.
     separated: u64,
     refused: u64,
 }

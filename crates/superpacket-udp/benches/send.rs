@@ -33,12 +33,12 @@ mod linux {
     use superpacket_udp::{Refusal, SendDatagrams, Sender, Transmit, UdpSocket};
 
     const ROUNDS: usize = 15;
-    /// Number of datagrams in one read of a TUN device.
+    /// Number of datagrams in one read of a TUN device, which are sent as a run.
     const RUN: usize = 45;
     /// Number of runs per round.
     const RUNS: usize = 1000;
 
-    /// The runs of datagrams; each call sends the next.
+    /// The runs of datagrams to be sent. Each call sends the next run.
     type Load = Vec<Vec<Vec<u8>>>;
 
     pub fn run() -> Result<(), LabError> {
@@ -66,7 +66,7 @@ mod linux {
         clock_gettime(clock).expect("every Linux has it").into()
     }
 
-    /// Sends to a host without an address, which drops everything.
+    /// Measures sending to a host without an address, which drops all datagrams.
     fn dropped(name: &str, load: &Load) -> Result<(), LabError> {
         let (host, other) = (Host::new("A")?, Host::new("B")?);
         let (link, end) = Link::veth(&host, "eth0", &other, "eth0")?;
@@ -84,8 +84,8 @@ mod linux {
         })
     }
 
-    /// Sends through a veth pair, whose sending end accepts super-packets or not, to a thread that
-    /// receives.
+    /// Measures sending through a veth pair to a thread that receives. The sending end of the pair
+    /// accepts super-packets if `segmentation` is set.
     fn received(name: &str, load: &Load, segmentation: bool) -> Result<(), LabError> {
         let hosts = TwoHosts::new()?;
         hosts.a.link.set_feature("tx-udp-segmentation", segmentation)?;

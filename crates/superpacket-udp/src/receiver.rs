@@ -80,7 +80,7 @@ impl Receiver {
     }
 }
 
-/// The datagrams received in one call.
+/// The datagrams that one call received.
 #[derive(Debug)]
 pub struct Received<'a> {
     buffer: &'a mut [u8],
@@ -88,7 +88,8 @@ pub struct Received<'a> {
 }
 
 impl<'a> Received<'a> {
-    /// Returns the datagrams in the order of arrival, each with the metadata of its run.
+    /// Returns the datagrams in the order of arrival. Each has the metadata of the run into which
+    /// the kernel merged it.
     pub fn datagrams(&self) -> impl Iterator<Item = (&'a RecvMeta, &[u8])> {
         let runs = self.metas.iter().zip(self.buffer.chunks_exact(MESSAGE_LENGTH));
         runs.flat_map(|(meta, bytes)| {
@@ -112,8 +113,8 @@ impl<'a> Received<'a> {
         })
     }
 
-    /// Returns the runs. Each consists of datagrams of [`stride`](RecvMeta::stride) bytes, the last
-    /// of which may be shorter.
+    /// Returns the runs, into which the kernel merged the datagrams. Each consists of datagrams of
+    /// [`stride`](RecvMeta::stride) bytes, the last of which may be shorter.
     pub fn runs(&self) -> impl Iterator<Item = (&'a RecvMeta, &[u8])> {
         self.metas
             .iter()
@@ -122,7 +123,8 @@ impl<'a> Received<'a> {
     }
 }
 
-/// Returns the ranges of a run's datagrams. An empty datagram counts as one datagram.
+/// Returns the ranges of the datagrams in a run of `length` bytes. An empty datagram counts as one
+/// datagram.
 fn datagrams_of(
     meta: &RecvMeta,
     length: usize,

@@ -8,42 +8,42 @@ use crate::{Destination, Transmit};
 
 /// A sender of datagrams: a [`UdpSocket`](crate::UdpSocket), or a replacement in tests.
 pub trait SendDatagrams {
-    /// Sends one datagram, or a run: all of its datagrams or none. `scratch` is memory to copy the
-    /// contents into one piece.
+    /// Sends one datagram, or a run of datagrams: all of them or none. `scratch` is memory to copy
+    /// the contents into one piece.
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is no room now; any other error of the
     /// system.
     fn send(&self, transmit: &Transmit<'_>, scratch: &mut Vec<u8>) -> io::Result<()>;
 
-    /// Returns the maximum number of datagrams in a run; 1 if runs are not supported.
+    /// Returns the maximum number of datagrams that one call can send; 1 if runs are not supported.
     fn max_segments(&self) -> usize;
 
-    /// Waits until there is room to send.
+    /// Waits until there is room to send a datagram.
     ///
     /// # Errors
     /// Any error of the system.
     fn wait_writable(&self) -> io::Result<()>;
 
-    /// Returns whether a datagram of `length` bytes fits the path MTU, so that it leaves in one IP
+    /// Returns whether a datagram of `length` bytes fits the path MTU, so that it is sent in one IP
     /// packet. It is called after a run was refused with an error that has several causes. Returns
-    /// `true` if this is not known.
+    /// `true` if the path MTU is not known.
     fn fits(&self, _destination: &Destination, _length: usize) -> bool {
         true
     }
 
-    /// Handles the refusal of a run. Switches runs off if the [cause](Refusal::cause) is
-    /// [`RefusalCause::Unsupported`]. Returns whether this is the first refusal with this cause.
+    /// Handles the refusal of a run of datagrams. Switches runs off if the [cause](Refusal::cause)
+    /// is [`RefusalCause::Unsupported`]. Returns whether this is the first refusal with this cause.
     fn refuse(&self, refusal: &Refusal) -> bool;
 }
 
-/// The cause of a refusal.
+/// The cause for which a run of datagrams was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RefusalCause {
-    /// The kernel, the socket or the device does not support runs: they are switched off.
+    /// The kernel, the socket or the device does not support runs, so runs are switched off.
     Unsupported,
-    /// The datagrams of this run exceed the path MTU. Other runs are sent as before.
+    /// The datagrams of the run exceed the path MTU. Other runs are sent as before.
     TooLong,
 }
 
@@ -51,15 +51,15 @@ pub enum RefusalCause {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// The cause.
+    /// The cause of the refusal.
     pub cause: RefusalCause,
-    /// The destination of the run.
+    /// The destination of the datagrams.
     pub destination: Destination,
-    /// Number of its datagrams. They have been sent one by one.
+    /// Number of datagrams of the run. They have been sent one by one.
     pub datagrams: usize,
-    /// Length of each datagram but the last, in bytes.
+    /// Length in bytes of each datagram of the run but the last.
     pub segment_size: usize,
-    /// The number of the error (`errno`), if it has one.
+    /// The number of the error (`errno`), if the system gave one.
     pub errno: Option<i32>,
 }
 
@@ -98,11 +98,12 @@ pub struct Sender<S, B> {
     queue: Vec<(Destination, B)>,
     /// Number of datagrams at the front of the queue that are sent or rejected.
     done: usize,
-    /// Indices of datagrams that are sent one by one, since their run was refused.
+    /// Indices of the datagrams that are sent one by one, since the run that they formed was
+    /// refused.
     one_by_one: ops::Range<usize>,
-    /// The refusal of a run, until it is known whether the kernel accepts its datagrams.
+    /// The refusal of a run, until it is known whether the kernel accepts the datagrams one by one.
     refusal: Option<Refusal>,
-    /// The first error of this flush.
+    /// The first error of the flush in progress that concerns a single datagram.
     error: Option<io::Error>,
     slices: Vec<IoSlice<'static>>,
     scratch: Vec<u8>,
@@ -119,23 +120,24 @@ type RefusalCallback = Box<dyn FnMut(&Refusal) + Send>;
 pub struct SenderCounters {
     /// Datagrams that were sent.
     pub datagrams: u64,
-    /// Bytes of these datagrams.
+    /// Bytes of the datagrams that were sent.
     pub bytes: u64,
-    /// Number of successful calls.
+    /// Number of successful calls of the system, for runs and for single datagrams.
     pub sends: u64,
     /// Number of calls that sent more than one datagram.
     pub runs: u64,
-    /// Runs that were refused for another cause than the length of their datagrams.
+    /// Runs of datagrams that were refused for another cause than the length of the datagrams.
     pub refused: u64,
     /// Runs whose datagrams exceed the path MTU, and were sent one by one.
     pub too_long: u64,
     /// Single datagrams that were refused, and dropped.
     pub rejected: u64,
-    /// Number of calls that failed because there was no room.
+    /// Number of calls of the system that failed because there was no room.
     pub full: u64,
 }
 
-/// Maximum length of a run in bytes: the longest payload of a UDP datagram over IPv4.
+/// Maximum length in bytes of the datagrams of a run together: the longest payload of a UDP
+/// datagram over IPv4.
 const LONGEST: usize = 65_535 - 20 - 8;
 
 impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
@@ -221,7 +223,8 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
         self.error.take().map_or(Ok(()), Err)
     }
 
-    /// Returns the end of the run that starts with the first datagram that is not done.
+    /// Returns the index after the last datagram of the run that starts with the first datagram
+    /// that is not done.
     #[inline]
     fn run_end(&self) -> usize {
         let most = self.socket.max_segments();
@@ -282,7 +285,7 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
         }
     }
 
-    /// Handles an error of a run, whose datagrams are then sent one by one.
+    /// Handles the error of a run of datagrams, which are then sent one by one.
     #[cold]
     fn refuse_run(&mut self, end: usize, error: &io::Error) {
         self.one_by_one = self.done..end;
@@ -342,9 +345,9 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
         count
     }
 
-    /// Sets a callback for refused runs, for example to write a log line. It is called once per
-    /// [cause](Refusal::cause), until runs are [switched on](crate::UdpSocket::set_segmentation)
-    /// again.
+    /// Sets a callback for refused runs of datagrams, for example to write a log line. It is called
+    /// once per [cause](Refusal::cause), until runs are [switched
+    /// on](crate::UdpSocket::set_segmentation) again.
     pub fn set_notice(&mut self, notice: impl FnMut(&Refusal) + Send + 'static) {
         self.notice = Some(Box::new(notice));
     }
@@ -371,7 +374,8 @@ impl<S: fmt::Debug, B> fmt::Debug for Sender<S, B> {
     }
 }
 
-/// Returns whether there is no room or memory now, so that the datagram must be sent later.
+/// Returns whether the error means that there is no room or memory now, so that the datagram must
+/// be sent later.
 fn is_temporary(error: &io::Error) -> bool {
     /// `ENOBUFS`, which has no [`io::ErrorKind`].
     const NO_BUFFERS: i32 =
@@ -380,7 +384,7 @@ fn is_temporary(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(NO_BUFFERS)
 }
 
-/// Returns whether the error may mean that runs are not supported.
+/// Returns whether the error may mean that runs of datagrams are not supported.
 fn may_concern_runs(error: &io::Error) -> bool {
     /// `EIO`: the device computes no checksums (`udp_send_skb`).
     const IO: i32 = 5;
@@ -395,8 +399,8 @@ fn is_too_long(error: &io::Error) -> bool {
     error.raw_os_error() == Some(MESSAGE_TOO_LONG)
 }
 
-/// Returns the empty vector for slices of another lifetime. It is collected in place, so no memory
-/// is allocated.
+/// Returns the vector emptied, for slices of another lifetime. It is collected in place, so no
+/// memory is allocated.
 fn reuse_slices<'a>(mut slices: Vec<IoSlice<'_>>) -> Vec<IoSlice<'a>> {
     slices.clear();
     slices.into_iter().map(|_| IoSlice::new(&[])).collect()

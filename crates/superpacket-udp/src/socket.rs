@@ -22,9 +22,10 @@ struct SocketState {
     socket: std::net::UdpSocket,
     is_ipv6: bool,
     state: UdpSocketState,
-    /// Maximum datagrams in a run. The value in `quinn-udp` falls to 1 permanently after an error.
+    /// Maximum number of datagrams in a run. The value in `quinn-udp` falls to 1 permanently after
+    /// an error.
     max_segments: usize,
-    /// Whether runs are switched on.
+    /// Whether datagrams may be sent in runs.
     segmentation: AtomicBool,
     refusal: Mutex<Option<Refusal>>,
     /// Whether a run of datagrams that exceed the path MTU has been reported.
@@ -41,9 +42,9 @@ pub enum Fragmentation {
     /// learnt the path MTU. This is for tunnels, which cannot make their datagrams shorter.
     #[default]
     Allowed,
-    /// The datagrams are lost, with all of their run. If they exceed the MTU of the interface,
-    /// they are refused with `EMSGSIZE`. IPv4 datagrams have the don't-fragment bit. This is for
-    /// protocols that discover the path MTU themselves, such as QUIC.
+    /// The datagrams are lost, with all others of their run. If they exceed the MTU of the
+    /// interface, they are refused with `EMSGSIZE`. IPv4 datagrams have the don't-fragment bit.
+    /// This is for protocols that discover the path MTU themselves, such as QUIC.
     Forbidden,
 }
 
@@ -226,8 +227,8 @@ impl UdpSocket {
         &self.0.socket
     }
 
-    /// Switches runs on or off, for all senders of the socket. If they are switched on after a
-    /// refusal, they are tried again, and the next refusal is reported again.
+    /// Switches the sending of runs on or off, for all senders of the socket. If it is switched on
+    /// after a refusal, runs are tried again, and the next refusal is reported again.
     pub fn set_segmentation(&self, on: bool) {
         if on {
             self.0.reported_too_long.store(false, Ordering::Relaxed);
@@ -236,7 +237,7 @@ impl UdpSocket {
         self.0.segmentation.store(on, Ordering::Relaxed);
     }
 
-    /// Returns the refusal for which runs are switched off.
+    /// Returns the refusal for which the sending of runs is switched off.
     pub fn refusal(&self) -> Option<Refusal> {
         self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -327,7 +328,7 @@ impl SendDatagrams for UdpSocket {
         self.wait(false)
     }
 
-    /// Compares the length with the path MTU that the system knows.
+    /// Compares the length with the path MTU that the system knows; `true` if it knows none.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn fits(&self, destination: &Destination, length: usize) -> bool {
         let headers = if destination.addr.ip().to_canonical().is_ipv4() { 20 + 8 } else { 40 + 8 };

@@ -73,7 +73,8 @@ impl<B: AsRef<[u8]>> AsyncSender<B> {
         &self.sender
     }
 
-    /// Returns the sender, to set a notice, or to drop the datagrams that stay after an error.
+    /// Returns the sender, to set a [callback](Sender::set_notice) for refused runs, or to drop the
+    /// datagrams that stay after an error.
     pub const fn get_mut(&mut self) -> &mut Sender<UdpSocket, B> {
         &mut self.sender
     }
@@ -90,7 +91,7 @@ impl AsyncReceiver {
         Ok(receiver.received(messages))
     }
 
-    /// Returns the receiver.
+    /// Returns the receiver, for its socket.
     pub const fn get_ref(&self) -> &Receiver {
         &self.receiver
     }

@@ -30,7 +30,8 @@ impl From<SocketAddr> for Destination {
     }
 }
 
-/// One datagram or a run: like [`quinn_udp::Transmit`], but with contents in several slices.
+/// One datagram or a run of datagrams: like [`quinn_udp::Transmit`], but with contents in several
+/// slices.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit<'a> {
     /// The destination address.

@@ -1,4 +1,4 @@
-//! Tests sockets of two hosts.
+//! Tests of sockets on two hosts.
 #![cfg(target_os = "linux")]
 
 use std::io;
@@ -30,7 +30,7 @@ fn datagram(number: usize, size: usize) -> Vec<u8> {
     bytes
 }
 
-/// Makes the hosts resolve each other's hardware addresses; until then they keep few datagrams.
+/// Makes the hosts resolve each other's hardware addresses. Until then, they queue few datagrams.
 fn acquaint(from: &UdpSocket, to: &UdpSocket) {
     let mut sender = from.sender();
     sender.push(to.local_addr().expect("it is bound"), b"hello");
@@ -38,7 +38,7 @@ fn acquaint(from: &UdpSocket, to: &UdpSocket) {
     receive(to, 1);
 }
 
-/// Receives this number of datagrams within a few seconds.
+/// Receives `count` datagrams within a few seconds.
 fn receive(socket: &UdpSocket, count: usize) -> Vec<(RecvMeta, Vec<u8>)> {
     let (mut receiver, mut all, start) = (socket.receiver(), Vec::new(), Instant::now());
     while all.len() < count {

@@ -1,4 +1,4 @@
-//! Senders with a socket in memory, whose failures the tests choose.
+//! Tests of senders with a socket in memory, whose failures the tests choose.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ const NO_BUFFERS: i32 = 105;
 const UNREACHABLE: i32 = 101;
 const TOO_LONG: i32 = 90;
 
-/// The datagrams sent by one call.
+/// The datagrams that one call has sent.
 #[derive(Clone, Debug, PartialEq)]
 struct Sent {
     destination: Destination,

@@ -274,7 +274,7 @@ pub const fn transport_field(protocol: Protocol, checksum: u16) -> u16 {
 /// the sum of all bytes after `headers`. If `headers` ends at the inner transport header, whose
 /// checksum is correct or partial, no byte after it must be read: they sum to [`Sum::checksum`] of
 /// the inner pseudo-header (local checksum offload, the kernel's `lco_csum`). `pseudo` is the sum
-/// of the outer pseudo-header of a tunnel in UDP; GRE has none.
+/// of the outer pseudo-header of a tunnel over UDP; others have none.
 #[inline(always)]
 pub(crate) fn tunnel_field(headers: &[u8], field: u16, rest: u16, pseudo: Option<Sum>) -> u16 {
     let sum = words(headers).subtract(field).add(rest);

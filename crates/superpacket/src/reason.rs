@@ -56,7 +56,7 @@ reasons! {
     /// The protocol is never aggregated.
     Protocol = "protocol",
     /// A tunnel header has a feature that the engine does not rewrite; there is a third tunnel, or
-    /// a second where one of the two is not VXLAN or Geneve; or a GRO hint contradicts the headers.
+    /// a second where one of the two is not over UDP; or a GRO hint contradicts the headers.
     Tunnel = "tunnel",
     /// The IPv4 header checksum is wrong.
     BadIpChecksum = "bad_ip_checksum",

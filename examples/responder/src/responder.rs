@@ -65,7 +65,7 @@ impl Responder {
         }
     }
 
-    /// Returns the answer to an ARP request for this address, as a frame.
+    /// Returns the answer to an ARP request for the stack's address, as a frame.
     fn resolve(&self, packet: &[u8]) -> Option<Vec<u8>> {
         let ArpRepr::EthernetIpv4 {
             operation: ArpOperation::Request,

@@ -40,8 +40,9 @@ pub struct Stack {
     exchanges: Vec<Exchange>,
     wire: Wire,
     service: Service,
-    /// Numbers of sockets that listen, and of connection requests since the last poll.
+    /// Number of sockets that listen, as of the last poll.
     listening: usize,
+    /// Number of connection requests received since the last poll.
     asked: usize,
     answered: u64,
     corrupted: u64,
@@ -113,7 +114,7 @@ impl Stack {
     }
 
     /// Processes the received packets and answers them. `now` is in nanoseconds. Returns the time
-    /// at which it must be called again even if no packet arrives.
+    /// at which this function must be called again even if no packet arrives.
     pub fn poll(&mut self, now: u64) -> Option<u64> {
         let time = Instant::from_micros((now / 1000) as i64);
         self.listen();
@@ -143,7 +144,7 @@ impl Stack {
         self.corrupted
     }
 
-    /// Reads requests and writes answers on all connections.
+    /// Reads requests and writes answers on all connections, and makes closed sockets listen again.
     fn serve(&mut self) {
         self.listening = 0;
         for ((_, socket), exchange) in self.sockets.iter_mut().zip(&mut self.exchanges) {
@@ -234,7 +235,8 @@ fn requests_connection(packet: &[u8]) -> bool {
         .is_some_and(|tcp| tcp.syn() && !tcp.ack())
 }
 
-/// The packets between the stack and its worker, back to back in one buffer per direction.
+/// The packets on their way between the stack and its worker, back to back in one buffer per
+/// direction.
 struct Wire {
     received: Vec<u8>,
     arrived: VecDeque<Range<usize>>,
@@ -281,7 +283,8 @@ impl RxToken for ReceivedPacket<'_> {
     }
 }
 
-/// Room for a packet to send.
+/// A token of smoltcp to send one packet: the buffer to which the packet is appended, and the list
+/// of packets in it.
 struct PacketToSend<'a>(&'a mut Vec<u8>, &'a mut Vec<Range<usize>>);
 
 impl TxToken for PacketToSend<'_> {

@@ -1,4 +1,4 @@
-//! The kernel's TCP sends requests to smoltcp's, on two workers.
+//! Tests that the kernel's TCP gets answers from smoltcp's TCP, which runs on two workers.
 #![cfg(target_os = "linux")]
 
 use std::net::SocketAddr;

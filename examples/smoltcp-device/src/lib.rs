@@ -106,7 +106,7 @@ impl<D: Device> OffloadDevice<D> {
         });
     }
 
-    /// Sends as many frames as the device takes; returns `None` if some are left.
+    /// Sends the unsent frames, as many as the device takes; returns `None` if some are left.
     fn flush(&mut self, now: Instant) -> Option<()> {
         while let Some(frame) = self.unsent.front() {
             self.device.transmit(now)?.consume(frame.len(), |room| room.copy_from_slice(frame));

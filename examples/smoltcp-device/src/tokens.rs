@@ -1,4 +1,4 @@
-//! What smoltcp asks of every device: two tokens, and three methods.
+//! The items that smoltcp requires of every device: two tokens, and three methods.
 
 // The lines of the tokens begin here.
 use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};

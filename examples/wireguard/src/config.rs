@@ -11,23 +11,24 @@ use gotatun::x25519::{PublicKey, StaticSecret};
 use ini::{Ini, Properties};
 use ipnetwork::IpNetwork;
 
-/// The settings in a file.
+/// The settings in a configuration file.
 pub struct Config {
-    /// Our private key.
+    /// The private key of this endpoint.
     pub private_key: StaticSecret,
-    /// Port that peers send to; 0 lets the host choose.
+    /// Port to which peers send; 0 lets the host choose.
     pub listen_port: u16,
     /// Longest packet in the tunnel, in bytes.
     pub mtu: u32,
-    /// Mark of our datagrams, by which routes distinguish them from the tunnel's packets.
+    /// Mark of the datagrams of this endpoint, by which routes distinguish them from the tunnel's
+    /// packets.
     pub mark: Option<u32>,
-    /// The peers.
+    /// The peers of this endpoint.
     pub peers: Vec<Peer>,
 }
 
 impl Config {
-    /// Reads a file. Unknown settings are errors, including those of `wg-quick` for addresses and
-    /// routes, which must be set by `ip`.
+    /// Reads a configuration file. Unknown settings are errors, including those of `wg-quick` for
+    /// addresses and routes, which must be set by `ip`.
     pub fn read(path: &Path) -> Result<Self> {
         let ini = Ini::load_from_file(path)?;
         let interface =

@@ -1,4 +1,4 @@
-//! Two endpoints, and TCP between two kernels through their tunnel.
+//! Tests two endpoints, by TCP between two kernels through their tunnel.
 #![cfg(target_os = "linux")]
 
 mod tunnel;

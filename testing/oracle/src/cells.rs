@@ -6,7 +6,7 @@ use superpacket::virtio::gso_type;
 use superpacket::{Gso, GsoKind, Layer, RxChecksum, SegmentError, SegmentOptions, Segmenter};
 use superpacket_lab::VnetHeader;
 use superpacket_traffic::frame::{
-    ACK, CWR, Carrier, Checksum, Extension, Frame, Gre, Ip, Mpls, Pppoe, Transport, Vlan,
+    ACK, CWR, Carrier, Checksum, Extension, Frame, Gre, Ip, Mpls, Transport, Vlan,
 };
 
 use crate::segment::{header_of, outer_transport, write_outer_pseudo_sum};
@@ -47,8 +47,8 @@ pub const LINKS: &[(&str, Wrap)] = &[
     ("two VLANs (0x8100)", |frame| tags(frame, &[0x8100, 0x8100])),
     ("tag 0x9100", |frame| tags(frame, &[0x9100])),
     ("tags 0x9100, 0x8100", |frame| tags(frame, &[0x9100, 0x8100])),
-    ("PPPoE", |frame| frame.with(|frame| frame.pppoe = Some(Pppoe::default()))),
-    ("PPPoE in VLAN", |frame| frame.tagged(5).with(|frame| frame.pppoe = Some(Pppoe::default()))),
+    ("PPPoE", Frame::in_pppoe),
+    ("PPPoE in VLAN", |frame| frame.tagged(5).in_pppoe()),
     ("MPLS", |frame| labelled(frame, 1)),
     ("MPLS, two labels", |frame| labelled(frame, 2)),
     ("MPLS in VLAN", |frame| labelled(frame.tagged(5), 1)),
@@ -308,9 +308,7 @@ fn protocols() -> [(&'static str, Frame); 4] {
         ("UDP/IPv4", Frame::udp4(PAYLOAD)),
         ("UDP/IPv6", Frame::udp6(PAYLOAD)),
     ];
-    frames.map(|(name, frame)| {
-        (name, frame.with(|frame| *frame.checksum_mut().expect("a checksum") = Checksum::Partial))
-    })
+    frames.map(|(name, frame)| (name, frame.with_checksum(Checksum::Partial)))
 }
 
 fn tags(frame: Frame, types: &[u16]) -> Frame {
@@ -324,7 +322,7 @@ fn labelled(frame: Frame, labels: usize) -> Frame {
 }
 
 fn outer(frame: Frame, checksum: Checksum) -> Frame {
-    frame.with(|frame| frame.outer_udp_mut().checksum = checksum)
+    frame.with_outer_checksum(checksum)
 }
 
 fn gre(frame: Frame, gre: Gre, ethernet: bool) -> Frame {
@@ -342,8 +340,7 @@ fn v4(frame: Frame, edit: impl FnOnce(&mut Frame)) -> Option<Frame> {
 }
 
 fn v6(frame: Frame, extensions: &[Extension]) -> Option<Frame> {
-    matches!(frame.ip, Ip::V6(_))
-        .then(|| frame.with(|frame| frame.ipv6_mut().extensions = extensions.to_vec()))
+    matches!(frame.ip, Ip::V6(_)).then(|| frame.with_ipv6(|ip| ip.extensions = extensions.to_vec()))
 }
 
 fn tcp(frame: Frame) -> Option<Frame> {

@@ -167,8 +167,7 @@ impl KernelGro {
             Err(error) => return Err(error),
         }
         let [first, second] = [0, 100].map(|sequence| Frame::tcp4(sequence, 100));
-        let fragmentable =
-            |frame: &Frame| frame.clone().with(|frame| frame.ipv4_mut().dont_fragment = false);
+        let fragmentable = |frame: &Frame| frame.clone().with_ipv4(|ip| ip.dont_fragment = false);
         let cwr = |frame: &Frame| frame.clone().with_flags(ACK | CWR);
         let hinted = |frame: &Frame| frame.clone().in_vxlan4().in_geneve().with_gro_hint();
         self.rules = Rules {

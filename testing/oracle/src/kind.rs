@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use superpacket::virtio::{VirtioError, flags as virtio_flags, gso_type};
-use superpacket::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol, Refusal, Tunnel};
+use superpacket::wire::{self, IpVersion, Layout, Level, MAX_HEADER, Protocol, Refusal, Tunnel};
 use superpacket::{Layer, Reason, SegmentError, SplitError};
 use superpacket_lab::VnetHeader;
 use superpacket_traffic::check::{self, Expect, FlowKey};
@@ -536,7 +536,7 @@ fn other_bytes(kernel: &ResultPacket, engine: &ResultPacket) -> Option<Kind> {
     let transport = usize::from(outer.transport);
     let (kind, checksum) = match outer.tunnel {
         Tunnel::Gre => (Kind::GreChecksum, transport + 4),
-        Tunnel::Vxlan | Tunnel::Geneve => (Kind::OuterChecksum, transport + 6),
+        tunnel if tunnel.is_udp() => (Kind::OuterChecksum, transport + 6),
         _ => return None,
     };
     let checksum = checksum..checksum + 2;
@@ -682,14 +682,11 @@ fn flags(sides: &Sides<'_>, frame: usize) -> u16 {
 fn ids(sides: &Sides<'_>, frame: usize) -> Vec<(u16, bool)> {
     let bytes = &sides.frames[frame].bytes;
     let Some(layout) = layout(sides, frame) else { return Vec::new() };
-    let headers = layout
-        .outers()
-        .map(|outer| (outer.network, outer.version))
-        .chain([(layout.network, layout.version)])
-        .rev();
-    let at = headers
-        .filter(|(_, version)| *version == IpVersion::V4)
-        .map(|(network, _)| usize::from(network) + 4);
+    let at = layout
+        .levels()
+        .rev()
+        .filter(|level| level.version == IpVersion::V4)
+        .map(|level| usize::from(level.network) + 4);
     at.map(|at| (u16::from_be_bytes([bytes[at], bytes[at + 1]]), bytes[at + 2] & 0x40 != 0))
         .collect()
 }
@@ -891,16 +888,13 @@ fn flushes(sides: &Sides<'_>, between: usize, frame: usize) -> bool {
 fn pairs<'s>(sides: &'s Sides<'_>, frame: usize) -> Vec<&'s [u8]> {
     let bytes = &sides.frames[frame].bytes;
     let Some(layout) = layout(sides, frame) else { return Vec::new() };
-    let headers = layout
-        .outers()
-        .map(|outer| (outer.network, outer.version))
-        .chain([(layout.network, layout.version)])
-        .rev();
-    let pair = |(network, version): (u16, IpVersion)| match version {
-        IpVersion::V4 => bytes.get(usize::from(network) + 12..usize::from(network) + 20),
-        IpVersion::V6 => bytes.get(usize::from(network) + 8..usize::from(network) + 40),
+    let pair = |level: Level| match level.version {
+        IpVersion::V4 => {
+            bytes.get(usize::from(level.network) + 12..usize::from(level.network) + 20)
+        }
+        IpVersion::V6 => bytes.get(usize::from(level.network) + 8..usize::from(level.network) + 40),
     };
-    headers.filter_map(pair).collect()
+    layout.levels().rev().filter_map(pair).collect()
 }
 
 /// Returns whether Linux treats two frames of one connection as two flows.

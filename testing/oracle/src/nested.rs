@@ -180,10 +180,7 @@ mod tests {
         let mut random = Random::new(1);
         for frame in frames() {
             for checksum in [Checksum::Zero, Checksum::Right] {
-                let whole = frame
-                    .clone()
-                    .with(|frame| frame.outer_udp_mut().checksum = checksum)
-                    .to_bytes();
+                let whole = frame.clone().with_outer_checksum(checksum).to_bytes();
                 for _ in 0..40 {
                     let mut bytes = whole.clone();
                     falsify(&mut bytes, &mut random);

@@ -265,6 +265,22 @@ fn flip(
     Some(())
 }
 
+/// Inverts bits of the byte at an offset in the IP header of a super-packet.
+fn flip_in_network(
+    left: &mut [Described],
+    random: &mut Random,
+    fits: fn(&Layout) -> bool,
+    offset: usize,
+    bits: u8,
+) -> Option<()> {
+    flip(left, random, fits, |layout| usize::from(layout.network) + offset, bits)
+}
+
+/// Inverts bits of the byte at an offset in the TCP header of a super-packet.
+fn flip_in_tcp(left: &mut [Described], random: &mut Random, offset: usize, bits: u8) -> Option<()> {
+    flip(left, random, is_tcp, |layout| usize::from(layout.transport) + offset, bits)
+}
+
 fn is_tcp(layout: &Layout) -> bool {
     layout.protocol == Protocol::Tcp
 }
@@ -351,49 +367,35 @@ const DAMAGES: &[(&str, Damage)] = &[
         flip(left, random, |_| true, |_| 8, 1).map(|()| "link-header")
     }),
     ("the header checksum is another", |left, random| {
-        flip(left, random, is_v4, |layout| usize::from(layout.network) + 10, 1)
-            .map(|()| "ip-checksum")
+        flip_in_network(left, random, is_v4, 10, 1).map(|()| "ip-checksum")
     }),
     ("the TTL is another", |left, random| {
-        flip(left, random, is_v4, |layout| usize::from(layout.network) + 8, 1).map(|()| "ttl")
+        flip_in_network(left, random, is_v4, 8, 1).map(|()| "ttl")
     }),
     ("the hop limit is another", |left, random| {
-        flip(left, random, |layout| !is_v4(layout), |layout| usize::from(layout.network) + 7, 1)
-            .map(|()| "ttl")
+        flip_in_network(left, random, |layout| !is_v4(layout), 7, 1).map(|()| "ttl")
     }),
     ("the type of service is another", |left, random| {
-        flip(left, random, is_v4, |layout| usize::from(layout.network) + 1, 4)
-            .map(|()| "traffic-class")
+        flip_in_network(left, random, is_v4, 1, 4).map(|()| "traffic-class")
     }),
     ("the flow label is another", |left, random| {
-        flip(left, random, |layout| !is_v4(layout), |layout| usize::from(layout.network) + 3, 1)
-            .map(|()| "flow-label")
+        flip_in_network(left, random, |layout| !is_v4(layout), 3, 1).map(|()| "flow-label")
     }),
     ("the identification is another", |left, random| {
-        flip(left, random, is_v4, |layout| usize::from(layout.network) + 4, 0x40).map(|()| "ip-id")
+        flip_in_network(left, random, is_v4, 4, 0x40).map(|()| "ip-id")
     }),
     ("DF is another", |left, random| {
-        flip(left, random, is_v4, |layout| usize::from(layout.network) + 6, 0x40)
-            .map(|()| "dont-fragment")
+        flip_in_network(left, random, is_v4, 6, 0x40).map(|()| "dont-fragment")
     }),
     ("the IP length is another", |left, random| {
-        flip(left, random, is_v4, |layout| usize::from(layout.network) + 3, 1).map(|()| "length")
+        flip_in_network(left, random, is_v4, 3, 1).map(|()| "length")
     }),
     ("the acknowledgement is another", |left, random| {
-        flip(left, random, is_tcp, |layout| usize::from(layout.transport) + 11, 1)
-            .map(|()| "acknowledgement")
+        flip_in_tcp(left, random, 11, 1).map(|()| "acknowledgement")
     }),
-    ("the window is another", |left, random| {
-        flip(left, random, is_tcp, |layout| usize::from(layout.transport) + 15, 1)
-            .map(|()| "window")
-    }),
-    ("ECE is another", |left, random| {
-        flip(left, random, is_tcp, |layout| usize::from(layout.transport) + 13, 0x40)
-            .map(|()| "flags")
-    }),
-    ("PSH is another", |left, random| {
-        flip(left, random, is_tcp, |layout| usize::from(layout.transport) + 13, 8).map(|()| "flags")
-    }),
+    ("the window is another", |left, random| flip_in_tcp(left, random, 15, 1).map(|()| "window")),
+    ("ECE is another", |left, random| flip_in_tcp(left, random, 13, 0x40).map(|()| "flags")),
+    ("PSH is another", |left, random| flip_in_tcp(left, random, 13, 8).map(|()| "flags")),
     ("an option is another", |left, random| {
         let with_options =
             |layout: &Layout| is_tcp(layout) && layout.payload > layout.transport + 20;
@@ -498,9 +500,7 @@ fn flows(outer: Checksum) -> Vec<Vec<Frame>> {
         [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve, Frame::in_geneve6];
     let in_tunnels =
         inner.iter().flat_map(|inner| tunnels.iter().map(|through| through(inner.clone())));
-    in_tunnels
-        .map(|frame| frame.with(|frame| frame.outer_udp_mut().checksum = outer).run(9))
-        .collect()
+    in_tunnels.map(|frame| frame.with_outer_checksum(outer).run(9)).collect()
 }
 
 const FRAMING: Framing = Framing::new(Format::Tunnel, ByteOrder::NATIVE, Layer::Ethernet);

@@ -185,7 +185,7 @@ fn hosts(frame: Frame, client: u8, server: u8, port: u16) -> Frame {
 /// Returns a name server's query and its response.
 fn names() -> Vec<Captured> {
     let mut talk = Talk::new(
-        hosts(Frame::udp4(0), 10, 53, 53_123).with(|frame| frame.udp_mut().destination_port = 53),
+        hosts(Frame::udp4(0), 10, 53, 53_123).with_udp(|udp| udp.destination_port = 53),
         None,
         0,
     );

@@ -77,7 +77,7 @@ pub fn w4(frames: usize, mode: Checksum) -> Vec<Vec<u8>> {
             .with_id((index * TRAIN) as u16)
             .with_timestamps(1_000, 2_000)
             .with_flags(ACK | PSH)
-            .with(|frame| frame.tcp_mut().checksum = mode)
+            .with_checksum(mode)
             .to_bytes()
     };
     (0..frames).map(frame).collect()
@@ -95,7 +95,7 @@ pub fn w5_super(frames: usize, mode: Checksum) -> Vec<Vec<u8>> {
     let frame = |index: usize| {
         Frame::udp4(UDP_TRAIN * UDP_PAYLOAD)
             .with_id((index * UDP_TRAIN) as u16)
-            .with(|frame| frame.udp_mut().checksum = mode)
+            .with_checksum(mode)
             .to_bytes()
     };
     (0..frames).map(frame).collect()

@@ -1,4 +1,4 @@
-//! The address table as users list and change it.
+//! Lists and changes the entries of the address table for users of the bridge.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::settings::{BridgeSettings, PortSettings};
 use crate::switch::fdb::{FdbEntry, FdbFilter, FdbPage, MOST_LISTED, Station};
 use crate::switch::table::{AddressInfo, most_static};
 
-/// Returns an error if two ports have the same static entry, or if there are more than the table
-/// holds.
+/// Returns an error if two ports have the same static entry, or if there are more static entries
+/// than the table can hold.
 pub(super) fn check_static(settings: &BridgeSettings) -> Result<(), BridgeError> {
     let mut holders: BTreeMap<Station, &str> = BTreeMap::new();
     for port in &settings.ports {
@@ -29,7 +29,8 @@ pub(super) fn check_static(settings: &BridgeSettings) -> Result<(), BridgeError>
     }
 }
 
-/// Returns an error for static entries on a port whose packets have no hardware addresses.
+/// Returns an error if there are static entries for a port whose packets have no hardware
+/// addresses.
 pub(crate) fn check_layer(layer: Layer, settings: &PortSettings) -> Result<(), BridgeError> {
     match layer {
         Layer::Ip if !settings.static_entries.is_empty() => {
@@ -39,8 +40,8 @@ pub(crate) fn check_layer(layer: Layer, settings: &PortSettings) -> Result<(), B
     }
 }
 
-/// Returns an error for a static entry without a VLAN on a bridge that filters by VLAN, where no
-/// packet would match it.
+/// Returns an error if a static entry without a VLAN is meant for a bridge that filters by VLAN,
+/// where no packet would match it.
 fn check_vlan(station: Station, vlan_filtering: bool) -> Result<(), BridgeError> {
     match station.vlan {
         0 if vlan_filtering => {
@@ -60,8 +61,8 @@ fn taken(station: Station, holder: &str) -> BridgeError {
 }
 
 impl Bridge {
-    /// Returns the entries of the address table that come after `after`: at most `most`, and at
-    /// most [`MOST_LISTED`].
+    /// Returns the entries of the address table that `filter` selects and that come after `after`:
+    /// at most `most`, and at most [`MOST_LISTED`].
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::NoHardwareAddresses`].
@@ -80,7 +81,7 @@ impl Bridge {
         let mut known = self.inner.table.list(wanted);
         known.retain(|known| filter.is_static.is_none_or(|is_static| is_static == known.is_static));
         known.sort_unstable_by_key(|known| (known.station, !known.is_static));
-        // A static entry may have replaced a learned one while the table was read.
+        // A static entry may have replaced a learned one between reading the two.
         known.dedup_by_key(|known| known.station);
         let most = most.min(MOST_LISTED);
         let entries = known
@@ -91,8 +92,8 @@ impl Bridge {
         Ok(FdbPage { entries, more: known.len().saturating_sub(most) })
     }
 
-    /// Adds a static entry to the address table. The address stays with this port until the entry
-    /// is deleted, even if other ports receive frames from it.
+    /// Adds a static entry to the address table. The address then stays behind this port until the
+    /// entry is deleted, even if other ports receive frames from it.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::Entry`] if the entry exists already;
@@ -101,8 +102,8 @@ impl Bridge {
         self.put_static_entry(port, station, false)
     }
 
-    /// Adds a static entry like [`add_static_entry`](Self::add_static_entry), or replaces the one
-    /// that exists at this or another port.
+    /// Adds a static entry like [`add_static_entry`](Self::add_static_entry), but replaces an
+    /// existing one with the same address, whether at this or another port.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::Entry`] if a VLAN is missing;
@@ -139,7 +140,7 @@ impl Bridge {
                 let other = Some(self.with(holder, |slot| slot.shared.clone())?)
                     .filter(|other| other.number != shared.number);
                 shared.change_static_entries(|entries| entries.insert(station));
-                // The new entry overwrites the old one, so that there is an entry at every moment.
+                // The new entry overwrites the old one, so that one of them exists at every moment.
                 self.inner.set_static(&shared);
                 if let Some(other) = other {
                     other.change_static_entries(|entries| entries.remove(&station));
@@ -157,7 +158,7 @@ impl Bridge {
         Ok(added(station, shared.number, port))
     }
 
-    /// Deletes an entry of the address table, static or learned.
+    /// Deletes an entry of the address table, whether static or learned.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::Entry`] if this port has no such entry.
@@ -182,8 +183,8 @@ impl Bridge {
         Ok(entry(&known, port))
     }
 
-    /// Deletes the learned addresses that match `filter`, and returns their number. Static entries
-    /// stay.
+    /// Deletes the learned addresses that `filter` selects, and returns their number. Static
+    /// entries stay.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::NoHardwareAddresses`].
@@ -213,7 +214,7 @@ impl Bridge {
     }
 }
 
-/// Returns the description of a static entry that was just added.
+/// Returns the description of a static entry that was just added to the table.
 fn added(station: Station, number: u16, port: &str) -> FdbEntry {
     entry(
         &AddressInfo {
@@ -289,7 +290,7 @@ mod tests {
             "it is what the port is asked to be"
         );
         assert_eq!(bridge.flush_fdb(&FdbFilter::default()).expect("flushes"), 0);
-        // One address moves from one port to the other; the file does not have the other address.
+        // One address moves from one port to the other; the new settings lack the other address.
         bridge.apply(settings(&[(one, &[]), (two, &[A])])).expect("applies");
         assert_eq!(listed(&bridge), [format!("{A} {two} static")]);
         bridge.apply(settings(&[(one, &[A]), (two, &[])])).expect("and back");

@@ -1,5 +1,4 @@
-//! Gives the threads their shares of a port (receive queues and a transmit end), and takes them
-//! back.
+//! Gives each thread its part of a port (receive queues, and an end to send by), and takes it back.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,17 +19,18 @@ use crate::runtime::SharedPort;
 use crate::settings::MAX_PORTS;
 use crate::settings::PortSettings;
 
-/// Maximum time that a thread may take to release a port.
+/// Maximum time for which the bridge waits until a thread has released a port.
 const LET_GO: Duration = Duration::from_secs(2);
 
-/// Returns the thread that receives from this queue of the port with this number. Consecutive ports
-/// start at consecutive threads, so that the threads have about the same number of queues.
+/// Returns the number of the thread that receives from this queue of the port with this number.
+/// Successive ports start at successive threads, so that the threads have about the same number of
+/// queues.
 pub(super) fn poll_thread_of(queue: usize, number: usize, poll_threads: usize) -> usize {
     (queue + number) % poll_threads.max(1)
 }
 
 impl Inner {
-    /// Opens a new port, and joins it with the others.
+    /// Opens a new port, and adds it to the bridge.
     pub(super) fn add(
         &self,
         settings: &PortSettings,
@@ -39,7 +39,7 @@ impl Inner {
         self.join(settings, OpenedPort::new(&settings.port, shared_interfaces)?)
     }
 
-    /// Joins an open port with the others.
+    /// Adds an open port to the bridge.
     pub(super) fn join(
         &self,
         settings: &PortSettings,
@@ -102,7 +102,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives each thread its share of a port, and returns the number of receive queues.
+    /// Gives each thread its part of an open port, and returns the number of receive queues.
     pub(super) fn connect(
         &self,
         shared: &Arc<SharedPort>,
@@ -118,7 +118,7 @@ impl Inner {
         let receivers = port.receivers();
         let queues = receivers.len();
         for (queue, receive) in receivers.into_iter().enumerate() {
-            // There are no threads if the bridge is about to end.
+            // If the bridge is about to end, there are no threads any more.
             if let Some(share) = shares.get_mut(poll_thread_of(
                 queue,
                 usize::from(shared.number),
@@ -130,8 +130,8 @@ impl Inner {
         let reserved: Result<Vec<_>, _> =
             shares.iter().map(|share| reserve(port.name(), share.len(), queues)).collect();
         let reserved = reserved?;
-        // Workers first: they need the transmit end before a receiving thread hands packets over to
-        // them.
+        // Workers get their parts first: they must be able to send before a receiving thread hands
+        // them packets.
         for (worker, transmit) in workers.all().zip(transmitters.drain(poll_threads.len()..)) {
             let reserved = ReservedMemory::default();
             worker.send_command(ThreadCommand::Open {
@@ -160,7 +160,8 @@ impl Inner {
             let (done, wait) = crossbeam_channel::bounded::<()>(0);
             tell(&done);
             drop(done);
-            // The channel disconnects when the last thread drops its sender.
+            // The channel disconnects when the last thread drops its end, which it does on
+            // releasing the port.
             if wait.recv_timeout(LET_GO) == Err(RecvTimeoutError::Timeout) {
                 tracing::warn!(number, "a thread did not release a port in time");
             }
@@ -169,7 +170,7 @@ impl Inner {
             thread.send_command(ThreadCommand::Close { number, done: done.clone() })
         };
         close(&|done| lock(&self.poll_threads).iter().for_each(|thread| order(thread, done)));
-        // Then the workers, which process the packets that the receiving threads handed over.
+        // The workers come last: they process the packets that the receiving threads handed over.
         close(&|done| lock(&self.workers).all().for_each(|worker| order(worker, done)));
     }
 
@@ -181,7 +182,7 @@ impl Inner {
         }
     }
 
-    /// Closes a port for good.
+    /// Closes a port and removes it from the bridge.
     pub(super) fn remove(&self, number: u16) {
         self.disconnect(number);
         self.forget(number);

@@ -1,17 +1,17 @@
-//! The multicast group memberships, as users list them.
+//! Lists the multicast group memberships for users of the bridge.
 
 use super::{Bridge, lock};
 use crate::report::{MdbEntry, MdbReport, MdbRouter};
 
 impl Bridge {
-    /// Returns the members of each IP multicast group and the ports with routers, as learned by
-    /// snooping.
+    /// Returns the members of each IP multicast group, and the ports that lead to multicast
+    /// routers, as multicast snooping has learned them.
     pub fn mdb(&self) -> MdbReport {
         let context = &self.inner.context;
         let Some(snooping) = &context.snooping else { return MdbReport::default() };
         let now = context.start.elapsed().as_nanos() as u64;
         let filtering = lock(&self.inner.settings).vlan_filtering;
-        // A port that was removed meanwhile has no name.
+        // If a port was removed meanwhile, it has no name.
         let member =
             |(vlan, group, port, left): (u16, std::net::IpAddr, u16, std::time::Duration)| {
                 let port = self.inner.name(port)?;

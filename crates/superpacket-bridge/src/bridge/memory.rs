@@ -1,5 +1,5 @@
-//! Checks that there is memory for a port's settings before its threads use them: a failed
-//! allocation in a thread would end the process.
+//! Checks that there is enough memory for a port's settings before threads use them, because a
+//! failed allocation in a thread would end the process.
 
 use std::{fmt, io};
 
@@ -12,24 +12,25 @@ use crate::error::BridgeError;
 use crate::runtime::SharedPort;
 use crate::settings::{PortSettings, SteeringProblem};
 
-/// Maximum bytes in the flow table per flow that a receive queue may hold.
+/// Maximum number of bytes that the aggregator's flow table takes for each flow it may hold.
 const FLOW_BYTES: usize = 64;
 
-/// Maximum bytes per flow, and in total, that record acknowledgements for `lro_acks`.
+/// Maximum number of bytes that the record of acknowledgements for `lro_acks` takes for each flow.
 const ACK_BYTES: usize = 256;
+/// Maximum number of bytes that the record of acknowledgements for `lro_acks` takes for all flows.
 const MAX_ACK_BYTES: usize = 256 << 10;
 
-/// Bytes that RFS takes per flow of a receive queue.
+/// Number of bytes that RFS takes for each flow of a receive queue.
 const RFS_FLOW_BYTES: usize = 16;
 
-/// Bytes that a thread takes per receive queue with default settings, rounded up; 64 KiB of them
-/// are the steering buckets.
+/// Number of bytes that a thread takes for each receive queue with default settings, rounded up.
+/// The steering buckets take 64 KiB of them.
 const QUEUE_BYTES: usize = 128 << 10;
 
 /// Reserves memory for `queues` receive queues until their thread allocates it.
 ///
 /// # Errors
-/// There is not enough memory. The message names the total for all `all` queues.
+/// There is not enough memory. The message names what all `all` queues of the port need together.
 pub(super) fn reserve(port: &str, queues: usize, all: usize) -> Result<ReservedMemory, PortError> {
     ReservedMemory::try_new(QUEUE_BYTES.saturating_mul(queues)).ok_or_else(|| {
         let says = format!(
@@ -44,12 +45,13 @@ pub(super) fn reserve(port: &str, queues: usize, all: usize) -> Result<ReservedM
     })
 }
 
-/// Returns whether one allocation of this many bytes succeeds.
+/// Returns whether so many bytes can be allocated at once at present.
 fn is_available(bytes: usize) -> bool {
     Vec::<u8>::new().try_reserve_exact(bytes).is_ok()
 }
 
-/// Returns the maximum bytes that aggregation takes per receive queue before packets come.
+/// Returns the maximum number of bytes that aggregation takes for a receive queue before packets
+/// arrive.
 fn needed(policy: &Policy) -> usize {
     let flows = policy.max_flows as usize;
     let acknowledged = if policy.mode == (Mode::Lro { acks: true }) {
@@ -60,7 +62,8 @@ fn needed(policy: &Policy) -> usize {
     FLOW_BYTES * flows + acknowledged
 }
 
-/// The settings of a port before a change, which may have to be restored.
+/// The settings that a port had before a change, to restore them if there is no memory for the new
+/// ones.
 #[derive(Debug)]
 pub(super) struct PreviousSettings {
     settings: PortSettings,
@@ -72,8 +75,8 @@ impl PreviousSettings {
         PreviousSettings { settings: shared.settings(), policy: shared.runtime().policy() }
     }
 
-    /// Restores these settings if there is no memory for the flows that the port with `queues`
-    /// receive queues now aggregates.
+    /// Restores the settings if there is no memory for the flows that the changed port now
+    /// aggregates. `queues` is the number of its receive queues.
     ///
     /// # Errors
     /// [`BridgeError::Limit`] if the settings were restored.
@@ -115,7 +118,7 @@ pub(super) fn check_flow_limit(length: usize, queues: usize) -> Result<(), Steer
 }
 
 /// Returns an error if there is no memory for this many bytes in each of `queues` receive queues.
-/// `problem` names the setting that is refused.
+/// `problem` names the setting that cannot be used, for the error's message.
 fn check(bytes: usize, queues: usize, problem: fmt::Arguments<'_>) -> Result<(), SteeringProblem> {
     if is_available(bytes.saturating_mul(queues)) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Monitors of a bridge's ports.
+//! Starts monitors of a bridge's ports.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use crate::monitor::{MAX_SNAPLEN, Monitor, MonitorSettings};
 use crate::poll_thread::PollThread;
 use crate::runtime::SharedPort;
 
-/// Maximum time to wait until all threads copy packets. A thread that is blocked by a port starts
-/// to copy later.
+/// Maximum time for which the start of a monitor waits until all threads copy packets. A thread
+/// that is blocked by a port starts to copy later.
 const BEGIN: Duration = Duration::from_millis(500);
 
 impl Bridge {
-    /// Starts to copy the packets that ports receive and send. Every packet after the return is
-    /// copied: received packets before they are aggregated, sent packets as they are given to the
-    /// port.
+    /// Starts to copy the packets that ports receive and send. Every packet after this method has
+    /// returned is copied: a received packet before it is aggregated, a sent packet as it is given
+    /// to the port.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::TooManyMonitors`]; [`BridgeError::Monitor`] for
@@ -33,7 +33,7 @@ impl Bridge {
         }
         let inner = &self.inner;
         let monitor = {
-            // Ports must not be added or removed between the lookup and the start.
+            // No port may be added or removed between the check of the names and the start.
             let _alone = lock(&inner.changes);
             let ports: Vec<Arc<SharedPort>> = match settings.ports.is_empty() {
                 true => {
@@ -57,7 +57,7 @@ impl Bridge {
         Ok(monitor)
     }
 
-    /// Returns the number of threads that move packets.
+    /// Returns the number of threads that move packets, workers included.
     fn threads(&self) -> usize {
         let workers =
             lock(&self.inner.workers).all().filter(|worker| !PollThread::is_over(worker)).count();

@@ -1,4 +1,4 @@
-//! Opens ports and claims their interfaces.
+//! Opens ports, and claims their network interfaces for this bridge.
 
 use superpacket_model::open;
 use superpacket_port::system::RouteSocket;
@@ -8,7 +8,7 @@ use super::Inner;
 use crate::claim::{Claim, interface_of};
 use crate::error::BridgeError;
 
-/// An open port that has not been joined yet.
+/// A port that is open, but not yet part of the bridge.
 #[derive(Debug)]
 pub(super) struct OpenedPort {
     pub(super) port: Box<dyn Port>,
@@ -16,15 +16,16 @@ pub(super) struct OpenedPort {
 }
 
 impl OpenedPort {
-    /// Opens a port. Fails if another bridge has its interface, unless `shared_interfaces` is set.
+    /// Opens a port. Fails if another bridge has the port's interface, unless `shared_interfaces`
+    /// is set.
     pub(super) fn new(spec: &PortSpec, shared_interfaces: bool) -> Result<Self, BridgeError> {
         let claim = claim(spec, shared_interfaces)?;
         Ok(OpenedPort { port: open(spec)?, claim })
     }
 }
 
-/// Claims the interface of a port, if it has one. With `shared_interfaces`, an interface of another
-/// bridge is only logged.
+/// Claims the interface of a port, if it has one, for this bridge. If another bridge has the
+/// interface, that is an error or, with `shared_interfaces`, only logged.
 pub(super) fn claim(
     spec: &PortSpec,
     shared_interfaces: bool,
@@ -38,8 +39,8 @@ pub(super) fn claim(
     }
 }
 
-/// Logs a warning if the port's interface has IP addresses, because the host itself then answers
-/// there too.
+/// Logs a warning if the port's interface has IP addresses, because the host then also answers
+/// packets there.
 pub(super) fn warn_of_addresses(port: &PortSpec) {
     let Some(interface) = interface_of(port) else { return };
     match RouteSocket::open().and_then(|mut socket| socket.addresses(interface)) {
@@ -60,8 +61,8 @@ pub(super) fn warn_of_addresses(port: &PortSpec) {
 }
 
 impl Inner {
-    /// Returns whether the kernel reports all changes of this port. It does for interfaces in the
-    /// bridge's network namespace, which a TAP or TUN device may have left for a container.
+    /// Returns whether the kernel reports all changes of this port. It does for an interface in the
+    /// bridge's network namespace, but a TAP or TUN device may have moved into a container.
     pub(super) fn kernel_notifies(&self, port: &PortSpec) -> bool {
         match port.kind() {
             PortKind::Packet | PortKind::Xdp => true,

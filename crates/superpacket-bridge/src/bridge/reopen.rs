@@ -1,7 +1,7 @@
-//! Closes a port and opens it again, as the same device or by another port string.
+//! Closes a port and opens it again, as the same device or with another port string.
 //!
-//! The port keeps its number, counters, settings, VLANs and static entries; if the device is the
-//! same, also its learned addresses. Threads handle a reopened port like a new one.
+//! The port keeps its number, counters, settings, VLANs and static entries. If the device is the
+//! same, it also keeps its learned addresses. Threads handle a reopened port like a new one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use crate::claim::{Claim, interface_of};
 use crate::error::BridgeError;
 use crate::runtime::SharedPort;
 
-/// Interval between attempts to open a port again.
+/// Interval between attempts to open a port again that was lost.
 pub(super) const TRY_AGAIN: Duration = Duration::from_millis(500);
 
-/// Returns the device of a port. Two port strings with the same device cannot be open at the same
-/// time.
+/// Returns the name of the device of a port. Two port strings with the same device cannot be open
+/// at the same time.
 pub(super) fn device_of(spec: &PortSpec) -> &str {
     match spec.inner() {
         Some(inner) => device_of(inner),
@@ -27,28 +27,30 @@ pub(super) fn device_of(spec: &PortSpec) -> &str {
     }
 }
 
-/// A port that was closed to be opened by another port string.
+/// A port that was closed so that it can be opened again with another port string.
 #[derive(Debug)]
 pub(super) struct ClosedPort {
     shared: Arc<SharedPort>,
-    /// The port string that it was open by.
+    /// The port string with which the port was open before.
     before: PortSpec,
-    /// When it was closed.
+    /// The time at which the port was closed.
     since: Instant,
-    /// Whether it was open, and not waiting for its interface.
+    /// Whether the port was open when it was to be closed; otherwise it was waiting for its
+    /// interface.
     was_open: bool,
 }
 
 impl ClosedPort {
-    /// Returns whether `spec` claims the same interface as before, or neither claims one.
+    /// Returns whether a port with `spec` needs no other claim: it has the same interface as
+    /// before, or neither has one.
     fn keeps_interface(&self, spec: &PortSpec) -> bool {
         interface_of(&self.before) == interface_of(spec)
     }
 }
 
 impl Inner {
-    /// Closes a port that is to be opened by the port string of `spec`. It keeps its slot in the
-    /// bridge. The caller holds `changes`, and opens the port again.
+    /// Closes a port that is to be opened again with the port string of `spec`. It keeps its number
+    /// in the bridge. The caller must hold the lock `changes`, and must open the port again.
     pub(super) fn close_to_reopen(&self, shared: &Arc<SharedPort>, spec: &PortSpec) -> ClosedPort {
         let before = shared.settings().port;
         let mut closed =
@@ -64,15 +66,16 @@ impl Inner {
         closed.was_open = port.is_some();
         let claim = if closed.keeps_interface(spec) { None } else { slot.claim.take() };
         drop(slots);
-        // After the lock is released, because ports may be slow to close.
+        // Dropped after the lock is released, because ports may be slow to close.
         drop((port, claim));
         closed
     }
 
-    /// Opens a closed port by `spec`, or uses `opened` if that is an open port already.
+    /// Opens a closed port again, as `spec` says. If `opened` is given, it is that port, already
+    /// open.
     ///
     /// # Errors
-    /// [`BridgeError`] if it cannot be opened. It then stays closed.
+    /// [`BridgeError`] if the port cannot be opened. It then stays closed.
     pub(super) fn reopen_as(
         &self,
         closed: &ClosedPort,
@@ -99,7 +102,7 @@ impl Inner {
                     "port opened again, by another port string"
                 );
             }
-            // The port was waiting for its interface, and waits on with the new string.
+            // The port was waiting for its interface, and goes on waiting with the new port string.
             Err(error) if !closed.was_open && error.is_transient() => {}
             Err(error) => return Err(error.into()),
         }
@@ -116,8 +119,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Opens a port as it was before it was closed, because the requested way failed with `error`.
-    /// Returns an error that describes both outcomes.
+    /// Opens a port as it was before it was closed, because opening it with new settings failed
+    /// with `error`. Returns an error that describes that failure and whether the port is open
+    /// again.
     pub(super) fn restore(
         &self,
         closed: &ClosedPort,
@@ -145,8 +149,9 @@ impl Inner {
         }
     }
 
-    /// Tries to open a port again after it was lost, and returns whether it is open. The slot is
-    /// locked only at the end, so that reports need not wait. The caller holds `changes`.
+    /// Tries to open a port again that was lost, and returns whether it is open now. The slot of
+    /// the port is locked only at the end, so that reports need not wait. The caller must hold the
+    /// lock `changes`.
     pub(super) fn reopen(&self, number: usize, shared: &Arc<SharedPort>) -> bool {
         match open(&shared.settings().port).and_then(|port| self.connect_again(shared, port)) {
             Ok(()) => {
@@ -167,7 +172,7 @@ impl Inner {
         }
     }
 
-    /// Gives all threads their shares of a reopened port.
+    /// Gives each thread its part of a reopened port.
     fn connect_again(
         &self,
         shared: &Arc<SharedPort>,

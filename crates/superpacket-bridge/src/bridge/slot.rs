@@ -1,4 +1,4 @@
-//! The bridge's record of each port, and the reports made of it.
+//! What the bridge knows of each port, and the reports made of it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,24 +11,26 @@ use crate::runtime::SharedPort;
 use crate::settings::NamedSettings;
 use crate::switch::table::AddressTable;
 
-/// A port of the bridge, either open or waiting to be opened again.
+/// What the bridge knows of a port, which is open or waits to be opened again.
 #[derive(Debug)]
 pub(super) struct PortSlot {
     pub(super) shared: Arc<SharedPort>,
     pub(super) port: Option<Box<dyn Port>>,
-    /// The claim on its interface, kept while the interface is absent.
+    /// The claim on the port's interface, which is kept even while the interface does not exist.
     pub(super) claim: Option<Claim>,
     pub(super) state: PortState,
     pub(super) error: Option<String>,
     pub(super) hardware_address: Option<[u8; 6]>,
     pub(super) queues: usize,
     pub(super) reopened: u64,
-    /// Whether the kernel reports changes of this port.
+    /// Whether the kernel reports all changes of the port, so that it need not be checked often.
     pub(super) kernel_notifies: bool,
-    /// Counters of earlier openings: all queues together, and by queue.
+    /// Counters that the port itself keeps, from before it was last reopened: the sums of all
+    /// queues.
     pub(super) before: PortCounters,
+    /// For each queue, the packets that the port itself had dropped before it was last reopened.
     pub(super) queue_drops_before: Vec<u64>,
-    /// Time of the next attempt to open the port.
+    /// Time at which the bridge next tries to open the port again.
     pub(super) next_try: Instant,
 }
 
@@ -51,8 +53,8 @@ impl PortSlot {
         }
     }
 
-    /// Removes the port from its slot, which is in state "gone" from now on, with `why` as the
-    /// error. Its counters are kept.
+    /// Takes the open port out of its slot, in order to close it. The slot's state becomes "gone",
+    /// with `why` as the error. The port's counters are kept.
     pub(super) fn take_port(&mut self, why: &str) -> Option<Box<dyn Port>> {
         let mut port = self.port.take()?;
         self.before = add(self.before, port.counters());
@@ -91,7 +93,8 @@ fn add(a: PortCounters, b: PortCounters) -> PortCounters {
     }
 }
 
-/// Adds the per-queue counters of two openings, which may differ in their number of queues.
+/// Adds the counters of each queue from before a reopening to those from after it. The number of
+/// queues may differ.
 fn add_each(before: &[u64], mut now: Vec<u64>) -> Vec<u64> {
     now.resize(now.len().max(before.len()), 0);
     now.iter_mut().zip(before).for_each(|(now, before)| *now += before);

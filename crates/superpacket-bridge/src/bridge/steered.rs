@@ -1,4 +1,4 @@
-//! Steering without a bridge: the packets of one port go to the caller's consumers.
+//! Steering without a bridge: the packets of one port are passed to consumers of the caller.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::error::BridgeError;
 use crate::report::{PortRps, PortStats, SteeringReport};
 use crate::settings::{BridgeSettings, PortSettings, SteeringSettings};
 
-/// A port whose packets are aggregated and steered to workers as in a bridge, but then go to a
-/// [`Consumer`] instead of other ports. Dropping it stops it.
+/// A port whose packets are aggregated and steered to workers as in a bridge, but then passed to a
+/// [`Consumer`] instead of other ports. When this is dropped, the port is closed.
 ///
-/// Masks, settings and counters are those of a [`Bridge`] with one port:
-/// [`as_bridge`](Self::as_bridge) borrows it, and [`into_bridge`](Self::into_bridge) converts into
-/// it, for the control socket or the metrics of the crate `superpacket-daemon`.
+/// CPU masks, settings and counters are those of a [`Bridge`] with one port:
+/// [`as_bridge`](Self::as_bridge) borrows that bridge, and [`into_bridge`](Self::into_bridge)
+/// converts into it, for the control socket or the metrics of the crate `superpacket-daemon`.
 #[derive(Debug)]
 pub struct Steered {
     bridge: Bridge,
@@ -24,9 +24,10 @@ pub struct Steered {
 }
 
 impl Steered {
-    /// Opens the port and starts. `factory` makes one consumer per worker, with the worker's CPU,
-    /// and one with `None` for each receiving thread, for packets that are processed in place. If a
-    /// consumer panics, the packets in its hands are dropped and counted, and a new one is made.
+    /// Opens the port, and starts to pass its packets to consumers. `factory` creates a consumer
+    /// for each worker, with the worker's CPU as argument, and for each receiving thread, with
+    /// `None`, for packets that this thread processes itself. If a consumer panics, the packets
+    /// that it was processing are dropped and counted, and a new consumer is created.
     ///
     /// # Errors
     /// Those of [`Bridge::start`].
@@ -46,7 +47,7 @@ impl Steered {
         Ok(Steered { bridge, port: name })
     }
 
-    /// Spreads the packets of a receive queue, or of all queues, over the CPUs of the mask. See
+    /// Distributes the packets of a receive queue, or of all queues, over the CPUs of the mask. See
     /// [`Bridge::set_rps_cpus`].
     ///
     /// # Errors
@@ -55,7 +56,8 @@ impl Steered {
         self.bridge.set_rps_cpus(&self.port, queue, mask)
     }
 
-    /// Records that the flow with this hash is read on this CPU. See [`Bridge::record_flow`].
+    /// Records that an application reads the flow with this hash on this CPU. See
+    /// [`Bridge::record_flow`].
     pub fn record_flow(&self, hash: FlowHash, cpu: Cpu) {
         self.bridge.record_flow(hash, cpu);
     }
@@ -70,17 +72,17 @@ impl Steered {
         self.bridge.steering()
     }
 
-    /// Returns the bridge with this one port, for all other settings and reports.
+    /// Returns the bridge whose only port this is, for all other settings and reports.
     pub const fn as_bridge(&self) -> &Bridge {
         &self.bridge
     }
 
-    /// Converts into a bridge with this one port.
+    /// Converts into the bridge whose only port this is.
     pub fn into_bridge(self) -> Bridge {
         self.bridge
     }
 
-    /// Sends the packets that are held, closes the port, and ends all threads.
+    /// Sends the packets that are held, closes the port, and ends all threads of this value.
     pub fn stop(self) {
         self.bridge.stop();
     }

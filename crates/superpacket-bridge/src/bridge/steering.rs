@@ -1,5 +1,5 @@
-//! Steering while the bridge runs: changes masks and settings, and starts and ends workers to
-//! match.
+//! Steering while the bridge runs: changes CPU masks and settings, and starts and ends workers as
+//! these require.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use crate::settings::{
 };
 use crate::topology::Topology;
 
-/// Interval of the checks whether CPUs have come online or gone offline.
+/// Interval at which the bridge checks whether CPUs have come online or gone offline.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Returns the RFS table that these settings ask for.
+/// Returns the RFS table that these settings require; `None` without RFS.
 pub(super) fn sock_flow_table(
     settings: &SteeringSettings,
 ) -> Result<Option<Arc<SockFlowTable>>, BridgeError> {
@@ -37,14 +37,14 @@ pub(super) fn sock_flow_table(
 #[derive(Debug)]
 pub(super) struct Workers {
     running: BTreeMap<Cpu, PollThread>,
-    /// Workers whose CPUs are no longer in any mask; they end when their backlogs are empty.
+    /// Workers whose CPUs are in no mask any more; each ends when it has no backlogs left.
     leaving: Vec<(Cpu, PollThread)>,
-    /// The counters of all workers of each CPU, earlier ones included.
+    /// For each CPU, the counters of its worker, which continue those of earlier workers there.
     counts: BTreeMap<Cpu, Arc<PollThreadCounts>>,
     usable: UsableCpus,
-    /// CPUs on which applications read flows.
+    /// CPUs on which applications read flows, which therefore need workers for RFS.
     readers: CpuMask,
-    /// Whether a CPU without a worker was added to `readers`.
+    /// Whether a CPU that has no worker yet was added to `readers`.
     more_readers: bool,
     looked: Instant,
 }
@@ -64,7 +64,7 @@ impl Workers {
         }
     }
 
-    /// Iterates over all workers, those about to end included.
+    /// Iterates over all workers, including those that are about to end.
     pub(super) fn all(&self) -> impl Iterator<Item = &PollThread> {
         self.running.values().chain(self.leaving.iter().map(|(_, worker)| worker))
     }
@@ -75,7 +75,7 @@ impl Workers {
         self.usable.mask().clone()
     }
 
-    /// Makes the supervisor check whether every mask has its workers.
+    /// Makes the supervisor check whether all CPUs in masks have workers.
     #[cfg(test)]
     pub(super) fn ask_for_more(&mut self) {
         self.more_readers = true;
@@ -87,7 +87,7 @@ impl Workers {
         std::mem::take(&mut self.running).into_values().for_each(|mut worker| worker.stop());
     }
 
-    /// Removes the workers that have ended.
+    /// Removes workers that were told to end and have ended.
     fn reap(&mut self) {
         self.leaving.retain_mut(|(cpu, worker)| {
             let over = worker.is_over();
@@ -102,15 +102,15 @@ impl Workers {
 }
 
 impl Bridge {
-    /// Returns how the packets of each port are steered.
+    /// Returns for each port how its packets are steered.
     pub fn rps(&self) -> Vec<PortRps> {
         lock(&self.inner.slots).iter().flatten().map(|slot| self.inner.rps(slot)).collect()
     }
 
-    /// Spreads the packets of a receive queue, or of all queues of a port, over the CPUs of the
+    /// Distributes the packets of a receive queue, or of all queues of a port, over the CPUs of the
     /// mask (`rps_cpus`); an empty mask switches steering off. CPUs that are offline or outside the
-    /// process's affinity are left out, as the result shows. A flow moves once its packets at the
-    /// old CPU are processed, so no packet overtakes another.
+    /// process's affinity are left out, as the result shows. A flow moves to its new CPU when its
+    /// packets at the old CPU have been processed, so that no packet overtakes another.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::NoSuchQueue`]; [`BridgeError::System`] or
@@ -127,8 +127,9 @@ impl Bridge {
         })
     }
 
-    /// Sets the mask of a receive queue, or of each, to the CPUs that share a cache with its
-    /// receiving CPU ([`Topology::sharing_cache`]). The result explains the choice.
+    /// Sets the CPU mask of a receive queue, or of all queues of a port, to the CPUs that share a
+    /// cache with the CPU that receives from the queue ([`Topology::sharing_cache`]). The result
+    /// explains the choice.
     ///
     /// # Errors
     /// Those of [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Topology`] if the
@@ -147,7 +148,7 @@ impl Bridge {
                 thread
                     .and_then(|thread| Cpu::new(thread.counts.cpu.load(Ordering::Relaxed) as usize))
             };
-            // A thread that has not run yet has no CPU recorded; any will do.
+            // A thread that has not run yet has no CPU recorded. Then any usable CPU is taken.
             let receiving = receiving
                 .filter(|cpu| topology.usable().contains(*cpu))
                 .or_else(|| topology.usable().first());
@@ -273,24 +274,25 @@ impl Bridge {
         Ok(self.steering())
     }
 
-    /// Records that the flow with this hash is read on this CPU, as `recvmsg(2)` does for a socket
-    /// (`rps_record_sock_flow`). With RFS its packets go there once none of them is left elsewhere.
-    /// If possible, a CPU without a worker gets one within a second. Without RFS this does nothing.
+    /// Records that an application reads the flow with this hash on this CPU, as `recvmsg(2)` does
+    /// for a socket (`rps_record_sock_flow`). With RFS, the flow's packets go to that CPU as soon
+    /// as no other CPU has any of them. If possible, a CPU without a worker gets one within a
+    /// second. Without RFS, this does nothing.
     pub fn record_flow(&self, hash: FlowHash, cpu: Cpu) {
         let now = self.inner.context.steering.now();
         let Some(table) = &now.sock_flows else { return };
         table.record(hash, cpu);
         if !now.workers.contains_key(&cpu) {
             let mut workers = lock(&self.inner.workers);
-            // The supervisor starts the worker: the caller may itself be a worker, which must not
-            // wait for others.
+            // The supervisor starts the worker. The caller cannot, because it may be a worker
+            // itself, which must not wait for others.
             workers.more_readers |=
                 workers.usable.mask().contains(cpu) && workers.readers.insert(cpu);
         }
     }
 
-    /// Returns the RFS table, for callers that record many flows; `None` without RFS. A change of
-    /// its size replaces the table.
+    /// Returns the RFS table, for callers that record many flows; `None` without RFS. When its size
+    /// is changed, another table takes its place.
     pub fn sock_flows(&self) -> Option<Arc<SockFlowTable>> {
         self.inner.context.steering.now().sock_flows.clone()
     }
@@ -326,7 +328,8 @@ impl Inner {
         }
     }
 
-    /// Returns the RFS table for these settings: the present one unless its size changes.
+    /// Returns the RFS table for these settings: the present one, unless its size changes; `None`
+    /// without RFS.
     pub(super) fn sock_flows_for(
         &self,
         settings: &SteeringSettings,
@@ -338,7 +341,7 @@ impl Inner {
         }
     }
 
-    /// Returns an error if the flow limit changes and there is no memory for it.
+    /// Returns an error if the settings change the flow limit and there is no memory for it.
     pub(super) fn check_flow_limit(
         &self,
         settings: &SteeringSettings,
@@ -352,7 +355,8 @@ impl Inner {
         )
     }
 
-    /// Stores new settings. The caller updates the workers and notifies the threads.
+    /// Stores new steering settings. The caller must update the workers and make the threads read
+    /// the settings.
     pub(super) fn put_steering(
         &self,
         settings: SteeringSettings,
@@ -365,8 +369,8 @@ impl Inner {
         });
     }
 
-    /// Starts workers for the CPUs that masks name, and retires those whose CPUs no mask names. The
-    /// caller holds `changes`, and notifies the threads.
+    /// Starts workers for CPUs that are in masks, and tells those to end whose CPUs are in none.
+    /// The caller must hold the lock `changes`, and make the threads read the list of workers.
     pub(super) fn reconcile_workers(&self) -> Result<(), BridgeError> {
         let usable = UsableCpus::read();
         let mut slots = lock(&self.slots);
@@ -447,7 +451,7 @@ impl Inner {
     }
 
     /// Checks whether workers have ended, and whether CPUs have come online or gone offline.
-    /// Returns whether the threads must be notified.
+    /// Returns whether the threads must read the list of workers again.
     pub(super) fn look_after_workers(&self) -> bool {
         let mut workers = lock(&self.workers);
         workers.reap();

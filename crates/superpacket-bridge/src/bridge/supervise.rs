@@ -1,5 +1,5 @@
-//! The supervisor thread: handles links that go up and down, and interfaces that disappear and
-//! return.
+//! The supervisor thread, which handles links that go up and down, and interfaces that disappear
+//! and come back.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -14,20 +14,20 @@ use super::trim::MemoryTrimmer;
 use super::{Inner, lock};
 use crate::poll_thread::SupervisorEvent;
 
-/// Interval between checks of ports whose changes the kernel does not report: all ports if link
-/// events are not available, otherwise TAP and TUN devices if events cover only this network
-/// namespace.
+/// Interval between checks of ports whose changes the kernel does not report. Without link events
+/// these are all ports. If the kernel reports only this network namespace, these are TAP and TUN
+/// devices.
 pub(super) const LOOK: Duration = Duration::from_millis(250);
 
-/// Interval between checks of all other ports. Events may get lost, and a device that moves between
-/// containers is reported only in the first.
+/// Interval between checks of ports whose changes the kernel reports. A report may get lost, and a
+/// device that moves between containers is reported only in the first.
 pub(super) const LOOK_ANYWAY: Duration = Duration::from_secs(2);
 
-/// Shortest wait before a port is checked after the kernel reports a change.
+/// Minimum time between a kernel's report of a change and the check of the port.
 const TRY_SOON: Duration = Duration::from_millis(50);
 
-/// Capacity of the supervisor's channel. An event that does not fit is sent again, or found by the
-/// next check.
+/// Number of events that the supervisor's channel can hold. An event for which there is no room is
+/// sent again, or the next check finds what happened.
 pub(super) const NOTICES: usize = 1024;
 
 impl Inner {
@@ -69,8 +69,8 @@ impl Inner {
         }
     }
 
-    /// Checks the state of a port, and returns whether the threads must be notified. With `all`,
-    /// also checks ports whose changes the kernel reports.
+    /// Checks the state of a port, and returns whether the threads must read their settings again.
+    /// Ports whose changes the kernel reports are checked only with `all`.
     fn look_after(&self, number: usize, notices: &[SupervisorEvent], all: bool) -> bool {
         let mut slots = lock(&self.slots);
         let Some(Some(slot)) = slots.get_mut(number) else { return false };
@@ -90,7 +90,7 @@ impl Inner {
         if !all && slot.kernel_notifies {
             return false;
         }
-        // An event about an earlier opening is ignored.
+        // An event from before the last reopening is ignored.
         let is_broken = notices.contains(&SupervisorEvent::Broken {
             port: slot.shared.number,
             opening: slot.shared.opening(),
@@ -101,8 +101,8 @@ impl Inner {
             slot.next_try = Instant::now();
             tracing::warn!(port = %slot.shared.name, "the port is gone: opening it is retried until it is back");
             let gone = slot.take_port("the interface is gone");
-            // After the lock is released: threads may be slow to let go, ports slow to close, and
-            // reports should not wait.
+            // Done after the lock is released: threads may be slow to release the port, ports slow
+            // to close, and reports should not wait for them.
             drop(slots);
             self.disconnect(number as u16);
             self.forget(number as u16);
@@ -112,7 +112,7 @@ impl Inner {
         if before.link != slot.state.link {
             tracing::info!(port = %slot.shared.name, state = link_name(slot.state.link), "the link changed");
             if slot.state.link == LinkState::Down {
-                // Stations that were behind this port may now be behind another.
+                // Stations that were behind this port may now be behind another port.
                 self.forget(slot.shared.number);
             }
         }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn reports_do_not_wait_for_a_port_that_takes_long_to_open() {
-        // The pipe has no writer: opening waits half a second for its first frame.
+        // Nothing writes to the pipe, so opening it waits half a second for the first frame.
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("pipe");
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
@@ -177,7 +177,7 @@ mod tests {
         let bridge =
             Bridge::start(settings(&["memory:many-notices"])).expect("no privilege is needed");
         let alone = lock(&bridge.inner.changes);
-        // By now the supervisor has looked again, and waits.
+        // Meanwhile the supervisor has checked the port again, and waits for the lock.
         std::thread::sleep(2 * LOOK);
         let notices = &bridge.inner.context.notices;
         let said = (0..10 * NOTICES)
@@ -194,7 +194,7 @@ mod tests {
         let bridge =
             Bridge::start(settings(&["memory:a", "memory:b"])).expect("no privilege is needed");
         let inner = bridge.inner.clone();
-        // The supervisor finds that the bridge continues, and then waits for this lock.
+        // The supervisor sees that the bridge is not stopping, and then waits for this lock.
         let alone = lock(&inner.changes);
         std::thread::sleep(2 * LOOK);
         let stopping = std::thread::spawn(|| drop(bridge));

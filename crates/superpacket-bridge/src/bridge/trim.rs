@@ -1,13 +1,13 @@
-//! Decides when freed memory is returned to the system: threads free their old tables some time
-//! after a change.
+//! Decides when freed memory is returned to the operating system. Threads free old tables only some
+//! time after settings have changed.
 
 use std::time::{Duration, Instant};
 
-/// Time without changes before memory is returned. Longer than threads sleep, and than packets may
-/// be held.
+/// Time without further changes after which memory is returned. It is longer than threads sleep,
+/// and than packets may be held.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// The time and epoch of the last change.
+/// The time and epoch of the last change of settings.
 #[derive(Debug)]
 pub(super) struct MemoryTrimmer {
     epoch: u64,
@@ -16,13 +16,13 @@ pub(super) struct MemoryTrimmer {
 }
 
 impl MemoryTrimmer {
-    /// Returns a trimmer that has seen no change since `epoch`.
+    /// Returns a value that knows of no change since `epoch`.
     pub(super) fn new(epoch: u64, now: Instant) -> Self {
         MemoryTrimmer { epoch, since: now, is_done: true }
     }
 
-    /// Returns whether to return freed memory now: once after each change that no other has
-    /// followed.
+    /// Returns whether freed memory is to be returned now: once, some time after the last of
+    /// several changes.
     pub(super) fn is_due(&mut self, epoch: u64, now: Instant) -> bool {
         if epoch != self.epoch {
             *self = MemoryTrimmer { epoch, since: now, is_done: false };

@@ -1,4 +1,4 @@
-//! The VLANs of the ports, as users list and change them.
+//! Lists and changes the VLANs of the ports for users of the bridge.
 
 use super::{Bridge, Inner, lock};
 use crate::error::BridgeError;
@@ -18,8 +18,8 @@ impl Bridge {
         }
     }
 
-    /// Puts a port in VLANs, or changes its flags in them. This has an effect only if the bridge
-    /// filters by VLAN.
+    /// Makes a port a member of VLANs, or changes its flags in them. This has an effect only if the
+    /// bridge filters by VLAN.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`].
@@ -31,11 +31,11 @@ impl Bridge {
         self.with(port, |slot| report(&slot.shared))
     }
 
-    /// Takes a port out of the VLANs from `first` to `last`, and forgets the addresses that were
-    /// learned behind it there.
+    /// Removes a port from the VLANs `first` to `last`, and forgets the addresses that were learned
+    /// behind it in these VLANs.
     ///
     /// # Errors
-    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] if the port is in none of them.
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] if the port is a member of none of them.
     pub fn delete_vlans(
         &self,
         port: &str,
@@ -62,7 +62,7 @@ impl Bridge {
 }
 
 impl Inner {
-    /// Forgets the addresses learned behind a port in VLANs that it is not in.
+    /// Forgets the addresses that were learned behind a port in VLANs of which it is no member.
     pub(super) fn forget_other_vlans(&self, shared: &SharedPort) {
         if let Some(vlans) = shared.vlans() {
             self.table.flush(|station, port| port == shared.number && !vlans.has(station.vlan));
@@ -114,7 +114,7 @@ mod tests {
             [1, 12].map(|vlan| bridge.inner.table.look_up(station(vlan)).is_some()),
             [false, true]
         );
-        // Rereading the file restores what the file says.
+        // Applying the settings again restores the VLANs that they contain.
         bridge.apply(settings.clone()).expect("applies");
         assert_eq!(
             (ranges(), bridge.inner.table.look_up(station(12))),

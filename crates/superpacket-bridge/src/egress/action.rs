@@ -14,30 +14,32 @@ use superpacket_port::features::Feature;
 use crate::runtime::Runtime;
 use crate::switch::frame::{PacketHead, network_offset};
 
-/// The adaptation that a packet needs before it leaves by a port.
+/// How a packet must be changed, if at all, before it leaves by a port.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum EgressAction {
     /// Send the packet unchanged.
     Unchanged,
     /// Complete the partial checksum.
     CompleteChecksum,
-    /// Segment the packet as given. The reason is set if the packet fits the MTU but the port does
-    /// not support its segmentation.
+    /// Segment the packet in software, as the `Gso` says. The reason is given if the packet is
+    /// short enough for the MTU but the port cannot segment it.
     Segment(Gso, Option<Unsupported>),
-    /// Split into super-packets of this payload size, the largest that the port accepts.
+    /// Split the super-packet into smaller super-packets, whose payload size is the largest that
+    /// the port accepts.
     SmallerSuperPackets(Gso, SegmentSize, Layout),
-    /// Send the merged packet whole, with metadata that tells the port how to segment it.
+    /// Send the packet whole, although LRO merged it, with metadata that tells the port how to
+    /// segment it.
     Offload(Gso, Layout),
     /// The packet exceeds the MTU and cannot be segmented.
     TooLong,
 }
 
-/// Returns the adaptation that a packet needs at a port.
+/// Returns how a packet must be changed before it leaves by a port with this state.
 pub(super) fn egress_action(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> EgressAction {
     let metadata = &packet.metadata;
     let length = packet.length();
     let partial = matches!(metadata.checksum, RxChecksum::Partial { .. });
-    // SCTP has its checksum at byte 8. It is a CRC, which ports cannot complete.
+    // SCTP has its checksum at byte 8 of its header. It is a CRC, which ports cannot complete.
     let only_here = matches!(metadata.checksum, RxChecksum::Partial { offset, .. } if usize::from(offset) == sctp::CHECKSUM);
     let checksum = match partial
         && (only_here
@@ -47,17 +49,18 @@ pub(super) fn egress_action(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>)
         true => EgressAction::CompleteChecksum,
         false => EgressAction::Unchanged,
     };
-    // Merged by LRO with new headers. Only then can a partial checksum be set without changing
-    // received bytes.
+    // LRO merged the packets and gave the result new headers. Only then can a partial checksum be
+    // set without changing received bytes.
     let merged = metadata.gso.is_none()
         && metadata.packets > 1
         && metadata.largest_payload != 0
         && !packet.header().is_empty();
-    // A packet that fits with its link header also fits without it.
+    // The link header counts towards `length` but not towards the MTU, so a packet that fits with
+    // it is short enough in any case.
     if metadata.gso.is_none() && !merged && length <= runtime.mtu {
         return checksum;
     }
-    // With a known layout no packet byte is read.
+    // If the packet's layout is known, its bytes need not be read.
     let known = metadata.layout.filter(|layout| is_cut_at(metadata, layout));
     let head = PacketHead::new(packet, if known.is_some() { 0 } else { MAX_HEADER });
     let bytes = head.bytes(packet);
@@ -73,7 +76,7 @@ pub(super) fn egress_action(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>)
     });
     let Some(layout) = layout else {
         // A packet that cannot be parsed cannot be segmented. A super-packet's metadata comes from
-        // the sender's kernel, so the cutter reports the error.
+        // the sender's kernel, so the segmenter later reports the error.
         return if metadata.gso.is_none() {
             EgressAction::TooLong
         } else {
@@ -86,8 +89,7 @@ pub(super) fn egress_action(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>)
     }
 }
 
-/// Returns the adaptation of a packet with GSO metadata. `ip_length` is its length from the IP
-/// header on.
+/// Decides for a packet with GSO metadata. `ip_length` is its length from the IP header on.
 #[inline(always)]
 fn for_super_packet(
     runtime: &Runtime,
@@ -103,8 +105,8 @@ fn for_super_packet(
     let fitting = SegmentSize::for_mtu(layout, gso.kind, runtime.mtu);
     let fits = fitting.is_some_and(|fitting| gso.size <= fitting)
         || payload <= gso.size.get() && ip_length <= runtime.mtu;
-    // Datagrams without a checksum but with new headers: ports that segment them require a
-    // checksum.
+    // UDP datagrams that were sent without a checksum, but have new headers: a port that segments
+    // UDP requires a checksum.
     let unused = !partial
         && gso.kind == GsoKind::Udp
         && metadata.packets > 1
@@ -138,8 +140,8 @@ fn for_super_packet(
     }
 }
 
-/// Returns the adaptation of a packet without GSO metadata that is too long or, if `merged`, made
-/// by LRO. A packet that need not be segmented gets the adaptation `checksum`.
+/// Decides for a packet without GSO metadata that was merged by LRO (`merged`) or is too long. If
+/// the packet need not be segmented, the result is `checksum`.
 #[inline(always)]
 fn for_merged(
     runtime: &Runtime,
@@ -170,8 +172,8 @@ fn for_merged(
         .map_or(fitting, |size| size.min(fitting));
     let form = if partial { ChecksumForm::Partial } else { ChecksumForm::Full };
     let gso = Gso::new(kind, size).with_checksum(form);
-    // Also if it fits the MTU: the receiver derives the segment size, and so its
-    // acknowledgements, from it.
+    // Even a packet that fits the MTU is segmented by the port: receivers derive the segment size,
+    // and so how often they acknowledge, from the packets that arrive.
     if merged && payload > size.get() && support.refuses(layout, &gso, ip_length, payload).is_none()
     {
         EgressAction::Offload(gso, *layout)
@@ -200,8 +202,8 @@ fn is_refused_checksum(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> b
         .is_some_and(|kind| runtime.refused_checksums.contains(kind))
 }
 
-/// Returns whether the packet is segmented at these headers. For UDP, the offset of the partial
-/// checksum decides, as in [`GsoKind::parse`].
+/// Returns whether `layout` describes the headers at which the packet is to be segmented. For UDP,
+/// the offset of the partial checksum decides, as in [`GsoKind::parse`].
 fn is_cut_at(metadata: &Metadata, layout: &Layout) -> bool {
     match (metadata.gso, metadata.checksum) {
         (
@@ -212,26 +214,24 @@ fn is_cut_at(metadata: &Metadata, layout: &Layout) -> bool {
     }
 }
 
-/// Returns whether the port may renumber the segments. The identification of an IPv4 packet that
-/// must not be fragmented has no meaning (RFC 6864, section 4.1).
+/// Returns whether the port may give the segments new IPv4 identifications. Those of packets that
+/// must not be fragmented have no meaning (RFC 6864, section 4.1).
 fn may_change_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &Layout) -> bool {
     if !runtime.has(Feature::TxTcpMangleidSegmentation) {
         return false;
     }
     let head = PacketHead::new(packet, usize::from(layout.payload));
     let bytes = head.bytes(packet);
-    let dont_fragment = |network: u16, version: IpVersion| {
-        let place = usize::from(network) + ipv4::FRAGMENT;
+    layout.levels().all(|level| {
+        let place = usize::from(level.network) + ipv4::FRAGMENT;
         let flags =
             bytes.get(place..place + 2).map_or(0, |flags| u16::from_be_bytes([flags[0], flags[1]]));
-        version == IpVersion::V6 || flags & ipv4::DONT_FRAGMENT != 0
-    };
-    dont_fragment(layout.network, layout.version)
-        && layout.outers().all(|outer| dont_fragment(outer.network, outer.version))
+        level.version == IpVersion::V6 || flags & ipv4::DONT_FRAGMENT != 0
+    })
 }
 
-/// Returns the payload size of the largest super-packets that the port accepts: whole segments, and
-/// at least two, since one would save nothing.
+/// Returns the payload size of the largest super-packets that the port accepts: a multiple of the
+/// segment size, at least two segments, since one would save nothing.
 fn part(support: &GsoSupport, layout: &Layout, gso: Gso) -> Option<SegmentSize> {
     let size = gso.size.get();
     let headers = usize::from(layout.payload - layout.outermost());

@@ -90,9 +90,9 @@ impl Bench {
 
     /// Adds a packet as if it came from an ingress port.
     fn add(&mut self, mut packet: SuperPacket<'_, Buffer>) {
-        let staged = self.outgoing.stage(&packet);
-        self.fits = self.egress.add(&mut self.outgoing, &staged, &packet, &mut self.segmenter, 0);
-        self.outgoing.keep(staged, &mut packet);
+        self.outgoing.stage(&packet);
+        self.fits = self.egress.add(&mut self.outgoing, &packet, &mut self.segmenter, 0);
+        self.outgoing.keep(&mut packet);
     }
 
     /// Aggregates frames, sends the result, and returns what the port was given.

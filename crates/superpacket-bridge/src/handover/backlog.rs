@@ -1,9 +1,9 @@
-//! The packets that wait for a worker, with one queue per receive queue and worker.
+//! The packets that a receiving thread hands to a worker: one queue per receive queue and worker.
 //!
-//! Packets are handed over in batches through a ring with one producer and one consumer. Empty
+//! Packets are handed over in batches through a ring with one producer and one consumer. Emptied
 //! batches return through a second ring, so no batch is allocated in steady state. The ring limits
-//! batches, not packets: if it is full, packets are added to the batch that waits in front of it.
-//! [`BacklogLimit`](superpacket_steer::BacklogLimit) limits the number of packets.
+//! the number of batches, not of packets: if it is full, packets are added to the batch that waits
+//! in front of it. [`BacklogLimit`](superpacket_steer::BacklogLimit) limits the number of packets.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use superpacket_port::Buffer;
 
 use super::doorbell::Doorbell;
 use super::protocol::{Head, Sleep};
-/// Maximum number of batches in the ring.
+/// Maximum number of batches in the ring from a receiving thread to a worker.
 const RING_BATCHES: usize = 256;
 
 /// Number of packets at which a batch is sent before the end of the round, so that the worker can
@@ -24,24 +24,27 @@ const BATCH_PACKETS: usize = 64;
 
 type Batch = Box<PacketBatch<Buffer>>;
 
-/// The state shared by a receive queue and the successive workers of one CPU.
+/// The progress of the workers of one CPU with the packets of one receive queue. It is shared by
+/// the queue's thread and the workers that follow each other on the CPU.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Completion {
-    /// Number of packets finished; the count continues from worker to worker.
+    /// Number of packets that the workers have finished; a new worker continues the count.
     pub(crate) head: Head,
-    /// Whether the receive queue waits for the head to move.
+    /// Whether the receive queue's thread sleeps until a worker finishes packets.
     pub(crate) watch: Sleep,
-    /// The bell of the receiving thread.
+    /// The bell that wakes the thread of the receive queue.
     receiver_bell: Arc<Doorbell>,
-    /// Time that workers have spent on the packets, in nanoseconds.
+    /// Time that workers have spent on the queue's packets, in nanoseconds.
     spent: AtomicU64,
-    /// Number of received packets that the processed packets stand for.
+    /// Number of finished packets, where a packet that was merged counts as the packets it was made
+    /// of.
     received: AtomicU64,
 }
 
 impl Completion {
-    /// Creates the state between a receive queue, whose thread has this bell, and a CPU.
+    /// Creates the state between a receive queue and a CPU. `receiver_bell` wakes the queue's
+    /// thread.
     pub(crate) fn new(receiver_bell: Arc<Doorbell>) -> Self {
         Completion {
             head: Head::new(),
@@ -52,26 +55,28 @@ impl Completion {
         }
     }
 
-    /// Returns the time that workers have spent on the packets, in nanoseconds.
+    /// Returns the time that workers have spent on the queue's packets, in nanoseconds.
     pub(crate) fn spent(&self) -> u64 {
         self.spent.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of received packets that the processed packets stand for.
+    /// Returns the number of finished packets, where a packet that was merged counts as the packets
+    /// it was made of.
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 }
 
-/// The last message of a sender, left when it is dropped.
+/// Tells the worker that the sender of a backlog was dropped, and holds its last packets.
 #[derive(Debug, Default)]
 struct SenderEnd {
-    /// The batch for which the ring had no room.
+    /// The sender's last batch, if the ring had no room for it.
     last: Mutex<Option<Batch>>,
     closed: AtomicBool,
 }
 
-/// Creates a backlog for the worker with this bell. `from` is the port that received the packets.
+/// Creates a backlog. `worker` is the bell of the worker that processes it, and `from` the port
+/// that received its packets.
 pub(crate) fn backlog<F>(
     completion: Arc<Completion>,
     worker: Arc<Doorbell>,
@@ -101,8 +106,8 @@ pub(crate) fn backlog<F>(
     (sender, receiver)
 }
 
-/// The receiving thread's end of a backlog. Packets that it still holds when it is dropped go to
-/// the worker.
+/// The receiving thread's end of a backlog. Packets that it still holds when it is dropped are left
+/// for the worker.
 #[derive(Debug)]
 pub(crate) struct BacklogSender {
     open: Batch,
@@ -110,12 +115,12 @@ pub(crate) struct BacklogSender {
     empty: Consumer<Batch>,
     worker: Arc<Doorbell>,
     end: Arc<SenderEnd>,
-    /// Whether nothing has been sent since the bell was last rung.
+    /// Whether nothing was sent since the worker's bell was last rung.
     worker_knows: bool,
 }
 
 impl BacklogSender {
-    /// Adds a packet.
+    /// Adds a packet to the backlog. The worker gets it when a batch is full or the round ends.
     #[inline]
     pub(crate) fn push(&mut self, packet: &mut SuperPacket<'_, Buffer>) {
         self.open.push(packet);
@@ -124,7 +129,7 @@ impl BacklogSender {
         }
     }
 
-    /// Sends the open batch, and wakes the worker once if it sleeps. Returns whether it slept.
+    /// Sends the unfinished batch, and wakes the worker if it sleeps. Returns whether it slept.
     pub(crate) fn end_of_round(&mut self) -> bool {
         if !self.open.is_empty() {
             self.send();
@@ -132,12 +137,12 @@ impl BacklogSender {
         !std::mem::replace(&mut self.worker_knows, true) && self.worker.ring()
     }
 
-    /// Returns whether packets wait for room in the ring.
+    /// Returns whether packets wait because the ring has no room.
     pub(crate) fn is_stuck(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// Returns whether the backlog leads to the worker with this bell.
+    /// Returns whether `worker` is the bell of the worker that processes this backlog.
     pub(crate) fn leads_to(&self, worker: &Arc<Doorbell>) -> bool {
         Arc::ptr_eq(&self.worker, worker)
     }
@@ -160,7 +165,7 @@ impl Drop for BacklogSender {
             *self.end.last.lock().unwrap_or_else(PoisonError::into_inner) =
                 Some(std::mem::take(&mut self.open));
         }
-        // Release: a thread that sees the flag also sees all batches sent before.
+        // Release: a worker that sees the flag also sees all batches that were sent before.
         self.end.closed.store(true, Ordering::Release);
         self.worker.force();
     }
@@ -170,22 +175,21 @@ impl Drop for BacklogSender {
 #[derive(Debug)]
 pub(crate) struct BacklogReceiver<F> {
     completion: Arc<Completion>,
-    /// The port that received the packets.
+    /// The port that received the packets of the backlog.
     pub(crate) from: F,
     filled: Consumer<Batch>,
     emptied: Producer<Batch>,
     current: Option<Batch>,
     end: Arc<SenderEnd>,
-    /// Packets that were taken but not published as finished.
+    /// Number of packets that were taken from the backlog but not yet published as finished.
     taken: u64,
-    /// Received packets that the taken packets stand for and that are not yet added to the
-    /// completion.
+    /// Like `taken`, but a packet that was merged counts as the packets it was made of.
     received: u64,
 }
 
 impl<F> BacklogReceiver<F> {
-    /// Passes at most `limit` packets to `take`, and returns their number. They count as finished
-    /// only after [`publish`](Self::publish).
+    /// Removes at most `limit` packets from the backlog, passes each to `take`, and returns their
+    /// number. They count as finished only after [`publish`](Self::publish).
     pub(crate) fn take(
         &mut self,
         limit: usize,
@@ -214,8 +218,8 @@ impl<F> BacklogReceiver<F> {
         count
     }
 
-    /// Publishes the taken packets as finished, so that the receive queue may move their flows.
-    /// Returns their number.
+    /// Publishes the packets taken so far as finished, so that the receive queue may move their
+    /// flows to another CPU. Returns their number.
     pub(crate) fn publish(&mut self) -> u64 {
         let taken = std::mem::take(&mut self.taken);
         if taken != 0 {
@@ -227,7 +231,8 @@ impl<F> BacklogReceiver<F> {
         taken
     }
 
-    /// Adds the time in nanoseconds that the packets of the last [`take`](Self::take) took.
+    /// Adds the time in nanoseconds for which the worker processed the packets of the last
+    /// [`take`](Self::take).
     pub(crate) fn add_spent(&mut self, nanoseconds: u64) {
         let (completion, received) = (&self.completion, std::mem::take(&mut self.received));
         // Only the worker that owns the backlog writes these counters, so load and store suffice.
@@ -235,18 +240,18 @@ impl<F> BacklogReceiver<F> {
         completion.received.store(completion.received() + received, Ordering::Relaxed);
     }
 
-    /// Returns whether there are packets, or whether the sender has ended and
+    /// Returns whether the backlog has packets, or has lost its sender, so that
     /// [`is_over`](Self::is_over) must be called.
     pub(crate) fn has_work(&self) -> bool {
         self.current.is_some() || !self.filled.is_empty() || self.is_closed()
     }
 
-    /// Returns whether the sender has ended.
+    /// Returns whether the sending end was dropped.
     pub(crate) fn is_closed(&self) -> bool {
         self.end.closed.load(Ordering::Acquire)
     }
 
-    /// Returns whether the sender has ended and no packets are left.
+    /// Returns whether the sending end was dropped and no packets are left.
     pub(crate) fn is_over(&mut self) -> bool {
         self.is_closed() && !self.fetch()
     }
@@ -256,7 +261,7 @@ impl<F> BacklogReceiver<F> {
         if self.current.as_ref().is_some_and(|current| !current.is_empty()) {
             return true;
         }
-        // Read before the ring: all batches sent before the end are then in the ring.
+        // Read before the ring: if the sender has ended, all its batches are in the ring by then.
         let closed = self.is_closed();
         let next = self.filled.pop().ok();
         let last = || self.end.last.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -366,7 +371,8 @@ mod tests {
         }
     }
 
-    /// Returns the number of rings since the last call, which is the count of the event descriptor.
+    /// Returns how often the bell was rung since the last call, which is the count of its event
+    /// descriptor.
     fn heard(bell: &Doorbell) -> u64 {
         let mut count = [0u8; 8];
         rustix::io::read(bell, &mut count).map_or(0, |_| u64::from_ne_bytes(count))

@@ -1,4 +1,4 @@
-//! A bell that wakes a thread which waits in `poll` for descriptors.
+//! A bell that wakes a thread which sleeps until one of its descriptors is readable.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,14 +7,14 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::protocol::Sleep;
 
-/// The bell of a thread. Threads with work for it ring the bell; only the first ring of a sleeping
-/// thread costs a system call.
+/// The bell of a thread. Other threads ring it when they have given that thread work. Only the
+/// first ring costs a system call, and only if the thread sleeps.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     sleep: Sleep,
     event: OwnedFd,
-    /// Number of wake-ups for packets; each corresponds to an inter-processor interrupt in the
-    /// kernel's RPS.
+    /// Number of times that the thread was woken for packets. In the kernel's RPS, an
+    /// inter-processor interrupt takes the place of a wake-up.
     rung: AtomicU64,
 }
 
@@ -28,8 +28,8 @@ impl Doorbell {
         Ok(Doorbell { sleep: Sleep::new(), event, rung: AtomicU64::new(0) })
     }
 
-    /// Wakes the thread if it sleeps, and returns whether it did. The work must already be where
-    /// the thread looks for it.
+    /// Wakes the thread that owns the bell if it sleeps, and returns whether it slept. The caller
+    /// must have stored the work before, where that thread looks for it.
     #[inline]
     pub(crate) fn ring(&self) -> bool {
         let sleeps = self.sleep.must_be_woken();
@@ -40,13 +40,13 @@ impl Doorbell {
         sleeps
     }
 
-    /// Wakes the thread, or makes its next wait return at once.
+    /// Wakes the thread that owns the bell, or makes its next wait return at once.
     pub(crate) fn force(&self) {
         // The write fails only if the counter is full, and then the thread wakes anyway.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
-    /// Marks the thread as about to sleep. The thread must look for work again after this call.
+    /// Marks the thread as about to sleep. After this call the thread must look for work once more.
     pub(crate) fn fall_asleep(&self) {
         self.sleep.fall_asleep();
     }
@@ -56,12 +56,12 @@ impl Doorbell {
         self.sleep.awake();
     }
 
-    /// Clears the bell after it has woken the thread.
+    /// Clears the bell, so that the next wait is not ended by an old ring.
     pub(crate) fn silence(&self) {
         let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
     }
 
-    /// Returns the number of wake-ups for packets.
+    /// Returns the number of times that the thread was woken for packets.
     pub(crate) fn rung(&self) -> u64 {
         self.rung.load(Ordering::Relaxed)
     }

@@ -1,17 +1,17 @@
-//! The order of operations between two threads, which ensures that no thread sleeps while it has
-//! work, and that no flow moves before its packets have left.
+//! The operations between two threads whose memory order matters. They ensure that no thread sleeps
+//! while it has work, and that no flow moves to another CPU before its packets have been sent.
 //!
 //! `tests/handover.rs` includes this file and runs it under loom, with loom's atomics in place of
 //! the real ones.
 
 use super::sync::{AtomicBool, AtomicU64, Mutex, Ordering, PoisonError, fence};
 
-/// Whether a thread sleeps, for the threads that have work for it (like the kernel's
+/// Whether a thread sleeps, as seen by the threads that give it work (like the kernel's
 /// `rps_ipi_queued`).
 ///
-/// The sleeper first sets the flag and then looks for work. The other thread first stores the work
-/// and then reads the flag. Because of the fences between the two steps, at least one of them sees
-/// the other's write.
+/// The thread that wants to sleep first sets the flag and then looks for work. The other thread
+/// first stores the work and then reads the flag. Because of the fences between the two steps, at
+/// least one of the threads sees what the other wrote.
 #[derive(Debug, Default)]
 pub(crate) struct Sleep {
     asleep: AtomicBool,
@@ -26,8 +26,8 @@ impl Sleep {
     /// Marks the thread as about to sleep. The thread must then look for work again, and sleep only
     /// if there is none.
     pub(crate) fn fall_asleep(&self) {
-        // A swap instead of a store, here and below: each write follows the one it replaces, so the
-        // order of both sides' writes depends on these writes alone.
+        // A swap instead of a store, here and below: each write follows the write that it replaces,
+        // so the writes to this flag alone order the two threads.
         self.asleep.swap(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
@@ -45,22 +45,23 @@ impl Sleep {
     }
 }
 
-/// Number of packets of a backlog that are finished. The thread that fills the backlog reads it.
+/// Number of finished packets of a backlog. The worker increases it, and the thread that fills the
+/// backlog reads it.
 #[derive(Debug, Default)]
 pub(crate) struct Head {
     done: AtomicU64,
 }
 
 impl Head {
-    /// Creates a head with no finished packets.
+    /// Creates a counter of a backlog without finished packets.
     pub(crate) fn new() -> Self {
         Head { done: AtomicU64::new(0) }
     }
 
-    /// Adds finished packets. Everything that they became must have been sent. Only one thread at a
-    /// time may call this.
+    /// Adds finished packets. All frames that resulted from them must have been sent. Only one
+    /// thread at a time may call this.
     pub(crate) fn publish(&self, packets: u64) {
-        // Release: a thread that reads the new number also sees the packets as sent.
+        // Release: a thread that reads the new number also sees that the packets were sent.
         self.done.store(self.done.load(Ordering::Relaxed) + packets, Ordering::Release);
     }
 
@@ -71,8 +72,8 @@ impl Head {
     }
 }
 
-/// Whether a worker has ended. A backlog given to an ending worker would never be emptied, so the
-/// two operations exclude each other.
+/// Whether a worker has ended. A backlog given to a worker that is ending would never be emptied,
+/// so giving and ending exclude each other.
 #[derive(Debug)]
 pub(crate) struct WorkerLifetime {
     over: Mutex<bool>,
@@ -84,14 +85,15 @@ impl WorkerLifetime {
         WorkerLifetime { over: Mutex::new(false) }
     }
 
-    /// Calls `give` unless the worker has ended. Returns whether the backlog was given.
+    /// Hands a backlog to the worker by calling `give`, unless the worker has ended. Returns
+    /// whether the backlog was handed over.
     pub(crate) fn give(&self, give: impl FnOnce() -> bool) -> bool {
         // The worker cannot end while the lock is held.
         let over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
         !*over && give()
     }
 
-    /// Ends the worker if `is_done` returns true. Returns whether it has ended.
+    /// Ends the worker if `is_done` returns true, and returns whether it has ended.
     pub(crate) fn end(&self, is_done: impl FnOnce() -> bool) -> bool {
         let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
         *over = is_done();

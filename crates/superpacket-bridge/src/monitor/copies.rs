@@ -1,4 +1,4 @@
-//! The copying side of a monitor, which runs in each thread that moves packets.
+//! Copies packets into the rings of the monitors; runs in each thread that moves packets.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,17 +15,18 @@ use super::feed::{Feed, MonitoredPort, Monitors};
 use super::record::{HEAD, RecordHead};
 use crate::runtime::SharedPort;
 
-/// Length in bytes of the two hardware addresses, which precede a VLAN tag, and length of the tag.
+/// Length in bytes of the two hardware addresses, which precede a VLAN tag in a frame.
 const ADDRESSES: usize = 12;
+/// Length in bytes of a VLAN tag.
 const TAG: usize = 4;
 
-/// The copying end of all monitors, for one thread.
+/// Copies the packets that one thread moves, for all monitors of the bridge.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     ends: Vec<CopyEnd>,
 }
 
-/// The copying end of one monitor.
+/// Copies the packets that one thread moves, for one monitor.
 #[derive(Debug)]
 struct CopyEnd {
     feed: Arc<Feed>,
@@ -35,7 +36,7 @@ struct CopyEnd {
 }
 
 impl Copies {
-    /// Returns whether there is a monitor.
+    /// Returns whether any monitor is running.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         !self.ends.is_empty()
@@ -58,7 +59,7 @@ impl Copies {
         }
     }
 
-    /// Adds a port.
+    /// Adds a port, which monitors may have to copy from now on.
     pub(crate) fn open(&mut self, port: &SharedPort) {
         self.ends.iter_mut().for_each(|end| end.open(port));
     }
@@ -72,8 +73,8 @@ impl Copies {
         }
     }
 
-    /// Forgets all monitors after a panic, which may have left a partial copy in a ring. The caller
-    /// must call `refresh` afterwards.
+    /// Forgets all monitors after a panic, which may have left part of a copy in a ring. The caller
+    /// must call `refresh` afterwards, which adds the monitors with new rings.
     pub(crate) fn abandon(&mut self) {
         self.ends.clear();
     }
@@ -106,14 +107,16 @@ impl Copies {
         }
     }
 
-    /// Returns the current time in nanoseconds since 1970 if there is a monitor. It is read before
-    /// packets are sent, because a reply may be received before the port reports them as sent.
+    /// Returns the current time in nanoseconds since 1970 if there is a monitor. It must be read
+    /// before packets are sent, because a reply may be received before the port reports them as
+    /// sent.
     #[inline]
     pub(crate) fn time(&self) -> Option<u64> {
         if self.is_on() { Some(now()) } else { None }
     }
 
-    /// Copies frames of a batch that a port has sent. `time` is from before sending.
+    /// Copies frames of a batch that a port has sent. `time` must have been read before they were
+    /// sent.
     #[cold]
     pub(crate) fn sent(
         &mut self,
@@ -158,19 +161,19 @@ pub(super) fn now() -> u64 {
     (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
 
-/// Returns the bytes of the tag as they are in a frame.
+/// Returns the bytes of a VLAN tag as they are in a frame.
 fn tag_bytes(tag: VlanTag) -> [u8; TAG] {
     let ([a, b], [c, d]) = (tag.protocol.to_be_bytes(), tag.control.to_be_bytes());
     [a, b, c, d]
 }
 
-/// A packet that is to be copied.
+/// A packet that is to be copied for monitors.
 struct CopiedPacket<Parts> {
     /// A function that returns an iterator over the packet's pieces.
     parts: Parts,
-    /// The VLAN tag that the device removed from the packet; the copy contains it again.
+    /// The VLAN tag that the device removed from the packet; the copy contains the tag.
     tag: Option<[u8; TAG]>,
-    /// Length of the packet in bytes, including the tag.
+    /// Length of the packet in bytes, including the VLAN tag that the device removed.
     length: usize,
     checksum: RxChecksum,
     gso: Option<Gso>,
@@ -179,7 +182,7 @@ struct CopiedPacket<Parts> {
 }
 
 impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> CopiedPacket<Parts> {
-    /// Copies the packet, or counts it as dropped if the ring has no room.
+    /// Writes a copy of the packet to a ring, or counts it as dropped if the ring has no room.
     fn copy_to(self, ring: &mut Producer<u8>, watched: &MonitoredPort, time: u64, snaplen: u32) {
         let captured = self.length.min(snaplen as usize);
         if ring.cached_slots() < HEAD + captured && ring.slots() < HEAD + captured {
@@ -196,15 +199,15 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> CopiedPacket<
             virtio_length,
             virtio,
         };
-        // There is room for the whole copy, and the reader takes nothing before it is complete.
+        // The ring has room for the whole copy, and the reader waits until the copy is complete.
         let _ = ring.push_entire_slice(&head.to_bytes());
         self.take_changed(captured as usize, outer_checksum, |bytes| {
             _ = ring.push_entire_slice(bytes)
         });
     }
 
-    /// Passes the first `wanted` bytes to `give`, as [`take`](Self::take) does. The bytes in
-    /// `changed` replace those at the same offsets.
+    /// Passes the first `wanted` bytes to `give`, like [`take`](Self::take). The bytes in `changed`
+    /// replace those at the given offsets.
     fn take_changed(
         &self,
         wanted: usize,
@@ -227,7 +230,8 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> CopiedPacket<
         });
     }
 
-    /// Passes the first `wanted` bytes, with the VLAN tag inserted, to `give` piece by piece.
+    /// Passes the first `wanted` bytes of the packet, with the VLAN tag inserted, to `give` piece
+    /// by piece.
     fn take(&self, wanted: usize, mut give: impl FnMut(&[u8])) {
         let mut left = wanted;
         let mut piece = |bytes: &[u8]| {
@@ -253,8 +257,8 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> CopiedPacket<
         }
     }
 
-    /// Returns the packet's `virtio_net_hdr`. Its length is 0 if the packet has no offload, or one
-    /// that the header cannot express.
+    /// Returns the packet's `virtio_net_hdr`. It has length 0 if the packet needs none, or needs
+    /// something that the header cannot express.
     fn virtio(&self) -> VirtioHeader {
         let mut header = [0; Format::LONGEST];
         if self.gso.is_none() && !matches!(self.checksum, RxChecksum::Partial { .. }) {
@@ -272,7 +276,7 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> CopiedPacket<
             filled += bytes.len();
         });
         let offload = Offload::new(checksum, self.gso);
-        // The longer format is used only if the shorter one cannot express the tunnel.
+        // The longer format of the header is used only if the shorter one cannot describe a tunnel.
         let mut described = [Format::Plain, Format::Tunnel].into_iter().filter_map(|format| {
             let described =
                 Header::describe(&offload, format, &head[..filled], self.length, self.layer)
@@ -289,13 +293,13 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> CopiedPacket<
     }
 }
 
-/// The `virtio_net_hdr` of a packet, and the change that it requires in the packet.
+/// The `virtio_net_hdr` of a packet, and a change that the header requires in the packet's bytes.
 struct VirtioHeader {
     /// Length of the header in bytes; 0 if there is none.
     length: u8,
     header: [u8; Format::LONGEST],
-    /// Offsets and values of the two bytes of the outer checksum, if the kernel requires another
-    /// value.
+    /// New values for the two bytes of the tunnel's outer checksum, each with its offset. `None` if
+    /// they need not change.
     outer_checksum: Option<[(usize, u8); 2]>,
 }
 
@@ -358,7 +362,7 @@ mod tests {
             );
         }
         assert_eq!(packet([&frame], None).virtio().length, 0, "there is nothing to say");
-        // A complete checksum from the device has no meaning in a `virtio_net_hdr`.
+        // A `virtio_net_hdr` cannot contain a complete checksum that a device computed.
         assert_eq!(
             CopiedPacket { checksum: RxChecksum::Complete(0), ..packet([&frame], None) }
                 .virtio()

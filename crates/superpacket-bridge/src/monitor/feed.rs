@@ -1,5 +1,5 @@
-//! The monitors of a bridge, and the state shared by the threads that copy packets and the threads
-//! that read the copies.
+//! The running monitors of a bridge, and what threads that copy packets share with the threads that
+//! read the copies.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,34 +16,36 @@ use crate::error::BridgeError;
 use crate::handover::Doorbell;
 use crate::runtime::SharedPort;
 
-/// Memory in bytes of all rings of a monitor, and the minimum and maximum size of one ring. Each
-/// copying thread has a ring. Pages of a ring that were never written use no memory.
+/// Memory in bytes for all rings of a monitor. Each thread that copies packets has a ring. Pages of
+/// a ring that were never written use no memory.
 const RING_MEMORY: usize = 16 << 20;
+/// Minimum size in bytes of a ring.
 const MIN_RING: usize = 1 << 20;
+/// Maximum size in bytes of a ring.
 const MAX_RING: usize = 8 << 20;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The state of one monitor that all threads share. Its descriptor becomes readable when the reader
+/// The state of a monitor that its threads share. Its descriptor becomes readable when the reader
 /// should look for copies again, or for the end of the monitor.
 #[derive(Debug)]
 pub struct Feed {
     pub(super) settings: MonitorSettings,
-    /// The requested ports that are still in the bridge.
+    /// Names of the requested ports that the bridge still has.
     left: Mutex<BTreeSet<String>>,
     interfaces: Mutex<Vec<FeedInterface>>,
-    /// New rings that the reading thread has not taken yet.
+    /// New rings of packet copies that the reading thread has not taken over yet.
     arrived: Mutex<Vec<Consumer<u8>>>,
-    /// Number of rings created so far.
+    /// Number of rings created so far, one for each thread that copies packets.
     copying: AtomicUsize,
-    /// The bell of the reading thread.
+    /// The bell that wakes the thread which reads the copies.
     pub(super) bell: Doorbell,
     ended: AtomicBool,
 }
 
-/// A port as an interface of a capture.
+/// A monitored port, as an interface in the sense of a capture file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MonitorInterface {
@@ -53,19 +55,19 @@ pub struct MonitorInterface {
     pub layer: Layer,
 }
 
-/// An interface, with the number of copies that were dropped there.
+/// A monitored port, with the number of copies that were dropped there.
 #[derive(Debug)]
 struct FeedInterface {
     described: MonitorInterface,
     dropped: Arc<Count>,
 }
 
-/// A monitored port, as seen by one copying thread.
+/// What one thread that copies packets knows of a monitored port.
 #[derive(Debug)]
 pub(super) struct MonitoredPort {
-    /// Number of the interface.
+    /// Number of the port's interface in the capture.
     pub(super) interface: u32,
-    /// Number of copies dropped because the ring was full.
+    /// Number of packets that were not copied because the ring was full.
     pub(super) dropped: Arc<Count>,
 }
 
@@ -77,7 +79,7 @@ impl Feed {
         is_asked_for.then(|| self.interface(&port.name, port.layer))
     }
 
-    /// Returns the interface of a port, which is created at the first call.
+    /// Returns the interface with this name and layer, which is created at the first call.
     fn interface(&self, name: &str, layer: Layer) -> MonitoredPort {
         let mut interfaces = lock(&self.interfaces);
         let described = MonitorInterface { port: name.to_owned(), layer };
@@ -90,13 +92,14 @@ impl Feed {
     }
 
     /// Returns the interfaces from number `known` on. A port gets a number when it is first
-    /// monitored, and keeps it.
+    /// monitored, and keeps the number.
     pub fn interfaces(&self, known: usize) -> Vec<MonitorInterface> {
         let interfaces = lock(&self.interfaces);
         interfaces.iter().skip(known).map(|interface| interface.described.clone()).collect()
     }
 
-    /// Returns the number of copies dropped per interface, because they were not read in time.
+    /// For each interface, returns the number of copies that were dropped because they were not
+    /// read in time.
     pub fn dropped(&self) -> Vec<u64> {
         lock(&self.interfaces).iter().map(|interface| interface.dropped.value()).collect()
     }
@@ -107,7 +110,8 @@ impl Feed {
         interfaces.iter().map(|interface| interface.described.port.clone()).collect()
     }
 
-    /// Creates a ring for a copying thread, and returns the end that the thread writes to.
+    /// Creates a ring for a thread that copies packets, and returns the end to which that thread
+    /// writes.
     pub(super) fn ring(&self) -> Producer<u8> {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let (producer, consumer) =
@@ -118,29 +122,30 @@ impl Feed {
         producer
     }
 
-    /// Returns the number of threads that have begun to copy.
+    /// Returns the number of threads that have begun to copy packets.
     pub(crate) fn copying(&self) -> usize {
         self.copying.load(Ordering::Acquire)
     }
 
-    /// Returns the rings created since the last call.
+    /// Returns the rings that were created since the last call.
     pub(super) fn take_rings(&self) -> Vec<Consumer<u8>> {
         std::mem::take(&mut lock(&self.arrived))
     }
 
-    /// Returns whether the monitor has been told to end.
+    /// Returns whether the monitor was told to end.
     pub fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Tells the reading thread to read the remaining copies and then to end.
+    /// Tells the reading thread to read the remaining copies and then end.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.bell.force();
     }
 
-    /// Makes the descriptor unreadable until there is news again. For threads that wait for it
-    /// themselves; [`MonitorReader::wait`](super::MonitorReader::wait) does so too.
+    /// Makes the descriptor unreadable until there is something to read again. Only for threads
+    /// that wait for it themselves; [`MonitorReader::wait`](super::MonitorReader::wait) does it
+    /// too.
     pub fn silence(&self) {
         self.bell.silence();
     }
@@ -152,11 +157,11 @@ impl AsFd for Feed {
     }
 }
 
-/// The monitors of a bridge.
+/// The running monitors of a bridge.
 #[derive(Debug)]
 pub(crate) struct Monitors {
     running: Mutex<Vec<RunningMonitor>>,
-    /// The bridge's epoch. An increase makes the threads look for changes.
+    /// The bridge's epoch. When it increases, the threads that move packets look for changes.
     epoch: Arc<AtomicU64>,
 }
 
@@ -174,7 +179,7 @@ impl Monitors {
     }
 
     /// Starts a monitor of those of `ports` that the settings name. The caller must make the
-    /// threads look for changes.
+    /// threads look for it.
     ///
     /// # Errors
     /// [`BridgeError::TooManyMonitors`] if there are already [`MAX_MONITORS`];
@@ -196,14 +201,13 @@ impl Monitors {
         let (interfaces, arrived) = (Mutex::default(), Mutex::default());
         let (copying, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
         let feed = Arc::new(Feed { settings, left, interfaces, arrived, copying, bell, ended });
-        // A port without traffic also has an interface in the stream, so all interfaces are created
-        // now.
+        // A port without traffic must have an interface too, so all interfaces are created now.
         ports.iter().for_each(|port| drop(feed.watch(port)));
         running.push(RunningMonitor { feed: feed.clone(), thread: None });
         Ok(feed)
     }
 
-    /// Returns the monitors that have not been told to end.
+    /// Returns the monitors that were not yet told to end.
     pub(super) fn feeds(&self) -> Vec<Arc<Feed>> {
         lock(&self.running)
             .iter()
@@ -222,20 +226,20 @@ impl Monitors {
         }
     }
 
-    /// Makes the threads stop copying for ended monitors. Sleeping threads free their rings when
-    /// they wake.
+    /// Makes the threads that move packets stop copying for ended monitors. Sleeping threads free
+    /// their rings when they wake.
     pub(super) fn refresh(&self) {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// Removes a monitor, which makes room for another.
+    /// Removes a monitor, so that another can be started.
     pub(super) fn leave(&self, feed: &Arc<Feed>) {
         lock(&self.running).retain(|running| !Arc::ptr_eq(&running.feed, feed));
         self.refresh();
     }
 
-    /// Ends the monitors that have no port left after the removal of port `name`. All packets of
-    /// that port have been copied.
+    /// Tells those monitors to end that have no port left after port `name` was removed. All
+    /// packets of that port must have been copied.
     pub(crate) fn port_removed(&self, name: &str) {
         for RunningMonitor { feed, .. } in &*lock(&self.running) {
             let mut left = lock(&feed.left);
@@ -245,7 +249,7 @@ impl Monitors {
         }
     }
 
-    /// Ends all monitors and waits for their threads. No thread may be copying any more.
+    /// Ends all monitors and waits for their threads. No thread may copy packets any more.
     pub(crate) fn end(&self) {
         let running = std::mem::take(&mut *lock(&self.running));
         running.iter().for_each(|running| running.feed.end());

@@ -39,13 +39,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Default and maximum number of bytes copied per packet; Wireshark and libpcap read no more.
+/// Default and maximum number of bytes copied of a packet; Wireshark and libpcap read no more.
 pub const MAX_SNAPLEN: u32 = 262_144;
 
 /// Maximum number of monitors of a bridge at a time.
 pub const MAX_MONITORS: usize = 8;
 
-/// The packets of a port that are copied, by direction.
+/// Which packets of a port a monitor copies: received ones, sent ones, or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MonitorDirection {
@@ -73,11 +73,11 @@ impl MonitorDirection {
 /// The settings of a monitor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MonitorSettings {
-    /// Names of the monitored ports; empty for all present and future ports.
+    /// Names of the monitored ports; if empty, all ports, including those that are added later.
     pub ports: Vec<String>,
-    /// The direction of the copied packets.
+    /// Whether received packets, sent packets, or both are copied.
     pub direction: MonitorDirection,
-    /// Maximum number of bytes copied per packet, 1 to [`MAX_SNAPLEN`].
+    /// Maximum number of bytes copied of a packet, 1 to [`MAX_SNAPLEN`].
     pub snaplen: u32,
     /// Number of packets after which the monitor ends; `None` for no limit.
     pub count: Option<u64>,
@@ -95,7 +95,7 @@ impl Default for MonitorSettings {
     }
 }
 
-/// A running monitor. Packets are copied until this value, or the reader made of it, is dropped.
+/// A running monitor. Packets are copied until it, or the reader made of it, is dropped.
 #[derive(Debug)]
 pub struct Monitor {
     pub(crate) feed: Arc<Feed>,
@@ -108,8 +108,9 @@ impl Monitor {
         self.feed.ports()
     }
 
-    /// Starts a thread that runs `read`. A bridge that stops ends the monitor and then waits for
-    /// this thread, so `read` should return soon after [`MonitorReader::read`] has returned true.
+    /// Starts a thread that runs `read` to read the copies. When the bridge stops, it ends the
+    /// monitor and waits for this thread, so `read` should return soon after
+    /// [`MonitorReader::read`] has returned true.
     ///
     /// # Errors
     /// The error of the operating system if the thread cannot be started.

@@ -1,4 +1,4 @@
-//! The reading side of a monitor: merges the copies of all threads in order of time.
+//! Reads the copies of a monitor: merges those of all threads in order of time.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -11,50 +11,52 @@ use super::feed::Feed;
 use super::record::{HEAD, RecordHead};
 use super::{MAX_SNAPLEN, Monitor, MonitorSettings};
 
-/// Minimum time between the making of a copy and its reading. Earlier copies of other threads
-/// arrive in this time, and threads that move packets need not wake the reading thread per batch.
+/// Minimum age at which a copy is read. In this time, copies that other threads made earlier
+/// arrive. Threads that move packets also need not wake the reader for each batch.
 const MERGE_DELAY: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// The copy of a packet that a port has received or sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PacketCopy<'a> {
-    /// Number of the port's interface, an index into [`Feed::interfaces`].
+    /// Number of the port's interface: its index in [`Feed::interfaces`].
     pub interface: u32,
     /// Time of reception or sending, in nanoseconds since 1970.
     pub time: u64,
-    /// Length of the packet in bytes; [`bytes`](Self::bytes) has at most
+    /// Length of the whole packet in bytes; [`bytes`](Self::bytes) has at most
     /// [`MonitorSettings::snaplen`] of them.
     pub length: u32,
     /// True for a sent packet, false for a received one.
     pub sent: bool,
-    /// The packet's `virtio_net_hdr`, little-endian; empty if it needs none.
+    /// The packet's `virtio_net_hdr`, little-endian, which describes its offloads; empty if it
+    /// needs none.
     pub virtio: &'a [u8],
-    /// The packet's bytes, in two pieces.
+    /// The copied bytes of the packet, in two pieces that follow each other.
     pub bytes: [&'a [u8]; 2],
 }
 
-/// Reads the copies of a monitor. Dropping it ends the copying.
+/// Reads the copies of a monitor. When it is dropped, packets are no longer copied.
 #[derive(Debug)]
 pub struct MonitorReader {
     monitor: Monitor,
     rings: Vec<CopyRing>,
-    /// Number of copies read.
+    /// Number of copies that were read.
     read: u64,
 }
 
-/// The ring of one copying thread.
+/// The ring of one thread that copies packets.
 #[derive(Debug)]
 struct CopyRing {
     copies: Consumer<u8>,
-    /// Header of the next copy, if the whole copy is in the ring.
+    /// Header of the next copy; `None` unless the whole copy is in the ring.
     next: Option<RecordHead>,
-    /// Number of bytes that were in the ring at the last look and must be read now.
+    /// Number of bytes that were in the ring when the reader last looked, and that it must still
+    /// read.
     due: usize,
 }
 
 impl CopyRing {
-    /// Returns the header of the next complete copy.
+    /// Returns the header of the next copy; `None` unless the whole copy is in the ring.
     fn look(&mut self) -> Option<RecordHead> {
         if self.next.is_none() {
             let chunk = self.copies.read_chunk(HEAD).ok()?;
@@ -62,25 +64,25 @@ impl CopyRing {
             let mut bytes = [0; HEAD];
             bytes[..first.len()].copy_from_slice(first);
             bytes[first.len()..].copy_from_slice(second);
-            // The header stays in the ring, because its packet may be incomplete.
+            // The header is not removed, because the copied packet may be incomplete.
             let head = RecordHead::from_bytes(&bytes);
             self.next = Some(head).filter(|head| self.copies.slots() >= head.total());
         }
         self.next
     }
 
-    /// Marks all bytes in the ring as due in the next round.
+    /// Marks all bytes that are in the ring now as to be read.
     fn look_again(&mut self) {
         self.due = self.copies.slots();
     }
 
-    /// Returns whether the copying thread is gone and no complete copy is left.
+    /// Returns whether the ring's thread is gone and no complete copy is left.
     fn is_over(&mut self) -> bool {
         if !self.copies.is_abandoned() {
             return false;
         }
         fence(Ordering::Acquire);
-        // A thread that panicked may have left a partial copy.
+        // If the thread panicked, part of a copy may be left.
         self.look().is_none()
     }
 }
@@ -100,12 +102,12 @@ impl MonitorReader {
         &self.monitor.feed
     }
 
-    /// Gives the copies that are due to `take`, in order of time, together with earlier copies that
-    /// have arrived since. Returns whether these were the last: the monitor has been told to end,
-    /// or the requested number of copies has been read.
+    /// Passes the copies that are old enough to `take`, in order of time, together with copies made
+    /// earlier that have arrived since. Returns true if these were the last, because the monitor
+    /// was told to end or the requested number of copies was read.
     ///
     /// # Errors
-    /// The error of `take`. The copy that it was given is then given again by the next call.
+    /// The error of `take`. The next call passes it the same copy again.
     pub fn read<E>(
         &mut self,
         mut take: impl FnMut(&PacketCopy<'_>) -> Result<(), E>,
@@ -151,8 +153,8 @@ impl MonitorReader {
         Ok(ended || self.is_complete())
     }
 
-    /// Waits until there are copies, until the monitor must end, or until `connection`, if there is
-    /// one, has input or is closed.
+    /// Waits until there are copies, until the monitor must end, or until `connection` has input or
+    /// is closed.
     pub fn wait(&mut self, connection: Option<BorrowedFd<'_>>) {
         self.rings.retain_mut(|ring| !ring.is_over());
         self.rings.iter_mut().for_each(CopyRing::look_again);
@@ -170,7 +172,7 @@ impl MonitorReader {
         self.feed().bell.awake();
     }
 
-    /// Waits for the bell, for the connection, or until the timeout.
+    /// Waits for the monitor's bell, for the connection, or until the timeout.
     fn poll(&self, connection: Option<BorrowedFd<'_>>, timeout: Option<&Timespec>) {
         let bell = &self.feed().bell;
         let descriptors = 1 + usize::from(connection.is_some());
@@ -179,7 +181,7 @@ impl MonitorReader {
             PollFd::new(bell, PollFlags::IN),
             PollFd::new(&connection, PollFlags::IN | PollFlags::RDHUP),
         ];
-        // After a signal the caller looks for work anyway.
+        // If a signal interrupts `poll`, the caller looks for work all the same.
         let _ = poll(&mut waiting[..descriptors], timeout);
         if !waiting[0].revents().is_empty() {
             bell.silence();

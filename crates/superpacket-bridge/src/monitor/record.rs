@@ -1,18 +1,19 @@
-//! The format of copied packets in the rings between the forwarding threads and a monitor's thread.
+//! The format in which packets are copied into rings, from threads that move packets to a monitor's
+//! reader.
 
 use superpacket::virtio::Format;
 
-/// Length in bytes of the header that precedes the bytes of each packet.
+/// Length in bytes of the header that precedes each copied packet in a ring.
 pub(super) const HEAD: usize = 56;
 
 /// The header of a copied packet. It precedes the packet's bytes in a ring, in native byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordHead {
-    /// Number of the interface.
+    /// Number of the interface in the capture.
     pub(super) interface: u32,
     /// Time of reception or sending, in nanoseconds since 1970.
     pub(super) time: u64,
-    /// Number of bytes that follow the header.
+    /// Number of bytes of the packet that follow the header.
     pub(super) captured: u32,
     /// Length of the packet in bytes, before it was cut to the snapshot length.
     pub(super) length: u32,
@@ -25,7 +26,7 @@ pub(super) struct RecordHead {
 }
 
 impl RecordHead {
-    /// Returns the number of bytes of the header and the packet together.
+    /// Returns the number of bytes that the header and the copied packet take in a ring.
     pub(super) const fn total(&self) -> usize {
         HEAD + self.captured as usize
     }

@@ -1,13 +1,15 @@
-//! Puts a poll thread to sleep until packets arrive.
+//! Puts a thread that moves packets to sleep until packets arrive.
 //!
-//! Threads call `poll` on a few descriptors, so that the kernel notifies them only while they wait.
-//! An `epoll` would be notified of each packet also while the thread works. That costs senders more
-//! than the system call costs here (`sock_def_readable`: 7 % of all CPU time under bulk load).
+//! Threads call `poll` on a few descriptors, so that the kernel notifies them only while they
+//! sleep. An `epoll` would be notified of each packet also while the thread works. That costs the
+//! senders more than the system call costs here (`sock_def_readable`: 7 % of all CPU time under
+//! bulk load).
 //!
-//! The descriptor of a packet ring stays readable until its last packet has been returned, so it
-//! would never be quiet while workers have packets. Queues that hand packets over are therefore
-//! edge-triggered (`EPOLLET`, in an `epoll` that is itself polled). They are checked again when all
-//! packets are back, and until then every [`GIVE_BACK`], so that the ring gets its memory.
+//! The descriptor of a packet ring stays readable until the last packet has been returned to the
+//! ring, so it would not let the thread sleep while workers have packets. Queues that hand packets
+//! to workers are therefore edge-triggered (`EPOLLET`, in an `epoll` that is itself polled). Their
+//! descriptors are checked again when the workers have returned all packets, and until then every
+//! [`GIVE_BACK`], so that the ring can use its memory again.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -22,11 +24,12 @@ use crate::handover::BacklogReceiver;
 use crate::ingress::Ingress;
 use crate::steering::WorkerWait;
 
-/// Interval at which a sleeping thread checks whether workers have returned packets of its queues.
+/// Interval at which a sleeping thread checks whether workers have finished packets of its queues,
+/// so that receive rings get their memory back.
 const GIVE_BACK: Duration = Duration::from_millis(1);
 
 impl PollLoop {
-    /// Returns how long the thread may sleep if no packets arrive.
+    /// Returns how long the thread may sleep if no packets arrive; `None` for no limit.
     fn timeout(&self) -> Option<Duration> {
         let now = self.now();
         let paused = self
@@ -44,7 +47,7 @@ impl PollLoop {
         Some(Duration::from_nanos(next.saturating_sub(now)))
     }
 
-    /// Sleeps until there is work.
+    /// Sleeps until a packet arrives, other work is due, or another thread rings the bell.
     pub(super) fn sleep(&mut self) {
         let mut timeout = self.timeout();
         self.bell.fall_asleep();
@@ -76,7 +79,7 @@ impl PollLoop {
         self.bell.awake();
     }
 
-    /// Waits until a descriptor is readable, and marks the queues that are.
+    /// Waits until a descriptor is readable, and marks the queues whose descriptors are.
     pub(super) fn wait(&mut self, timeout: Option<Duration>) {
         self.counts.cpu.store(sched_getcpu() as u32, Ordering::Relaxed);
         let timeout = timeout.map(|timeout| Timespec {
@@ -93,10 +96,10 @@ impl PollLoop {
                 PollFd::from_borrowed_fd(ingress.receive.readiness(), PollFlags::IN)
             }),
         );
-        // A signal interrupts `poll`, which is harmless because the loop checks again.
+        // A signal may interrupt `poll`. The loop then looks for work and sleeps again.
         let count = poll(&mut descriptors, timeout.as_ref()).unwrap_or(0);
         readable.clear();
-        // Errors count as readable: receiving reports them.
+        // A descriptor with an error counts as readable, so that receiving reports the error.
         readable.extend(
             descriptors.iter().map(|descriptor| count != 0 && !descriptor.revents().is_empty()),
         );
@@ -137,7 +140,7 @@ pub(super) fn pause(poller: &OwnedFd, ingress: &mut Ingress, until: u64) {
     ingress.paused_until = Some(until);
 }
 
-/// Makes a queue edge-triggered, and reports packets that it already has once.
+/// Makes a queue's descriptor edge-triggered. Packets that it already has are reported once.
 fn watch(poller: &OwnedFd, ingress: &mut Ingress) {
     let (data, flags) =
         (epoll::EventData::new_u64(ingress.token), epoll::EventFlags::IN | epoll::EventFlags::ET);
@@ -150,7 +153,7 @@ fn watch(poller: &OwnedFd, ingress: &mut Ingress) {
     }
 }
 
-/// Makes a queue level-triggered again.
+/// Makes a queue's descriptor level-triggered again.
 pub(super) fn unwatch(poller: &OwnedFd, ingress: &mut Ingress) {
     if std::mem::take(&mut ingress.edge_triggered) {
         let _ = epoll::delete(poller, ingress.receive.readiness());

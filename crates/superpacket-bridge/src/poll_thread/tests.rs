@@ -1,4 +1,4 @@
-//! Tests of threads whose ports panic.
+//! Tests of what threads do when a port panics.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -17,7 +17,7 @@ use crate::monitor::MonitorSettings;
 use crate::runtime::tests::shared_as;
 use crate::settings::{InPlace, PerQueue, SteeringSettings, UsableCpus};
 
-/// A transmit end that panics once, when it is allowed to.
+/// A transmit end that panics once, when the test allows it.
 #[derive(Debug)]
 struct PanicsOnce {
     due: Arc<AtomicBool>,
@@ -41,7 +41,7 @@ impl Transmit for PanicsOnce {
     }
 }
 
-/// A receive queue whose descriptor panics once.
+/// A receive queue whose descriptor panics once, when the test allows it.
 #[derive(Debug)]
 struct Touchy {
     inner: Box<dyn Receive>,
@@ -77,9 +77,9 @@ struct Bench {
     host: MemoryPort,
     _port: MemoryPort,
     due: Arc<AtomicBool>,
-    /// Whether the receive queue is to panic.
+    /// Whether the receive queue panics when its descriptor is next asked for.
     touchy: Arc<AtomicBool>,
-    /// Whether the port accepts no frames.
+    /// Whether the port with the transmit end accepts no frames.
     held_up: Arc<AtomicBool>,
     taken: Arc<Mutex<Vec<Vec<u8>>>>,
     cpu: Cpu,
@@ -174,7 +174,7 @@ impl Bench {
         self.receiver.wake();
     }
 
-    /// Sends this many frames of a flow.
+    /// Sends a number of frames of one flow.
     fn send(&mut self, count: u32) {
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         let frame = superpacket_traffic::frame::Frame::udp4(100).to_bytes();
@@ -234,8 +234,8 @@ fn a_worker_that_is_not_needed_ends_when_its_last_backlog_is_closed() {
     assert!(!bench.worker.is_over(), "it may still be sent something");
     bench.steer(false);
     bench.wait("the worker's end", |bench| bench.worker.is_over());
-    // A receiving thread that was not notified in time has no worker to give packets to, and
-    // processes them itself.
+    // A receiving thread that learned of the end of its worker too late has no worker to give
+    // packets to, so it processes them itself.
     bench.steer(true);
     bench.send(4);
     bench.wait("what is received processes it", |bench| bench.taken() == 7);
@@ -250,7 +250,7 @@ fn a_receiving_thread_that_panics_loses_what_it_had_and_goes_on() {
     bench.send(7);
     bench.wait("a panic", |bench| bench.receiver.counts.panics.value() == 1);
     bench.send(9);
-    // How many of the seven were in the thread's hands is a race; each is either lost and counted,
+    // How many of the seven were being processed depends on timing; each was either counted as lost
     // or sent.
     bench.wait("all others", |bench| bench.taken() as u64 + bench.lost() == 21);
     assert!((1..=7).contains(&bench.lost()), "{}", bench.lost());

@@ -25,10 +25,10 @@ const MAX_HOLD: u64 = 1_000_000_000;
 /// Highest number of flows that LRO merges at a time.
 const MAX_FLOWS: u64 = 4_096;
 
-/// Highest rate: 8 Tb/s.
+/// Highest rate: 10^12 bytes (8 Tb) or packets per second.
 const MAX_RATE: u64 = 1_000_000_000_000;
 
-/// Largest burst: 4 GiB, or as many packets.
+/// Largest burst: 2^32 bytes or packets.
 const MAX_BURST: u64 = 1 << 32;
 
 /// A rate in this unit.

@@ -1,5 +1,5 @@
-//! Dispatches each aggregated packet of a receive queue: processes it in place, hands it to a
-//! worker, or drops it.
+//! Decides for each aggregated packet of a receive queue whether it is processed on the receiving
+//! thread ("in place"), handed to the worker of another CPU, or dropped.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::output::PacketForwarder;
 use crate::runtime::SharedPort;
 use crate::settings::{HashSettings, PortSteering};
 
-/// The steering of one receive queue.
+/// Distributes the packets of one receive queue between its own thread and the workers of CPUs.
 #[derive(Debug)]
 pub(crate) struct Dispatch {
     queue: u16,
@@ -26,39 +26,41 @@ pub(crate) struct Dispatch {
     snapshot: Arc<SteeringSnapshot>,
     steering: Steering,
     hash: HashSettings,
-    /// Whether the port's packets carry the device's hash (`receive-hashing`).
+    /// Whether packets carry the hash that the device computed (`receive-hashing`).
     hashed: bool,
     limit: BacklogLimit,
     places: Places,
-    /// The CPUs that have a backlog.
+    /// The CPUs to whose workers the queue has a backlog.
     cpus: Vec<Cpu>,
     in_place: InPlaceState,
-    /// Whether packets may go to workers, or some that did are not yet processed.
+    /// Whether packets may go to workers. Stays true until all packets given to workers are
+    /// processed.
     is_active: bool,
-    /// Whether packets are processed in place, as last reported to the port.
+    /// Whether packets are processed on the receiving thread, as last reported to the port. `None`
+    /// before the first report.
     reported: Option<bool>,
     reported_counters: ReportedCounters,
 }
 
-/// The counters of steering when they were last added to the port's.
+/// The values of the steering counters that were already added to the counters of the port.
 #[derive(Clone, Copy, Debug, Default)]
 struct ReportedCounters {
     steering: SteeringCounters,
     hashes: HashCounters,
 }
 
-/// The packets of a queue that were processed in one window of its thread's
-/// [`Utilisation`](super::Utilisation).
+/// What was done for the packets of a queue in one window of time in which
+/// [`Utilisation`](super::Utilisation) measures the load of the queue's thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct QueueWindow {
-    /// Received packets that were processed, in place or by workers.
+    /// Received packets that were processed, on the receiving thread or by workers.
     pub(crate) packets: u64,
     /// Time that workers spent on the packets handed over to them, in nanoseconds.
     pub(crate) worker_time: u64,
 }
 
 impl QueueWindow {
-    /// Returns the sums of two queues.
+    /// Returns the sums for two queues.
     pub(crate) const fn plus(self, other: QueueWindow) -> QueueWindow {
         QueueWindow {
             packets: self.packets + other.packets,
@@ -67,36 +69,39 @@ impl QueueWindow {
     }
 }
 
-/// Whether a receive queue waits for a worker.
+/// Whether a receive queue is not polled until a worker makes progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerWait {
-    /// The queue waits for no worker.
+    /// The queue need not wait for a worker.
     NotWaiting,
-    /// The queue waits; its thread is woken when a worker goes on.
+    /// The queue waits. Its thread is woken when a worker makes progress.
     Waiting,
-    /// The queue waited, and a worker has gone on.
+    /// The queue had to wait, but a worker has already made progress.
     Resumed,
 }
 
-/// The backlog to each CPU and its progress, and those of packets processed in place.
+/// Where the packets of a queue are processed: the backlogs to the workers, and the progress of the
+/// workers and of the queue's own thread.
 #[derive(Debug, Default)]
 struct Places {
-    /// Packets that were processed in place and sent.
+    /// Number of packets that were processed on the receiving thread and sent.
     here: u64,
-    /// Packets that were processed in place.
+    /// Number of packets that were processed on the receiving thread, including those not yet sent.
     in_place_tail: u64,
     completions: Vec<Option<Arc<Completion>>>,
     backlogs: Vec<Option<Backlog>>,
-    /// Received packets merged in the packets that were processed in place.
+    /// Like `in_place_tail`, but a packet that was merged counts as the packets of which it was
+    /// made.
     in_place_received: u64,
-    /// The values at the thread's last query.
+    /// The totals when [`Dispatch::take_window`] was last called.
     last_query: QueueWindow,
 }
 
 #[derive(Debug)]
 struct Backlog {
     sender: BacklogSender,
-    /// Whether the backlog is being closed: it takes only packets of flows that cannot move yet.
+    /// Whether the backlog is to be closed: it takes only packets of flows that cannot yet move to
+    /// another CPU.
     leaving: bool,
 }
 
@@ -106,8 +111,8 @@ impl Places {
     }
 }
 
-/// The packets completed at each place. Separate from the backlogs, which change while this is
-/// read.
+/// The numbers of packets that are completed on the receiving thread and at each worker. Separate
+/// from the backlogs, which change while this is read.
 struct PlaceCompletions<'a> {
     here: u64,
     completions: &'a [Option<Arc<Completion>>],
@@ -127,7 +132,7 @@ impl Completions for PlaceCompletions<'_> {
     }
 }
 
-/// Returns the packets completed at these places.
+/// Returns the numbers of completed packets, for the steering of a queue.
 macro_rules! completions {
     ($places:expr) => {
         PlaceCompletions { here: $places.here, completions: &$places.completions }
@@ -135,7 +140,8 @@ macro_rules! completions {
 }
 
 impl Dispatch {
-    /// Returns a dispatcher that does not steer yet.
+    /// Returns a dispatcher that gives no packets to workers until [`refresh`](Self::refresh) is
+    /// called.
     pub(crate) fn new(state: Arc<SteeringState>, queue: u16) -> Self {
         let snapshot = state.now();
         let hash = snapshot.settings.hash.clone();
@@ -158,12 +164,12 @@ impl Dispatch {
         }
     }
 
-    /// Rereads settings and workers. All packets received earlier have been dispatched. `hashed`
-    /// says whether later ones carry the device's hash.
+    /// Reads settings and workers again. All packets received earlier must have been dispatched.
+    /// `hashed` tells whether later ones carry the device's hash.
     pub(crate) fn refresh(&mut self, shared: &Arc<SharedPort>, bell: &Arc<Doorbell>, hashed: bool) {
         self.snapshot = self.state.now();
         let settings = &self.snapshot.settings;
-        // Either change gives flows other hashes, and so other places.
+        // Either change gives flows other hashes, and so other CPUs.
         if settings.hash != self.hash || hashed != std::mem::replace(&mut self.hashed, hashed) {
             self.hash = settings.hash.clone();
             self.steering.set_hasher(self.hash.hasher(self.state.key));
@@ -199,7 +205,7 @@ impl Dispatch {
         self.limit.flow_limit.as_ref().map_or(0, |limit| limit.table_length())
     }
 
-    /// Opens and closes backlogs to match the mask and the workers.
+    /// Opens and closes backlogs as the CPU mask and the running workers require.
     fn arrange(&mut self, shared: &Arc<SharedPort>, bell: &Arc<Doorbell>, wanted: &PortSteering) {
         let rfs = self.snapshot.sock_flows.is_some() && *wanted.rps_flow_cnt.queue(self.queue) != 0;
         let mask = wanted.rps_cpus.queue(self.queue);
@@ -217,8 +223,8 @@ impl Dispatch {
                 .clone();
             match &mut self.places.backlogs[index] {
                 Some(backlog) if !backlog.sender.leads_to(&worker.bell) => {
-                    // The backlog leads to the CPU's earlier worker. Its packets must be processed
-                    // before the new worker gets any.
+                    // The backlog belongs to an earlier worker of the CPU. Its packets must be
+                    // processed before the new worker gets any.
                     backlog.leaving = true;
                     continue;
                 }
@@ -256,7 +262,7 @@ impl Dispatch {
         self.is_active = !self.cpus.is_empty();
     }
 
-    /// Closes the backlogs to be left whose packets have all been processed.
+    /// Closes the backlogs that are no longer needed and whose packets have all been processed.
     pub(crate) fn leave(&mut self, shared: &Arc<SharedPort>, bell: &Arc<Doorbell>) {
         if !self.is_leaving() {
             return;
@@ -280,13 +286,14 @@ impl Dispatch {
         self.places.backlogs.iter().flatten().any(|backlog| backlog.leaving)
     }
 
-    /// Returns whether all packets must wait, because the hash has changed and packets of the old
-    /// hash are not yet processed.
+    /// Returns whether no packets may be received, because the hash has changed and packets with
+    /// old hashes are not yet processed.
     pub(crate) fn must_wait(&mut self) -> bool {
         self.steering.is_waiting(&completions!(self.places))
     }
 
-    /// Counts received packets.
+    /// Counts received packets, which may change whether packets are processed on the receiving
+    /// thread.
     #[inline]
     pub(crate) fn received(&mut self, shared: &SharedPort, packets: usize, now: u64) {
         if self.is_active {
@@ -299,8 +306,8 @@ impl Dispatch {
         }
     }
 
-    /// Returns what happened to the queue's packets since the last call; `None` unless the queue
-    /// follows the thread's utilisation.
+    /// Returns what was done for the queue's packets since the last call. `None` unless the load of
+    /// the queue's thread decides whether packets go to workers.
     pub(crate) fn take_window(&mut self) -> Option<QueueWindow> {
         let places = &mut self.places;
         let here = QueueWindow { packets: places.in_place_received, worker_time: 0 };
@@ -318,15 +325,15 @@ impl Dispatch {
         (self.is_active && self.in_place.is_automatic()).then_some(window)
     }
 
-    /// Sets whether the thread can do all the work alone.
+    /// Sets whether the thread can process all packets itself, without workers.
     pub(crate) fn follow(&mut self, shared: &SharedPort, in_place: bool) {
         let in_place = self.in_place.set_automatic(in_place);
         self.steering.set_in_place(in_place);
         self.report_place(shared);
     }
 
-    /// Reports to the port whether packets are processed in place although there are workers, and
-    /// the number of switches. A switch may occur in a round without packets.
+    /// Reports to the port whether packets are processed on the receiving thread although there are
+    /// workers, and how often that has changed. It may change in a round without packets.
     fn report_place(&mut self, shared: &SharedPort) {
         shared.counts.in_place_switches.add(self.in_place.take_switches());
         let in_place = self.is_active && self.in_place.is_in_place();
@@ -335,8 +342,8 @@ impl Dispatch {
         }
     }
 
-    /// Returns whether all packets are processed in place and none are with workers. The queue then
-    /// waits like one without a mask.
+    /// Returns whether all packets are processed on the receiving thread and no worker has any. The
+    /// queue's thread then sleeps as if the queue had no CPU mask.
     pub(crate) fn is_all_in_place(&self) -> bool {
         !self.is_active
             || self.in_place.is_in_place()
@@ -345,7 +352,7 @@ impl Dispatch {
                 && !self.is_stuck()
     }
 
-    /// Forwards a packet by `forwarder`, or hands it to a worker.
+    /// Forwards a packet on this thread by `forwarder`, or hands it to a worker.
     #[inline]
     pub(crate) fn forward(
         &mut self,
@@ -367,7 +374,7 @@ impl Dispatch {
         mut packet: SuperPacket<'_, Buffer>,
     ) {
         let Dispatch { steering, places, limit, .. } = self;
-        // While packets must wait no packet is received, so there is a choice.
+        // No packet is received while packets must wait, so there is always a choice.
         let Some(choice) = steering.choose_super_packet(&packet, &completions!(places)) else {
             return forwarder.forward(shared, packet);
         };
@@ -394,8 +401,8 @@ impl Dispatch {
         backlog.sender.push(&mut packet);
     }
 
-    /// Ends a round in which all packets processed in place were sent: hands over waiting packets,
-    /// and wakes workers.
+    /// Ends a round, in which all packets processed on this thread were sent: sends unfinished
+    /// batches to the workers, and wakes them.
     pub(crate) fn end_of_round(&mut self, shared: &SharedPort) {
         if !self.is_active {
             return;
@@ -423,20 +430,22 @@ impl Dispatch {
         counts.wake_ups.add(woken);
     }
 
-    /// Marks the packets in place as completed after a panic, in which they were lost.
+    /// After a panic, counts the packets that were processed on this thread as completed, because
+    /// they were lost.
     pub(crate) fn lose(&mut self) {
         self.places.here = self.places.in_place_tail;
     }
 
-    /// Returns whether packets of this queue are with workers.
+    /// Returns whether workers have packets of this queue.
     pub(crate) fn is_outstanding(&self) -> bool {
         self.cpus
             .iter()
             .any(|&cpu| self.steering.outstanding(Place::Cpu(cpu), &completions!(self.places)) != 0)
     }
 
-    /// Prepares to sleep. If a packet waits for a worker, or `crowded` says that the port's memory
-    /// does, workers are asked to wake this thread when they go on.
+    /// Prepares the thread's sleep. If the queue needs progress of a worker, asks the workers to
+    /// wake this thread when they make some. `crowded` tells that the port lacks memory, which
+    /// packets at workers hold.
     pub(crate) fn watch(&mut self, crowded: bool) -> WorkerWait {
         if !self.is_active
             || !(crowded && self.is_outstanding()
@@ -459,8 +468,8 @@ impl Dispatch {
                 completion.watch.fall_asleep();
             }
         }
-        // Progress made before the request is not signalled. If no packets are left, no signal will
-        // come.
+        // A worker that made progress before the request does not wake this thread. If workers have
+        // no packets left, none will.
         if completed(self) != before || !self.is_outstanding() {
             WorkerWait::Resumed
         } else {
@@ -468,7 +477,7 @@ impl Dispatch {
         }
     }
 
-    /// Returns whether packets wait for room in a backlog.
+    /// Returns whether packets wait because the ring to a worker has no room.
     pub(crate) fn is_stuck(&self) -> bool {
         self.places.backlogs.iter().flatten().any(|backlog| backlog.sender.is_stuck())
     }

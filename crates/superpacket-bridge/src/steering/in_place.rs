@@ -1,30 +1,34 @@
-//! Processes packets in place while the load is too low for steering to pay.
+//! Decides by the rate of packets whether a receive queue's packets are processed on the receiving
+//! thread ("in place"), because the load is too low for workers to pay.
 
 use crate::settings::InPlace;
 
-/// Time over which packets are counted for a rate, in nanoseconds.
+/// Time in nanoseconds over which packets are counted to compute their rate.
 const WINDOW: u64 = 10_000_000;
 
-/// Whether a receive queue is processed in place now.
+/// Whether the packets of a receive queue are processed on the receiving thread ("in place") now.
 ///
-/// With a rate as threshold, the queue is steered as soon as the rate is reached. It returns only
-/// after a whole window with less than half of it, so it does not flap near the threshold. The
-/// thread's load is followed by [`Utilisation`](super::Utilisation), for all its queues.
+/// If the setting is a rate, packets go to workers as soon as that rate is reached. They are
+/// processed in place again only after a whole window with less than half of the rate, so that the
+/// decision does not change all the time near the rate. If the setting is automatic,
+/// [`Utilisation`](super::Utilisation) decides by the load of the thread, for all its queues.
 #[derive(Clone, Debug)]
 pub(super) struct InPlaceState {
     setting: InPlace,
     in_place: bool,
-    /// The choice by the thread's utilisation.
+    /// Whether packets are to be processed in place, as the thread's utilisation last decided.
     automatic: bool,
-    /// Start of the window, in nanoseconds.
+    /// Start of the window in which packets are counted, in nanoseconds.
     start: u64,
     packets: u64,
-    /// Number of switches since the last query.
+    /// How often `in_place` has changed since [`take_switches`](Self::take_switches) was last
+    /// called.
     switches: u64,
 }
 
 impl InPlaceState {
-    /// Returns a state that always steers. A new thread counts as idle.
+    /// Returns a state in which all packets go to workers. For automatic settings a thread counts
+    /// as idle at first.
     pub(super) const fn new() -> Self {
         InPlaceState {
             setting: InPlace::NEVER,
@@ -36,7 +40,7 @@ impl InPlaceState {
         }
     }
 
-    /// Sets the criterion, and returns whether packets are processed in place now.
+    /// Changes the setting, and returns whether packets are processed in place now.
     pub(super) fn set(&mut self, setting: InPlace) -> bool {
         if self.setting != setting {
             self.setting = setting;
@@ -49,8 +53,8 @@ impl InPlaceState {
         self.in_place
     }
 
-    /// Sets the choice by the thread's utilisation, and returns whether packets are processed in
-    /// place now.
+    /// Takes over the decision by the thread's utilisation, which counts only if the setting is
+    /// automatic. Returns whether packets are processed in place now.
     pub(super) fn set_automatic(&mut self, in_place: bool) -> bool {
         self.automatic = in_place;
         if self.is_automatic() && self.in_place != in_place {
@@ -59,12 +63,12 @@ impl InPlaceState {
         self.in_place
     }
 
-    /// Returns whether the thread's utilisation decides.
+    /// Returns whether the setting is automatic, so that the thread's utilisation decides.
     pub(super) fn is_automatic(&self) -> bool {
         self.setting == InPlace::Automatic
     }
 
-    /// Returns whether packets are processed in place now.
+    /// Returns whether packets are processed on the receiving thread now, instead of by workers.
     pub(super) const fn is_in_place(&self) -> bool {
         self.in_place
     }
@@ -78,7 +82,7 @@ impl InPlaceState {
         self.in_place
     }
 
-    /// Returns the number of switches since the last call.
+    /// Returns how often the decision has changed since the last call.
     pub(super) const fn take_switches(&mut self) -> u64 {
         std::mem::replace(&mut self.switches, 0)
     }
@@ -88,7 +92,7 @@ impl InPlaceState {
         let rate =
             |packets: u64, time: u64| u128::from(packets) * 1_000_000_000 / u128::from(time.max(1));
         let passed = now.saturating_sub(self.start);
-        // A whole window's packets have arrived, so its end need not be awaited.
+        // If a whole window's packets have already arrived, its end need not be awaited.
         let reached = rate(self.packets, passed.max(WINDOW)) >= u128::from(below);
         let is_quiet = passed >= WINDOW && rate(self.packets, passed) < u128::from(below / 2);
         let due = if self.in_place { reached } else { is_quiet };
@@ -110,7 +114,7 @@ impl InPlaceState {
 mod tests {
     use super::*;
 
-    /// Receives at a rate for some windows, one packet at a time, and returns the final state.
+    /// Receives packets at a rate for some windows, one at a time, and returns the final decision.
     fn run(state: &mut InPlaceState, now: &mut u64, rate: u64, windows: u64) -> bool {
         let gap = 1_000_000_000 / rate;
         let end = *now + windows * WINDOW;

@@ -1,4 +1,4 @@
-//! Steering in the bridge: chooses a CPU for each packet of a receive queue.
+//! Steering in the bridge: decides on which CPU each packet of a receive queue is processed.
 
 mod dispatch;
 mod in_place;

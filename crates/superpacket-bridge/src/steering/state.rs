@@ -11,7 +11,7 @@ use crate::handover::{BacklogReceiver, Doorbell, WorkerLifetime};
 use crate::runtime::SharedPort;
 use crate::settings::{InPlace, SteeringSettings};
 
-/// A handle to reach a worker.
+/// A handle with which receiving threads give a worker backlogs and wake it.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerHandle {
     pub(crate) commands: Sender<ThreadCommand>,
@@ -20,7 +20,7 @@ pub(crate) struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    /// Gives the worker a backlog; `false` if the worker has ended and is being replaced.
+    /// Gives the worker a backlog; returns `false` if the worker has ended and is being replaced.
     pub(crate) fn give(&self, backlog: BacklogReceiver<Arc<SharedPort>>) -> bool {
         let taken =
             self.lifetime.give(|| self.commands.send(ThreadCommand::Backlog(backlog)).is_ok());
@@ -31,7 +31,7 @@ impl WorkerHandle {
     }
 }
 
-/// A snapshot of the steering state.
+/// The steering settings, RFS table and workers at one moment, which do not change.
 #[derive(Clone, Debug)]
 pub(crate) struct SteeringSnapshot {
     pub(crate) settings: SteeringSettings,
@@ -39,13 +39,14 @@ pub(crate) struct SteeringSnapshot {
     pub(crate) workers: BTreeMap<Cpu, WorkerHandle>,
 }
 
-/// The current steering state. Threads reread it when the bridge's epoch changes.
+/// The current steering state of a bridge. Threads read it again when the bridge's epoch changes.
 #[derive(Debug)]
 pub(crate) struct SteeringState {
     now: RwLock<Arc<SteeringSnapshot>>,
     /// The secret key of the flow hash.
     pub(crate) key: FlowHashKey,
-    /// The in-place mode of ports that do not set one.
+    /// When packets are processed on the receiving thread, for ports that do not set this
+    /// themselves.
     pub(crate) in_place: InPlace,
 }
 
@@ -73,7 +74,7 @@ impl SteeringState {
         self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes the state. The caller must notify the threads.
+    /// Changes the steering state. The caller must make the threads read it again.
     pub(crate) fn change(&self, change: impl FnOnce(&mut SteeringSnapshot)) {
         let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
         change(Arc::make_mut(&mut now));

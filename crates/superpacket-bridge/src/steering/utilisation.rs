@@ -1,92 +1,98 @@
-//! Decides by load whether a receiving thread processes the packets of its queues alone or hands
-//! them to workers.
+//! Decides by the load of a receiving thread whether it processes the packets of its queues alone
+//! ("in place") or hands them to workers.
 
 use std::collections::VecDeque;
 
-/// Length of a window, in nanoseconds.
+/// Length in nanoseconds of a window, for which the load of a thread is measured.
 const WINDOW: u64 = 10_000_000;
 
-/// Busy share of a window from which on a thread counts as full, in percent.
+/// Busy share of a window, in percent, from which on a thread counts as fully loaded.
 const FULL: u64 = 80;
 
-/// Consecutive full windows after which a thread tries to hand over. A single one may only mean
-/// that the thread was not scheduled.
+/// Number of fully loaded windows in a row after which a thread tries to hand packets to workers. A
+/// single one may only mean that the thread was not scheduled.
 const FULL_WINDOWS: u64 = 2;
 
-/// Share of a window below which the work is light, workers' share included, in percent.
+/// Share of a window, in percent, below which the work is light. The work of workers for the
+/// thread's packets counts too.
 const LIGHT: u64 = 45;
 
-/// Consecutive light windows after which the thread works alone again.
+/// Number of light windows in a row after which a thread works alone again.
 const LIGHT_WINDOWS: u64 = 10;
 
-/// Number of windows that are compared between the two modes. The first window after a switch does
-/// not count, because it has packets of the other mode.
+/// Number of windows that are compared between working alone and with workers. The first window
+/// after a switch does not count, because it still has packets from before.
 const COMPARED: usize = 4;
 
-/// Throughput with workers, in percent of that in place, from which on handing over pays for its
+/// Throughput with workers, in percent of that without, from which on handing over is worth its
 /// additional CPU time.
 const WORTHWHILE: u128 = 105;
 
-/// Throughput of a full window in place, in percent of that with workers, below which a trial is
-/// ended at once because packets are being lost.
+/// A trial of working alone ends at once if a fully loaded window has less than this percentage of
+/// the throughput with workers, because packets are being lost.
 const END_TRIAL: u128 = 75;
 
-/// Time before the other mode is tried again after a successful switch, in nanoseconds. Each
-/// unsuccessful trial in a row multiplies it by four.
+/// Time in nanoseconds after a successful trial until the other way of working is tried again. Each
+/// unsuccessful trial in a row multiplies the time by four.
 const FIRST_WAIT: u64 = 200_000_000;
 
-/// Maximum time for which a full thread does not try to hand over, in nanoseconds.
+/// Maximum time in nanoseconds for which a fully loaded thread works alone without a trial of
+/// handing packets over.
 const LONGEST_IN_PLACE: u64 = FIRST_WAIT << 6;
 
-/// Maximum time for which a thread that hands over does not try to work alone, in nanoseconds.
-/// Long, since a failed trial loses packets. It tries at once if throughput falls below
-/// [`END_TRIAL`] percent of that at its last trial.
+/// Maximum time in nanoseconds for which a thread hands packets over without a trial of working
+/// alone. It is long, because an unsuccessful trial loses packets. A trial begins at once if
+/// throughput falls below [`END_TRIAL`] percent of that at the last one.
 const LONGEST_STEERED: u64 = FIRST_WAIT << 10;
 
-/// The busy share and throughput of a receiving thread, from which it decides for queues with
-/// [automatic in-place processing](crate::settings::InPlace::Automatic).
+/// The load and throughput of a receiving thread, from which it decides for queues with [automatic
+/// in-place processing](crate::settings::InPlace::Automatic) whether it works alone or hands
+/// packets to workers.
 ///
-/// Rounds with packets count as busy by the clock, even while other threads have the CPU; sleep and
-/// empty rounds do not. A thread that is not full gains only wake-ups by handing over. A full
-/// thread tries to hand over, and keeps to it if more packets per second are processed. It tries
-/// the other mode again from time to time. When all work would fit on the thread well below full,
-/// it works alone again.
+/// Rounds of the thread's loop with packets count as busy by the clock, even while other threads
+/// have the CPU; sleep and empty rounds do not. A thread that is not fully loaded would gain only
+/// wake-ups by handing packets over. A fully loaded thread tries to hand packets over, and goes on
+/// if more packets per second are processed. It tries the other way again from time to time. When
+/// all work would easily fit on the thread, it works alone again.
 #[derive(Clone, Debug)]
 pub(crate) struct Utilisation {
     in_place: bool,
-    /// Start of the window, in nanoseconds.
+    /// Start of the current window, in nanoseconds.
     start: u64,
-    /// Busy time in the window, in nanoseconds.
+    /// Time in the current window for which the thread was busy, in nanoseconds.
     busy: u64,
-    /// Consecutive windows in favour of the other mode: full ones in place, light ones otherwise.
+    /// Number of windows in a row that favour a change: fully loaded ones if the thread works
+    /// alone, light ones if it hands packets over.
     windows: u64,
-    /// Start of the current round, in nanoseconds.
+    /// Start of the current round of the thread's loop, in nanoseconds.
     round: u64,
     /// Whether the current round had packets.
     had_packets: bool,
-    /// Throughput of the last windows in this mode; in place, only of consecutive full windows.
+    /// Throughput of each of the last windows since the last change. If the thread works alone,
+    /// only fully loaded windows in a row count.
     recent: VecDeque<Throughput>,
-    /// Whether the first window after a switch is still running.
+    /// Whether the first window after a change is still running.
     is_settling: bool,
-    /// Throughput of the other mode, while this one is on trial.
+    /// Throughput before the change, while the new way of working is on trial; otherwise `None`.
     tried_against: Option<Throughput>,
-    /// Throughput of this mode at the last comparison.
+    /// Throughput of the present way of working in the last comparison.
     last_compared: Throughput,
-    /// Wait before the other mode is tried, and the time when it ends, in nanoseconds.
+    /// Time in nanoseconds between the last trial and the next.
     wait: u64,
+    /// Time before which there is no trial, in nanoseconds.
     not_before: u64,
 }
 
-/// A number of received packets processed in a time.
+/// The number of received packets that were processed in some time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Throughput {
     packets: u64,
-    /// The time in nanoseconds.
+    /// The time in which they were processed, in nanoseconds.
     time: u64,
 }
 
 impl Throughput {
-    /// Returns whether this is at least `percent` of the other's packets per second.
+    /// Returns whether this is at least `percent` of the packets per second of `other`.
     fn reaches(self, percent: u128, other: Throughput) -> bool {
         let crosswise = |packets: u64, time: u64| u128::from(packets) * u128::from(time);
         crosswise(self.packets, other.time) * 100 >= crosswise(other.packets, self.time) * percent
@@ -94,7 +100,7 @@ impl Throughput {
 }
 
 impl Utilisation {
-    /// Returns the state of an idle thread.
+    /// Returns the state of an idle thread, which works alone.
     pub(crate) const fn new() -> Self {
         Utilisation {
             in_place: true,
@@ -112,7 +118,7 @@ impl Utilisation {
         }
     }
 
-    /// Ends the last round, and begins a new one.
+    /// Ends the last round of the thread's loop, and begins a new one.
     #[inline]
     pub(crate) fn begin(&mut self, now: u64) {
         if self.had_packets {
@@ -127,15 +133,15 @@ impl Utilisation {
         self.had_packets = true;
     }
 
-    /// Returns whether the window is over.
+    /// Returns whether the current window is over.
     #[inline]
     pub(crate) fn is_due(&self, now: u64) -> bool {
         now.saturating_sub(self.start) >= WINDOW
     }
 
-    /// Ends the window. `worker_time` is the time in nanoseconds that workers spent on this
-    /// thread's packets, and `packets` the number of received packets processed anywhere. Returns
-    /// whether the thread works alone from now on.
+    /// Ends the window, and returns whether the thread works alone from now on. `worker_time` is
+    /// the time in nanoseconds that workers spent on this thread's packets, and `packets` the
+    /// number of received packets that the thread and the workers processed.
     pub(crate) fn end_window(&mut self, now: u64, worker_time: u64, packets: u64) -> bool {
         let passed = now.saturating_sub(self.start).max(1);
         let share = |time: u64| u128::from(time) * 100 / u128::from(passed);
@@ -143,9 +149,10 @@ impl Utilisation {
         let is_light = share(self.busy + worker_time) < u128::from(LIGHT);
         (self.start, self.busy) = (now, 0);
         let speaks = match self.in_place {
-            // Counts once however long it was, because a thread that slept meanwhile is not full.
+            // The window counts as one, however long it was: a thread that slept in it is not fully
+            // loaded.
             true => u64::from(is_full),
-            // A thread that slept had several windows without work.
+            // A thread that slept counts several windows without work.
             false if is_light => passed / WINDOW,
             false => 0,
         };
@@ -184,7 +191,7 @@ impl Utilisation {
         self.in_place
     }
 
-    /// Restarts as an idle thread, because no queue follows the utilisation.
+    /// Restarts as the state of an idle thread, because it decides for no queue at present.
     pub(crate) fn restart(&mut self, now: u64) {
         *self = Utilisation {
             start: now,
@@ -194,7 +201,7 @@ impl Utilisation {
         };
     }
 
-    /// Returns whether the other mode may be better.
+    /// Returns whether the load is high enough for a trial of the other way of working.
     fn has_much_to_do(&self) -> bool {
         if self.in_place {
             self.windows >= FULL_WINDOWS
@@ -203,7 +210,7 @@ impl Utilisation {
         }
     }
 
-    /// Returns the throughput of the last windows.
+    /// Returns the total throughput of the last windows.
     fn done(&self) -> Throughput {
         self.recent.iter().fold(Throughput::default(), |sum, one| Throughput {
             packets: sum.packets + one.packets,
@@ -211,7 +218,8 @@ impl Utilisation {
         })
     }
 
-    /// Keeps the mode on trial, or switches back.
+    /// Ends a trial: keeps the new way of working, or returns to the one before, whose throughput
+    /// is `other`.
     fn end_trial(&mut self, now: u64, other: Throughput) {
         let tried = self.done();
         let (in_place, steered) = if self.in_place { (tried, other) } else { (other, tried) };
@@ -242,10 +250,10 @@ mod tests {
         utilisation: Utilisation,
         now: u64,
         switches: Vec<(u64, bool)>,
-        /// Time in which the thread worked alone, in nanoseconds.
+        /// Time for which the thread worked without workers, in nanoseconds.
         alone: u64,
         packets: u64,
-        /// Throughput with workers, in percent of that in place.
+        /// Throughput with workers, in percent of that without.
         gain: u64,
     }
 
@@ -262,9 +270,9 @@ mod tests {
             }
         }
 
-        /// Runs with a packet every `period` nanoseconds, or as soon as the thread is free. In
-        /// place, a packet takes `own` percent of the period. With workers, it takes this thread
-        /// less according to `gain`, and the workers the rest plus a tenth.
+        /// Runs with a packet every `period` nanoseconds, or as soon as the thread is free. Working
+        /// alone, the thread takes `own` percent of the period for a packet. With workers, it takes
+        /// less according to `gain`, and the workers take the rest plus a tenth.
         fn run(&mut self, milliseconds: u64, own: u64, period: u64) -> bool {
             let end = self.now + milliseconds * 1_000_000;
             let mut worker_time = 0;
@@ -294,12 +302,12 @@ mod tests {
             self.packets += 10;
             self.alone += if self.utilisation.in_place { busy + idle } else { 0 };
             self.now += busy;
-            // The empty round, and the sleep.
+            // The loop has an empty round, and then sleeps.
             self.utilisation.begin(self.now);
             self.now += idle;
         }
 
-        /// Runs, and returns the share of the time in which the thread worked alone, in percent.
+        /// Runs, and returns for which share of the time the thread worked alone, in percent.
         fn alone_of(&mut self, milliseconds: u64) -> u64 {
             std::mem::take(&mut self.alone) / (milliseconds * 10_000)
         }
@@ -319,7 +327,7 @@ mod tests {
         );
         assert!(thread.run(300, 30, 50_000));
         let [_, (at, true)] = thread.switches[..] else { panic!("{:?}", thread.switches) };
-        // The window that was already running counts too.
+        // The window that was running at the start counts too.
         assert!(
             (1190..1220).contains(&at),
             "a tenth of a second of light load, not {} ms",
@@ -353,7 +361,7 @@ mod tests {
             assert!(thread.alone_of(1_000) >= 85, "{own} %, {gain} %: {:?}", thread.switches);
             thread.run(99_000, own, 50_000);
             assert!(thread.alone_of(99_000) >= 99, "{own} %, {gain} %: {:?}", thread.switches);
-            // At once, after 0.8 and 3.2 s, and then every 12.8 s.
+            // Trials at once, after 0.8 and 3.2 s, and then every 12.8 s.
             assert_eq!(
                 thread.switches.len(),
                 2 * (3 + 7),
@@ -361,7 +369,7 @@ mod tests {
                 thread.switches
             );
         }
-        // A gain above the threshold is kept.
+        // If the gain is above the threshold, the thread goes on to hand packets over.
         let mut thread = Simulated::new();
         thread.gain = 110;
         thread.run(10_000, 120, 50_000);
@@ -389,7 +397,7 @@ mod tests {
     #[test]
     fn a_comparison_made_under_growing_load_is_repeated() {
         let mut thread = Simulated::new();
-        // 20 ms with less throughput than follows.
+        // For 20 ms throughput is lower than afterwards.
         thread.gain = 79;
         thread.run(30, 100, 100_000);
         thread.run(1_000, 100, 50_000);
@@ -400,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_load_between_the_thresholds_stays_in_place() {
-        // The workers' time counts: the thread's own third would be light.
+        // The time of the workers counts: the thread's own third of the work would be light.
         for (own, starts) in
             [(60, true), (60, false), (78, true), (78, false), (46, true), (46, false)]
         {

@@ -1,9 +1,9 @@
 //! Token buckets that limit the bytes and packets of a port.
 //!
 //! A bucket is a single number, the time at which it will be full again (GCRA, ITU-T I.371). No
-//! refill is needed, and threads share a bucket without a lock. Times are in nanoseconds of the
-//! bridge's clock. Public crates for this count whole nanoseconds per token, so they stop at 8 Gb/s
-//! in bytes; here times are computed for a whole packet.
+//! refill is needed, and threads share a bucket without a lock. Times are in nanoseconds since the
+//! bridge started. Public crates for token buckets count whole nanoseconds per token, so they
+//! cannot express more than 8 Gb/s in bytes; here times are computed for a whole packet.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,7 +19,7 @@ const NANOSECONDS: u64 = 1_000_000_000;
 pub(crate) struct TokenBucket {
     /// Tokens added per second; 0 for no limit.
     rate: AtomicU64,
-    /// Time that an empty bucket takes to fill, in nanoseconds.
+    /// Time in nanoseconds in which an empty bucket becomes full.
     depth: AtomicU64,
     /// Time at which the bucket will be full, in nanoseconds.
     full_at: AtomicU64,
@@ -28,25 +28,25 @@ pub(crate) struct TokenBucket {
 /// The content of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BucketLevel {
-    /// This many tokens; `u64::MAX` if there is no limit.
+    /// Number of tokens in the bucket; `u64::MAX` if there is no limit.
     Some(u64),
-    /// Empty until this time, in nanoseconds.
+    /// The bucket is empty until this time, in nanoseconds.
     EmptyUntil(u64),
 }
 
-/// Shortest wait for an empty bucket, in nanoseconds; less if half of the bucket fills sooner.
-/// Short waits would wake threads too often.
+/// Minimum time in nanoseconds for which a thread waits for tokens, unless half of the bucket fills
+/// sooner. Shorter waits would wake threads too often.
 const MIN_WAIT: u64 = 1_000_000;
 
 impl TokenBucket {
-    /// Returns a full bucket.
+    /// Returns a full bucket with this rate and size.
     pub(crate) fn new(rate: Rate) -> Self {
         let bucket = TokenBucket::default();
         bucket.set(rate);
         bucket
     }
 
-    /// Changes the rate. A bucket whose rate changes is full afterwards.
+    /// Changes the rate and size. If they differ from before, the bucket is full afterwards.
     pub(crate) fn set(&self, rate: Rate) {
         let depth = duration(rate.burst, rate.per_second);
         let before = (
@@ -63,8 +63,8 @@ impl TokenBucket {
         self.rate.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes this many tokens, and returns whether they were available. An amount larger than the
-    /// bucket passes if the bucket is full, which is then empty for longer.
+    /// Takes `amount` tokens if they are available, and returns whether they were. A full bucket
+    /// gives any amount, even more than it holds, and is then empty for longer.
     pub(crate) fn take(&self, amount: u64, now: u64) -> bool {
         let rate = self.rate.load(Ordering::Relaxed);
         if rate == 0 {
@@ -79,8 +79,8 @@ impl TokenBucket {
         self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 
-    /// Takes this many tokens even if they are not available; later packets wait for the
-    /// difference.
+    /// Takes `amount` tokens even if they are not available; later packets must wait until the
+    /// missing ones are added.
     pub(crate) fn charge(&self, amount: u64, now: u64) {
         let rate = self.rate.load(Ordering::Relaxed);
         if rate != 0 {
@@ -90,7 +90,7 @@ impl TokenBucket {
         }
     }
 
-    /// Returns tokens that were taken but not used.
+    /// Returns tokens to the bucket that were taken for a packet which was not sent.
     fn put_back(&self, amount: u64) {
         let time = duration(amount, self.rate.load(Ordering::Relaxed));
         let _ = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
@@ -98,7 +98,7 @@ impl TokenBucket {
         });
     }
 
-    /// Returns the content at time `now`.
+    /// Returns the number of tokens in the bucket at the time `now`, or how long it is empty.
     pub(crate) fn has(&self, now: u64) -> BucketLevel {
         let rate = self.rate.load(Ordering::Relaxed);
         if rate == 0 {
@@ -121,7 +121,7 @@ impl TokenBucket {
     }
 }
 
-/// Returns the time in which this many tokens are added, in nanoseconds.
+/// Returns the time in nanoseconds in which `amount` tokens are added, at `rate` tokens per second.
 fn duration(amount: u64, rate: u64) -> u64 {
     match rate {
         0 => 0,
@@ -129,14 +129,15 @@ fn duration(amount: u64, rate: u64) -> u64 {
     }
 }
 
-/// Returns the tokens that a packet takes: its frames on the wire, and their bytes. A packet merged
-/// by LRO counts as the packets it was made of.
+/// Returns the tokens that a packet takes: the number of its frames on the wire, and of their
+/// bytes. A packet merged by LRO counts as the packets of which it was made.
 pub(crate) fn taken_by(packet: &SuperPacket<'_, Buffer>) -> (u64, u64) {
     let (frames, bytes) = wire_size(packet);
     (u64::from(frames.max(packet.metadata.packets)), bytes)
 }
 
-/// The token buckets of a port.
+/// The token buckets that limit what a port receives and sends, and the flooded packets that it
+/// sends into the bridge.
 #[derive(Debug, Default)]
 pub(crate) struct PortBuckets {
     pub(crate) rx_bytes: TokenBucket,
@@ -149,7 +150,7 @@ pub(crate) struct PortBuckets {
 }
 
 impl PortBuckets {
-    /// Returns full buckets.
+    /// Returns full buckets with these rates.
     pub(crate) fn new(rates: &Rates) -> Self {
         let buckets = PortBuckets::default();
         buckets.set(rates);
@@ -177,7 +178,8 @@ impl PortBuckets {
         self.tx_bytes.is_limited() || self.tx_packets.is_limited()
     }
 
-    /// Takes tokens for packets that leave by the port, and returns whether they may leave.
+    /// Takes tokens for packets that leave by the port, and returns whether they may leave. If not,
+    /// no tokens are taken.
     pub(crate) fn take_tx(&self, packets: u64, bytes: u64, now: u64) -> bool {
         let taken = self.tx_packets.take(packets, now);
         let both = taken && self.tx_bytes.take(bytes, now);

@@ -1,4 +1,5 @@
-//! The forwarding database, as iproute2's `bridge fdb` calls it: maps addresses to ports.
+//! The forwarding database, as iproute2's `bridge fdb` calls it: which hardware address is behind
+//! which port.
 
 use std::fmt;
 
@@ -19,8 +20,8 @@ pub struct Station {
 }
 
 impl Station {
-    /// Parses an address such as `52:54:00:12:34:56` (or with hyphens), which must be unicast.
-    /// `None` as VLAN means frames without a tag.
+    /// Parses an address such as `52:54:00:12:34:56` (or with hyphens), which must be unicast. For
+    /// frames without a VLAN tag, `vlan` is `None`.
     ///
     /// # Errors
     /// A sentence: the text is not an address, the address is zero or a group's, or the VLAN is out
@@ -40,7 +41,7 @@ impl Station {
         Ok(station)
     }
 
-    /// Returns the address in the form `52:54:00:12:34:56`.
+    /// Returns the hardware address as text, such as `52:54:00:12:34:56`.
     pub fn mac(&self) -> String {
         self.address.map(|byte| format!("{byte:02x}")).join(":")
     }
@@ -73,18 +74,18 @@ impl fmt::Display for Station {
     }
 }
 
-/// An entry, with the field names of iproute2's `bridge -json fdb`.
+/// An entry of the forwarding database, with the field names of iproute2's `bridge -json fdb`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FdbEntry {
     /// The hardware address.
     pub mac: String,
-    /// The port's name.
+    /// The name of the port behind which the address is.
     pub ifname: String,
-    /// The VLAN; `None` for frames without a tag.
+    /// The number of the VLAN; `None` for frames without a tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
-    /// Seconds since the address was last seen at its port; for a static entry, since it was seen
-    /// or added. `None` if that is not recorded.
+    /// Seconds since the port last received a frame from the address. For a static entry, seconds
+    /// since that or since the entry was added. `None` if that is not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated: Option<u64>,
     /// `sticky` for static entries, which do not move to another port.
@@ -93,16 +94,17 @@ pub struct FdbEntry {
     pub state: String,
 }
 
-/// At most [`MOST_LISTED`] entries, ordered by VLAN, then by address.
+/// Part of the forwarding database: at most [`MOST_LISTED`] entries, ordered by VLAN, then by
+/// address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FdbPage {
     /// The entries.
     pub entries: Vec<FdbEntry>,
-    /// Number of entries after these.
+    /// Number of entries that follow these in the database.
     pub more: usize,
 }
 
-/// Selects entries of the address table.
+/// Selects entries of the forwarding database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FdbFilter {
     /// Only entries of this port.

@@ -1,4 +1,4 @@
-//! Reads addresses and offsets from a packet's first bytes.
+//! Finds the addresses of a packet and the offset of its IP header from its first bytes.
 
 use superpacket::packet::Layer;
 use superpacket::super_packet::{Metadata, SuperPacket};
@@ -13,11 +13,12 @@ const TAGS: [u16; 2] = [0x8100, 0x88a8];
 /// Bytes of an Ethernet header.
 pub(crate) const ETHERNET: usize = 14;
 
-/// Bytes that contain the addresses of any packet: an Ethernet header and a tag, or an IPv6 header.
+/// Number of first bytes that contain the addresses of any packet: an Ethernet header and a tag, or
+/// an IPv6 header.
 pub(crate) const ADDRESSES: usize = 40;
 
-/// The first bytes of a packet, contiguous. Copied, up to [`MAX_HEADER`], only if they are in
-/// several buffers.
+/// The first bytes of a packet in one piece. They are copied, at most [`MAX_HEADER`] bytes, only if
+/// the packet has them in several buffers.
 #[derive(Debug)]
 pub(crate) struct PacketHead {
     gathered: Option<([u8; MAX_HEADER], usize)>,
@@ -45,7 +46,7 @@ impl PacketHead {
         PacketHead { gathered: Some((bytes, filled)) }
     }
 
-    /// Returns the bytes.
+    /// Returns the first bytes of the packet from which this was made.
     #[inline]
     pub(crate) fn bytes<'a>(&'a self, packet: &'a SuperPacket<'_, Buffer>) -> &'a [u8] {
         match &self.gathered {
@@ -55,7 +56,7 @@ impl PacketHead {
     }
 }
 
-/// A packet's source or destination address, together with its VLAN, as a 64-bit key.
+/// A source or destination address together with its VLAN, as a 64-bit key of the address table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AddressKey(pub(crate) u64);
 
@@ -80,7 +81,7 @@ impl AddressKey {
         (self.0 & 1 << 60 != 0).then_some(Station { vlan: (self.0 >> 48) as u16 & 0x0fff, address })
     }
 
-    /// Returns the key of an IP address, for ports without a link layer: a 60-bit hash.
+    /// Returns the key of an IP address, for ports without a link layer. It contains a 60-bit hash.
     pub(crate) fn ip(address: &[u8]) -> AddressKey {
         let mut hash = 0x9e37_79b9_7f4a_7c15u64;
         for chunk in address.chunks(4) {
@@ -95,12 +96,12 @@ impl AddressKey {
 /// The source and destination addresses of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Addresses {
-    /// The source; `None` if it is not a valid unicast address.
+    /// The source address; `None` if it is not a valid unicast address.
     pub(crate) source: Option<AddressKey>,
     pub(crate) destination: FrameDestination,
 }
 
-/// The destination of a packet.
+/// The kind of destination address of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameDestination {
     /// A unicast address.
@@ -132,8 +133,8 @@ pub(crate) fn addresses(head: &[u8], metadata: &Metadata) -> Option<Addresses> {
     let destination = if d0 & 1 == 0 {
         FrameDestination::Station(AddressKey::ethernet(to, vlan))
     } else if to[..5] == [0x01, 0x80, 0xc2, 0x00, 0x00] && d5 & 0xf0 == 0 && d5 != 0 {
-        // IEEE 802.1Q, table 8-1. The first address carries the spanning tree protocol. Like the
-        // kernel, a bridge without that protocol forwards it.
+        // IEEE 802.1Q, table 8-1. The first of these addresses carries the spanning tree protocol.
+        // Like the kernel's bridge without that protocol, this one forwards it.
         FrameDestination::Neighbour
     } else if to == [0xff; 6] {
         FrameDestination::All
@@ -162,15 +163,16 @@ fn ip_addresses(head: &[u8]) -> Option<Addresses> {
         _ if is_multicast => FrameDestination::Many,
         _ => FrameDestination::Station(AddressKey::ip(destination)),
     };
-    // The unspecified address (DHCP, duplicate address detection) identifies no host.
+    // The unspecified address (0.0.0.0 or ::, used by DHCP and duplicate address detection)
+    // identifies no host.
     Some(Addresses {
         source: source.iter().any(|&byte| byte != 0).then(|| AddressKey::ip(source)),
         destination,
     })
 }
 
-/// Returns the offset of the outermost IP header, or of the bytes in its place, from the start of
-/// the packet.
+/// Returns the offset of the outermost IP header from the start of the packet, or of what a packet
+/// that is not IP has in that position.
 #[inline]
 pub(crate) fn network_offset(head: &[u8], metadata: &Metadata) -> usize {
     if let Some(layout) = &metadata.layout {
@@ -194,7 +196,7 @@ mod tests {
     use superpacket::aggregate::{Aggregator, HashKey, Policy};
     use superpacket::packet::{RxPacket, VlanTag};
 
-    /// Returns the addresses of a frame, and the offset of its IP header.
+    /// Returns the addresses of a frame, and the offset of its IP header, for tests.
     fn read(frame: &[u8], layer: Layer, vlan: Option<VlanTag>) -> (Option<Addresses>, usize) {
         let mut packet = RxPacket::new(Buffer::from(frame.to_vec()));
         (packet.layer, packet.vlan) = (layer, vlan);

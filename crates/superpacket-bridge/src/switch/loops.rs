@@ -1,11 +1,10 @@
 //! Detects frames that return through a loop in the network.
 //!
-//! An address seen at two ports is only a hint, because anybody can send with another's address.
-//! The proof is an identical frame that returns by a port to which this bridge has just sent it.
-//! A frame is dropped only if its
-//! first copy has gone to every port that this copy would go to, except the port that received the
-//! first copy. So a host that replays other hosts' frames, or sends them ahead, cannot suppress
-//! them.
+//! An address seen at two ports is only a reason for suspicion, because anybody can send with
+//! another's address. The proof of a loop is an identical frame that returns by a port to which
+//! this bridge has just sent it. The bridge drops a copy of a frame only if the first copy went to
+//! every port that this copy would go to, except the port that received the first copy. So a host
+//! that replays other hosts' frames, or sends them ahead, cannot suppress them.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::ops::Range;
@@ -18,26 +17,28 @@ use superpacket_port::Buffer;
 use crate::settings::MAX_PORTS;
 use crate::switch::multicast::Recipients;
 
-/// A flooded frame with a copy within this time may be from a loop, in table ticks. Retries come
-/// later: ARP and neighbour discovery repeat after a second.
+/// Time in ticks of the address table within which a copy of a flooded frame may have come from a
+/// loop. Hosts retry later: ARP and neighbour discovery repeat after a second.
 pub(crate) const WINDOW: u16 = 50;
 
-/// Number of frames remembered while a loop is suspected.
+/// Number of flooded frames that are remembered while a loop is suspected.
 pub(crate) const REMEMBERED: usize = 4096;
 
-/// Frames per set of the hash table: one cache line.
+/// Frames per set of the hash table of flooded frames; a set is one cache line.
 const WAYS: usize = 8;
 
-/// Ticks for which a frame keeps its slot although no other is free. A looping frame returns
-/// sooner. If frames evicted each other at once, all of them would circulate for ever.
+/// Ticks for which a remembered frame cannot be replaced by another. A frame in a loop returns
+/// sooner. If frames replaced each other at once, no loop would be found, and all of them would
+/// circulate for ever.
 const MIN_KEEP: u16 = 2;
 
-/// Maximum repeats within [`WINDOW`] by a port that is part of a loop. A frame that circulates in
-/// one direction returns to the port of its first copy, as if its sender repeated it.
+/// Number of times within [`WINDOW`] that a port which is part of a loop may receive the same
+/// frame. In a loop in one direction a frame always returns to the port of its first copy, as if
+/// its sender repeated it, so only the number shows the loop.
 pub(crate) const MAX_LOOP_REPEATS: u64 = 8;
 
-/// Lifetime of a hint or a returned frame, in ticks. A one-directional loop shows only when
-/// another host broadcasts, which ARP does about once a minute.
+/// Ticks for which a suspicion of a loop, or the return of a frame, counts. A loop in one direction
+/// shows only when another host broadcasts, which ARP does about once a minute.
 const SUSPICION: u64 = 6000;
 
 /// Minimum interval between log messages about loops, in ticks, so that traffic cannot fill the
@@ -48,15 +49,16 @@ const WARN_INTERVAL: u64 = 100;
 /// without a lock.
 #[derive(Debug)]
 pub(crate) struct LoopGuard {
-    /// Random, so that a sender can predict neither slots nor the bytes of a long packet that are
-    /// hashed.
+    /// Random hash function, so that a sender can predict neither the slots of frames nor which
+    /// bytes of a long packet are hashed.
     hasher: RandomState,
     frames: Box<[[AtomicU64; WAYS]]>,
-    /// By port: when a frame first received by another port returned there; 0 for never.
+    /// For each port: when it last received a frame that another port had received first; 0 for
+    /// never.
     last_return: Box<[AtomicU64]>,
     /// When an address was last seen at two ports; 0 for never.
     last_suspicion: AtomicU64,
-    /// When the last log message about a loop was written; 0 for never.
+    /// When a loop was last logged; 0 for never.
     last_warning: AtomicU64,
 }
 
@@ -64,17 +66,18 @@ pub(crate) struct LoopGuard {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IngressPort {
     pub(crate) port: u16,
-    /// Whether the port is isolated; its frames reach no other isolated port.
+    /// Whether the port has the flag `isolated`, so that its frames are sent to no other isolated
+    /// port.
     pub(crate) is_isolated: bool,
 }
 
-/// A record of a flooded frame: 32 bits of its hash, 16 bits of the tick of its first copy, that
-/// copy's port (10 bits), the repeats by that port (4 bits), whether that port was isolated, and
-/// whether another port repeated the frame.
+/// A record of a flooded frame. It contains 32 bits of the frame's hash, the tick and the port of
+/// the first copy (16 and 10 bits), how often that port repeated the frame (4 bits), whether that
+/// port was isolated, and whether another port received the frame as well.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct FloodedFrame(u64);
 
-/// Maximum repeats that are counted.
+/// Highest number of repeats that a record of a flooded frame can hold.
 const MAX_REPEATS: u64 = 0xf;
 
 const _: () = assert!(MAX_LOOP_REPEATS <= MAX_REPEATS);
@@ -93,11 +96,11 @@ impl FloodedFrame {
         (self.0 >> 16) as u16
     }
 
-    /// Returns the ticks since the first copy.
+    /// Returns the ticks since the first copy of the frame was received.
     fn age(self, tick: u16) -> u16 {
         match tick.wrapping_sub(self.tick()) {
             age if age <= u16::MAX / 2 => age,
-            // The time is from another thread's later round.
+            // Another thread, whose round began later, recorded the frame.
             _ => 0,
         }
     }
@@ -129,7 +132,7 @@ impl FloodedFrame {
 }
 
 impl LoopGuard {
-    /// Returns a guard without frames that suspects no loop.
+    /// Returns a detector that has seen no frames and suspects no loop.
     pub(crate) fn new() -> Self {
         LoopGuard {
             hasher: RandomState::new(),
@@ -140,19 +143,19 @@ impl LoopGuard {
         }
     }
 
-    /// Records that an address was seen at two ports, so there may be a loop.
+    /// Records that an address was seen at two ports, so that there may be a loop.
     pub(crate) fn suspect(&self, now: u64) {
         self.last_suspicion.store(now, Ordering::Relaxed);
     }
 
-    /// Returns whether flooded frames must be checked.
+    /// Returns whether a loop is suspected, so that flooded frames must be checked.
     pub(crate) fn is_suspected(&self, now: u64) -> bool {
         is_recent(&self.last_suspicion, now)
     }
 
-    /// Returns whether this frame, which is about to be flooded to at least one port, has returned
-    /// through a loop. The first copy of a frame is recorded. `recipients` lists the receivers of a
-    /// multicast frame.
+    /// Returns whether a frame, which is about to be flooded to at least one port, has returned
+    /// through a loop. If this is the first copy of the frame, it is recorded. `recipients` lists
+    /// the receivers of a multicast frame.
     #[cold]
     pub(crate) fn has_come_round(
         &self,
@@ -166,7 +169,7 @@ impl LoopGuard {
         // 0 marks a free slot.
         let (tag, tick) = (((hash >> 32) as u32).max(1), now as u16);
         // Retried if another thread has just changed the slot. If all attempts fail, the frame
-        // passes; a looping frame returns.
+        // passes; a frame in a loop comes again.
         for _ in 0..WAYS {
             let words = set.each_ref().map(|place| FloodedFrame(place.load(Ordering::Relaxed)));
             let known =
@@ -176,11 +179,11 @@ impl LoopGuard {
                     let (next, came_round) = self.came_again(words[index], tick, by, now);
                     (index, next, came_round)
                 }
-                // Keeps the time of the first copy, so that a frame that a host keeps repeating
-                // passes now and then.
+                // A record keeps the time of the first copy, so that a frame that a host repeats
+                // without end passes now and then.
                 None => match oldest(&words, tick) {
                     Some(index) => (index, FloodedFrame::new(tag, tick, by), false),
-                    // Every slot is in use; the frame is recorded when it returns.
+                    // No slot can be used. A frame in a loop comes again and may find one.
                     None => return false,
                 },
             };
@@ -196,8 +199,8 @@ impl LoopGuard {
         false
     }
 
-    /// Handles another copy of a recorded frame. Returns the new record, and whether the frame has
-    /// returned through a loop.
+    /// Handles another copy of a recorded frame. Returns the changed record, and whether the frame
+    /// has returned through a loop.
     fn came_again(
         &self,
         known: FloodedFrame,
@@ -207,8 +210,8 @@ impl LoopGuard {
     ) -> (FloodedFrame, bool) {
         let port = by.port;
         if known.port() != port && known.is_from_isolated_port() && !by.is_isolated {
-            // Isolated ports have not received the frame, and this copy reaches them. The next copy
-            // has reached all.
+            // The first copy did not go to isolated ports, but this one does. So this one is
+            // recorded instead, and only the next copy has gone to all ports before.
             return (FloodedFrame::new(known.tag(), tick, by), false);
         }
         let returned = &self.last_return[usize::from(port) % MAX_PORTS];
@@ -227,7 +230,7 @@ impl LoopGuard {
         hasher.finish()
     }
 
-    /// Logs that there is a loop, at most once per interval.
+    /// Logs that there is a loop, at most once per [`WARN_INTERVAL`].
     fn warn(&self, first: u16, port: u16, now: u64) {
         let last_warning = self.last_warning.load(Ordering::Relaxed);
         if (last_warning == 0 || now.saturating_sub(last_warning) >= WARN_INTERVAL)
@@ -245,35 +248,39 @@ impl LoopGuard {
     }
 }
 
-/// Returns the slot for a new frame: a free one, or the oldest.
+/// Returns the slot for a new frame: a free one, or that of the oldest frame. `None` if all frames
+/// are too new to be replaced.
 fn oldest(words: &[FloodedFrame; WAYS], tick: u16) -> Option<usize> {
     let age = |known: &FloodedFrame| if known.0 == 0 { u16::MAX } else { known.age(tick) };
     let (index, age) = words.iter().map(age).enumerate().max_by_key(|&(_, age)| age)?;
     (age >= MIN_KEEP).then_some(index)
 }
 
-/// Returns whether this time is recent enough to count.
+/// Returns whether a suspicion or a return at this time is recent enough to count.
 fn is_recent(time: &AtomicU64, now: u64) -> bool {
     let time = time.load(Ordering::Relaxed);
     time != 0 && now.saturating_sub(time) <= SUSPICION
 }
 
-/// Maximum bytes of a packet that is hashed whole; only super-packets and jumbo frames are longer.
+/// Maximum length in bytes of packets that are hashed completely. Only super-packets and jumbo
+/// frames are longer.
 const WHOLE: usize = 2_048;
 
-/// Bytes hashed at the start, and at the end, of a longer packet.
+/// Number of bytes that are hashed at the start, and at the end, of a packet longer than [`WHOLE`].
 const END: usize = 128;
 
-/// Number of ranges hashed between them, and bytes per range.
+/// Number of ranges that are hashed between the two ends of a packet longer than [`WHOLE`].
 const RANGES: usize = 16;
+/// Number of bytes in each of the [`RANGES`].
 const RANGE: usize = 64;
 
 /// Feeds a hasher with all that identifies a packet: its bytes, VLAN, recipients, segmentation and
-/// checksum state. Copies that differ in one of these reach other stations or have other contents.
+/// partial checksum. Copies that differ in one of these are sent to other ports, or with other
+/// contents.
 ///
-/// Of a packet longer than [`WHOLE`], only both ends and some ranges between them are hashed, so
-/// that floods of long packets cost no more than floods of short ones. The ranges depend on the
-/// hasher's secret key.
+/// Of a packet longer than [`WHOLE`], only the two ends and some ranges between them are hashed, so
+/// that floods of long packets cost no more than floods of short ones. The hasher's secret key
+/// determines the ranges.
 fn identify(packet: &SuperPacket<'_, Buffer>, recipients: &Recipients, hasher: &mut impl Hasher) {
     let length = packet.length();
     let metadata = &packet.metadata;
@@ -287,12 +294,12 @@ fn identify(packet: &SuperPacket<'_, Buffer>, recipients: &Recipients, hasher: &
     feed(packet, &between(length, hasher.finish()), hasher);
 }
 
-/// Returns the ranges hashed between a packet's ends: one in each of several equal parts, at a
-/// position derived from the seed.
+/// Returns the ranges that are hashed between the two ends of a long packet. The packet is divided
+/// into equal parts, and each part has one range, at a position derived from the seed.
 fn between(length: usize, mut seed: u64) -> [Range<usize>; RANGES] {
     let part = (length - 2 * END) / RANGES;
     std::array::from_fn(|index| {
-        // Knuth's linear congruential generator; its upper bits are the random ones.
+        // Knuth's linear congruential generator. Its upper bits are random enough.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let offset = ((u128::from(seed) * (part - RANGE + 1) as u128) >> 64) as usize;
         let start = END + index * part + offset;
@@ -300,7 +307,7 @@ fn between(length: usize, mut seed: u64) -> [Range<usize>; RANGES] {
     })
 }
 
-/// Feeds a hasher with these ranges of a packet, in ascending order.
+/// Feeds a hasher with the bytes of a packet in `ranges`, which are in ascending order.
 fn feed(packet: &SuperPacket<'_, Buffer>, ranges: &[Range<usize>], hasher: &mut impl Hasher) {
     let mut offset = 0;
     for slice in packet.slices() {
@@ -321,10 +328,10 @@ mod tests {
 
     use super::*;
 
-    /// A hasher that keeps the bytes it is fed.
+    /// A hasher for tests that keeps the bytes it is fed.
     struct Fed {
         bytes: Vec<u8>,
-        /// The value that `finish` returns.
+        /// The hash value that `finish` returns.
         hash: u64,
     }
 
@@ -362,7 +369,7 @@ mod tests {
         fed_packet(received(frame), 0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Returns the number of bytes hashed besides the frame's own.
+    /// Returns the number of bytes that are hashed for each packet besides its own bytes.
     fn besides() -> usize {
         fed(&[]).len()
     }
@@ -411,7 +418,7 @@ mod tests {
         let length = 65_549;
         let mut looked_at = vec![0; length];
         for seed in 0..2_000u64 {
-            // Different for each packet, as a hash is.
+            // Pseudo-random and different for each packet, as a hash is.
             let ranges = between(length, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             assert!(ranges.is_sorted_by_key(|range| range.start), "{ranges:?}");
             assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "{ranges:?}");
@@ -464,7 +471,7 @@ mod tests {
         let fed: std::collections::HashSet<_> =
             packets.into_iter().map(|packet| fed_packet(packet, 0)).collect();
         assert_eq!(fed.len(), 8);
-        // The checksum verdict of a port does not count.
+        // The device's verdict on the checksum must not change the hash.
         assert_eq!(
             fed_packet(plain().with_checksum(RxChecksum::Unnecessary { level: 0 }), 0),
             fed_packet(plain(), 0)

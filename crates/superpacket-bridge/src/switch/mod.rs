@@ -1,13 +1,16 @@
-//! The switch between the ports: to which of them a packet goes, as IEEE 802.1D and 802.1Q say, and
-//! how much of it.
+//! The part of the bridge that decides to which ports a packet goes, as IEEE 802.1D and 802.1Q say,
+//! and limits how many packets pass.
 //!
 //! ```text
-//! frame      a packet's addresses, and where its network header is
-//! table      learned and static addresses, each with its port; fdb is how they are listed
-//! vlan       which VLANs a port is a member of; tag moves the tags to where that is looked for
-//! multicast  which ports have joined a group (IGMP and MLD snooping)
-//! loops      frames that come back
-//! rates      rate and storm limits of a port; bucket applies them
+//! frame      finds the addresses of a packet, and where its IP header is
+//! table      stores learned and static addresses, each with its port
+//! fdb        describes the entries of that table to users
+//! vlan       stores the VLANs of which a port is a member
+//! tag        moves VLAN tags between a frame and its metadata
+//! multicast  learns which ports have joined a group (IGMP and MLD snooping)
+//! loops      detects frames that return through a loop in the network
+//! rates      describes the rate limits and storm limits of a port
+//! bucket     applies those limits
 //! ```
 
 pub(crate) mod bucket;

@@ -1,6 +1,6 @@
 //! The rate limits of a port.
 
-/// Tokens added per second, and the size of the bucket.
+/// A limit for a token bucket: tokens added per second, and the size of the bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rate {
     /// Tokens added per second; 0 for no limit.
@@ -9,47 +9,48 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// Returns a rate whose bucket holds the tokens of one second.
+    /// Returns a limit whose bucket holds the tokens of one second.
     pub(crate) fn of_a_second(per_second: u64) -> Self {
         Rate { per_second, burst: per_second }
     }
 
-    /// Returns a rate with this bucket size; 0 for the tokens of a tenth of a second.
+    /// Returns a limit with the bucket size `burst`; if that is 0, with the tokens of a tenth of a
+    /// second.
     fn new(per_second: u64, burst: u64) -> Self {
         Rate { per_second, burst: if burst == 0 { per_second.div_ceil(10) } else { burst } }
     }
 }
 
 /// The rate limits of a port, as token buckets (like Firecracker's rate limiters); a rate of 0 is
-/// no limit. A super-packet counts as its wire frames. A packet larger than the bucket passes when
-/// the bucket is full, and later packets wait for it.
+/// no limit. A super-packet counts as the frames into which it is segmented. A packet larger than
+/// the bucket passes when the bucket is full, and later packets wait until its tokens are added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
-    /// Maximum bytes per second received, from the link header on. The excess waits in the port,
-    /// and is lost when the port is full.
+    /// Maximum bytes per second that the port receives, counted from the link header on. More bytes
+    /// wait in the port, and are lost when the port is full.
     pub rx_byte_rate: u64,
     /// Maximum bytes received at once; 0 for a tenth of a second's bytes.
     pub rx_byte_burst: u64,
-    /// Maximum packets per second received.
+    /// Maximum packets per second that the port receives. More packets wait in the port.
     pub rx_packet_rate: u64,
     /// Maximum packets received at once; 0 for a tenth of a second's packets.
     pub rx_packet_burst: u64,
-    /// Maximum bytes per second sent. The excess is dropped.
+    /// Maximum bytes per second that the port sends. Packets beyond the limit are dropped.
     pub tx_byte_rate: u64,
     /// Maximum bytes sent at once; 0 for a tenth of a second's bytes.
     pub tx_byte_burst: u64,
-    /// Maximum packets per second sent. The excess is dropped.
+    /// Maximum packets per second that the port sends. Packets beyond the limit are dropped.
     pub tx_packet_rate: u64,
     /// Maximum packets sent at once; 0 for a tenth of a second's packets.
     pub tx_packet_burst: u64,
-    /// Maximum broadcast packets per second that the port may send into the bridge, and the size of
-    /// the bucket.
+    /// Maximum broadcast packets per second that the port may send into the bridge, and at once
+    /// after a pause.
     pub storm_broadcast: u64,
-    /// Maximum multicast packets per second that the port may send into the bridge, and the size of
-    /// the bucket.
+    /// Maximum multicast packets per second that the port may send into the bridge, and at once
+    /// after a pause.
     pub storm_multicast: u64,
     /// Maximum packets per second to unknown addresses that the port may send into the bridge, and
-    /// the size of the bucket.
+    /// at once after a pause.
     pub storm_unknown: u64,
 }
 

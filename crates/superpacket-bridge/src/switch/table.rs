@@ -1,11 +1,13 @@
-//! The address table: learned and static addresses, each with its port.
+//! The address table of a bridge: learned and static addresses, each with its port.
 //!
-//! The table has a fixed number of sets of four entries, so memory and work per packet do not
-//! depend on the number of addresses. Threads look up and refresh entries without a lock. No thread
-//! waits to learn an address; if the set is being changed, a later packet adds it.
+//! The table is a hash table with a fixed number of sets of four entries, so memory and work per
+//! packet do not depend on the number of addresses. Threads look up and refresh entries without a
+//! lock. No thread waits to learn an address: if another thread changes the set, a later packet
+//! adds the address.
 //!
-//! Ports share the table. Each has a maximum number of addresses. When a set is full, the port with
-//! the most addresses loses one first, so a port cannot displace others by inventing addresses.
+//! All ports share the table. Each has a maximum number of addresses. When a set is full, the port
+//! with the most addresses loses one first, so that no port can displace the others' addresses by
+//! inventing some.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::collections::{BTreeSet, TryReserveError};
@@ -27,45 +29,48 @@ use shares::Shares;
 pub(crate) use statics::most_static;
 use statics::{Statics, StaticsLocked};
 
-/// Entries per set.
+/// Entries per set of the hash table.
 const WAYS: usize = 4;
 
-/// Age at which an entry's time is written again, in ticks. All threads read the cache line, so it
-/// should be written rarely.
+/// Age in ticks at which the time in an entry is written again. All threads read the entry's cache
+/// line, so it should be written rarely.
 const REFRESH: u64 = 10;
 
-/// Minimum and maximum interval between scans for expired entries, in ticks: a second and a minute.
-/// Within these, a quarter of the ageing time.
+/// Minimum interval in ticks between scans for expired entries: one second. Otherwise the interval
+/// is a quarter of the ageing time.
 const MIN_EXPIRE: u64 = 100;
+/// Maximum interval in ticks between scans for expired entries: one minute.
 const MAX_EXPIRE: u64 = 6000;
 
-/// Number of locks for changes of sets, and so the maximum of sets changed at the same time.
+/// Number of locks for the sets, each for many sets, and so the maximum number of sets that can be
+/// changed at the same time.
 const STRIPES: usize = 1024;
 
-/// Returns the number of sets in a table of at least `size` entries.
+/// Returns the number of sets in a table for at least `size` addresses.
 fn sets(size: usize) -> usize {
     size.clamp(WAYS, MAX_ADDRESSES as usize).div_ceil(WAYS).next_power_of_two()
 }
 
-/// A listed entry of the table, with a hardware address.
+/// An entry of the table with a hardware address, as it is shown to users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AddressInfo {
     pub(crate) station: Station,
     pub(crate) port: u16,
     pub(crate) is_static: bool,
-    /// Time since the address was last seen at its port; for a static entry, since it was seen or
-    /// added. `None` if that is not recorded.
+    /// Time since the port last received a packet from the address. For a static entry, time since
+    /// that or since the entry was added. `None` if that is not recorded.
     pub(crate) age: Option<Duration>,
 }
 
-/// The result of a lookup.
+/// The port, or the two ports, behind which an address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Located {
-    /// The port behind which the address is.
+    /// The port to which a packet for the address is sent.
     pub(crate) port: u16,
-    /// A second port behind which it may be instead, if it was seen at both.
+    /// A second port to which the packet is sent too, because the address was seen at both.
     pub(crate) other: Option<u16>,
-    /// Whether the address was seen at two ports. One of them may be the packet's own ingress port.
+    /// Whether the address was seen at two ports. One of them may be the port that received the
+    /// packet, to which it is not sent.
     pub(crate) is_disputed: bool,
 }
 
@@ -77,21 +82,22 @@ const WARN_INTERVAL: u64 = 100;
 #[derive(Debug)]
 pub(crate) struct AddressTable {
     sets: Box<[[AddressEntry; WAYS]]>,
-    /// Random, so that a sender cannot choose the sets of its addresses.
+    /// Random key of the hash that selects a set, so that a sender cannot choose addresses that all
+    /// fall into one set.
     secret: [u64; 2],
     ageing: u64,
     start: Instant,
-    /// The number of addresses of each port.
+    /// For each port, how many addresses it has in the table, and how many it may have.
     shares: Shares,
-    /// Locks of the sets, by the lower bits of the sets' numbers.
+    /// Locks of the sets; the lower bits of a set's number select its lock.
     changing: Box<[AtomicBool]>,
-    /// Time of the last scan for expired entries.
+    /// Time of the last scan for expired entries, in ticks.
     last_scan: AtomicU64,
-    /// The static entries; locked before any set.
+    /// The static entries. Whoever locks them and a set locks them first.
     statics: Statics,
-    /// The loop detector, which is told of addresses seen at two ports.
+    /// The loop detector, which is told of each address that is seen at two ports.
     pub(crate) loops: LoopGuard,
-    /// When a disputed address was last logged; 0 for never.
+    /// When an address seen at two ports was last logged; 0 for never.
     last_warning: AtomicU64,
 }
 
@@ -121,13 +127,14 @@ impl AddressTable {
         })
     }
 
-    /// Returns a table that is known to be small. The process ends if there is no memory.
+    /// Returns a table for a size that is known to be small. The process ends if there is no
+    /// memory.
     pub(crate) fn new(size: usize, ageing: Duration) -> Self {
         AddressTable::try_new(size, ageing)
             .unwrap_or_else(|_| handle_alloc_error(Layout::new::<[AddressEntry; WAYS]>()))
     }
 
-    /// Returns the time in ticks, from 1 on.
+    /// Returns the time in ticks since the table was created, from 1 on.
     pub(crate) fn now(&self) -> u64 {
         self.start.elapsed().as_millis() as u64 / TICK + 1
     }
@@ -141,8 +148,8 @@ impl AddressTable {
     fn index(&self, key: AddressKey) -> usize {
         let product = u128::from(key.0 ^ self.secret[0]) * u128::from(self.secret[1] | 1);
         let folded = (product >> 64) as u64 ^ product as u64;
-        // Multiply twice: with consecutive addresses, one multiplication leaves sets empty for one
-        // secret in thirty.
+        // The value is multiplied twice: with consecutive addresses, a single multiplication leaves
+        // sets empty for one key in thirty.
         (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (self.sets.len() - 1)
     }
 
@@ -151,25 +158,27 @@ impl AddressTable {
         self.sets[self.index(key)].iter().find_map(|entry| Some((entry, entry.read(key)?)))
     }
 
-    /// Adds a port, or changes its limit: the maximum addresses behind it, 0 for half of the table.
+    /// Adds a port, or changes the maximum number of addresses behind it; 0 means half of the
+    /// table.
     pub(crate) fn set_limit(&self, port: u16, limit: u32) {
         let limit = if limit == 0 { (self.capacity() / 2).max(1) } else { limit };
         self.shares.open(port, limit);
     }
 
-    /// Removes a port for good.
+    /// Removes a port and its addresses, because the port has left the bridge.
     pub(crate) fn close(&self, port: u16) {
         self.set_static(port, &BTreeSet::new());
         self.forget(port);
         self.shares.close(port);
     }
 
-    /// Returns the port to which a packet for an address is sent that was received by port `from`.
-    /// `None` if the address is unknown or has expired.
+    /// Returns where to send a packet for an address that was received by port `from`. `None` if
+    /// the address is unknown or has expired.
     ///
     /// An address that moved from the port where it was learned first is disputed: the host has
-    /// moved, or another host uses its address. It then counts as behind both ports. This ends when
-    /// it is seen at the first port again, or after one to two ageing times at the other.
+    /// moved, or another host uses its address. It then counts as behind both ports. The dispute
+    /// ends when the address is seen at the first port again, or after one to two ageing times at
+    /// the other.
     #[inline]
     pub(crate) fn find(&self, key: AddressKey, from: u16, now: u64) -> Option<Located> {
         let undisputed = |port| Located { port, other: None, is_disputed: false };
@@ -179,7 +188,7 @@ impl AddressTable {
         if seen.age(now) > self.ageing && !seen.is_static() {
             return None;
         }
-        // Packets from the address's own port do not keep its entry alive.
+        // Packets from the port of the address itself do not count as a use of its entry.
         if !seen.is_used_at(now) && seen.port() != from {
             let _ = entry.seen.compare_exchange(
                 seen.0,
@@ -192,12 +201,13 @@ impl AddressTable {
         if port == home {
             return Some(undisputed(port));
         }
-        // A packet never leaves by its ingress port.
+        // A packet is never sent back to the port that received it.
         let (port, other) = if port == from { (home, from) } else { (port, home) };
         Some(Located { port, other: (other != from).then_some(other), is_disputed: true })
     }
 
-    /// Returns whether a disputed address may be logged now: once per second.
+    /// Returns whether an address seen at two ports may be logged now, and records the time if so.
+    /// It may at most once per second.
     pub(crate) fn may_warn(&self, now: u64) -> bool {
         let warned = self.last_warning.load(Ordering::Relaxed);
         (warned == 0 || now.saturating_sub(warned) >= WARN_INTERVAL)
@@ -207,7 +217,7 @@ impl AddressTable {
                 .is_ok()
     }
 
-    /// Records that an address was seen as a source at a port.
+    /// Records that a port received a packet from an address.
     #[inline]
     pub(crate) fn learn(&self, key: AddressKey, port: u16, now: u64) {
         match self.entry(key) {
@@ -217,9 +227,10 @@ impl AddressTable {
         }
     }
 
-    /// Updates an entry whose address was seen at a port. The first port keeps the address while it
-    /// is seen there. The address moves only after it was silent at its own port; it is then
-    /// [disputed](Self::find), and returns as soon as it is seen at the first port.
+    /// Updates an entry whose address was seen at a port. The port where the address was learned
+    /// first keeps it while the address is seen there. The address moves to another port only after
+    /// it was silent; it is then [disputed](Self::find), and returns as soon as it is seen at the
+    /// first port.
     #[cold]
     fn refresh(&self, entry: &AddressEntry, seen: EntryState, port: u16, now: u64) {
         let age = seen.age(now);
@@ -233,8 +244,8 @@ impl AddressTable {
             seen.at(now)
         } else if seen.port() == port {
             let crossed = now / self.ageing != now.saturating_sub(age) / self.ageing;
-            // One dispute is forgotten per ageing time. Without disputes, the present port becomes
-            // the home port.
+            // One dispute is forgotten per ageing time. When none is left, the present port becomes
+            // the home port of the address.
             match (crossed, seen.disputes()) {
                 (false, _) => seen.at(now),
                 (true, 0) => seen.at(now).with_home(port),
@@ -254,7 +265,7 @@ impl AddressTable {
                 seen.at(now).with_port(port).with_disputes(seen.disputes() + 1)
             }
         };
-        // If another thread was faster, its update serves as well.
+        // If another thread has changed the entry meanwhile, that change is as good.
         if entry.seen.compare_exchange(seen.0, next.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
             && seen.port() != port
         {
@@ -286,8 +297,8 @@ impl AddressTable {
         self.fill(entry, key.0, EntryState::new(now, port));
     }
 
-    /// Returns whether an entry can be replaced by a new address of this port, and how readily;
-    /// `None` if it cannot.
+    /// Returns how readily an entry can be replaced by a new address of this port; `None` if it
+    /// cannot.
     fn replaceability(&self, entry: &AddressEntry, port: u16, now: u64) -> Option<Replaceability> {
         let is_full = self.shares.is_full(port);
         if entry.key.load(Ordering::Relaxed) == 0 {
@@ -307,14 +318,15 @@ impl AddressTable {
         }
         let held = self.shares.held(holder);
         let share = self.capacity() / self.shares.ports().max(1);
-        // An address that packets were recently sent to stays, as long as its port has at most its
+        // An address to which packets were sent recently stays, as long as its port has at most its
         // share of the table.
         let is_kept =
             asked && (is_own || held <= share) || !is_own && held <= self.shares.held(port);
         (!is_kept).then_some(Replaceability::Taken { held, unused: !asked, age })
     }
 
-    /// Overwrites an entry with an address, or frees it with key 0. The caller has locked the set.
+    /// Overwrites an entry with an address key and state; key 0 frees the entry. The caller has
+    /// locked the set.
     fn fill(&self, entry: &AddressEntry, key: u64, seen: EntryState) {
         let was_free = entry.key.swap(0, Ordering::AcqRel) == 0;
         fence(Ordering::Release);
@@ -326,7 +338,7 @@ impl AddressTable {
         self.shares.moved(learned(!was_free, before), learned(key != 0, seen));
     }
 
-    /// Locks a set, unless it is locked already.
+    /// Locks a set; `None` if another thread has locked it.
     fn try_change(&self, index: usize) -> Option<SetGuard<'_>> {
         let changing = &self.changing[index & (self.changing.len() - 1)];
         let is_taken =
@@ -335,7 +347,7 @@ impl AddressTable {
         (!is_taken).then(|| SetGuard(changing))
     }
 
-    /// Locks a set, and spins while another thread has it, which is short.
+    /// Locks a set, and spins while another thread holds the lock, which is short.
     fn change(&self, index: usize) -> SetGuard<'_> {
         loop {
             match self.try_change(index) {
@@ -345,8 +357,8 @@ impl AddressTable {
         }
     }
 
-    /// Frees the learned entries that match, and returns their number. Waits for threads that
-    /// change a set, which is short.
+    /// Frees the learned entries for which `goes` returns true, and returns their number. Waits for
+    /// threads that change a set, which is short.
     fn free(&self, goes: impl Fn(AddressKey, EntryState) -> bool) -> usize {
         let mut freed = 0;
         for (index, set) in self.sets.iter().enumerate() {
@@ -372,7 +384,7 @@ impl AddressTable {
     /// Forgets all addresses that were learned behind a port.
     pub(crate) fn forget(&self, port: u16) {
         self.free(|_, seen| seen.port() == port);
-        // An address that has left the port has its home where it is now.
+        // An address that has moved away from the removed port keeps the port where it is now.
         for entry in self.sets.iter().flatten() {
             let settled = |seen| {
                 Some(EntryState(seen))
@@ -383,13 +395,14 @@ impl AddressTable {
         }
     }
 
-    /// Forgets the learned addresses that match, and returns their number.
+    /// Frees the learned hardware addresses for which `goes` returns true, and returns their
+    /// number.
     pub(crate) fn flush(&self, goes: impl Fn(Station, u16) -> bool) -> usize {
         self.free(|key, seen| key.station().is_some_and(|station| goes(station, seen.port())))
     }
 
-    /// Frees expired entries, so that they do not count towards any port. Called often; scans only
-    /// at intervals.
+    /// Frees expired entries, so that they do not count as addresses of their ports. Called often,
+    /// but scans only at intervals.
     pub(crate) fn expire(&self, now: u64) {
         let expired = self.last_scan.load(Ordering::Relaxed);
         if now.saturating_sub(expired) >= self.ageing.clamp(4 * MIN_EXPIRE, 4 * MAX_EXPIRE) / 4
@@ -413,7 +426,7 @@ impl AddressTable {
         self.sets.iter().flatten().filter(behind).count()
     }
 
-    /// Returns the hardware addresses that match, unsorted.
+    /// Returns the entries with hardware addresses for which `wanted` returns true, unsorted.
     pub(crate) fn list(&self, wanted: impl Fn(Station, u16) -> bool) -> Vec<AddressInfo> {
         let now = self.now();
         let age = |seen: EntryState| Duration::from_millis(seen.age(now) * TICK);
@@ -458,19 +471,21 @@ impl AddressTable {
     }
 }
 
-/// The rank of an entry for replacement by a new address; the greatest is replaced.
+/// How readily an entry is replaced by a new address. The entry with the greatest value is
+/// replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Replaceability {
-    /// The entry belongs to a port with `held` addresses. Entries not recently used as destination
-    /// are replaced first, and of these the oldest.
+    /// The entry is in use, and its port has `held` addresses. First replaced are entries of the
+    /// port with the most addresses; of these, those to which no packet was sent recently; of
+    /// these, the oldest.
     Taken { held: u32, unused: bool, age: u64 },
     /// The entry has expired.
     Old,
-    /// The entry is free.
+    /// The entry holds no address.
     Free,
 }
 
-/// The lock of a set, released when dropped.
+/// The lock of a set, which is released when this is dropped.
 struct SetGuard<'a>(&'a AtomicBool);
 
 impl Drop for SetGuard<'_> {

@@ -1,5 +1,5 @@
-//! Moves VLAN tags to where VLAN filtering expects them. The tag that names a packet's VLAN is in
-//! the metadata, where most devices put it, and all other tags are in the frame.
+//! Puts VLAN tags where VLAN filtering expects them: the tag that names a packet's VLAN is in the
+//! metadata, as most devices deliver it, and all other tags are in the frame.
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
 use superpacket_port::Buffer;
@@ -8,14 +8,15 @@ use crate::rewritten::{replace, whole};
 use crate::switch::frame::ETHERNET;
 use crate::switch::vlan::VlanProtocol;
 
-/// Offset of a tag: after the two hardware addresses.
+/// Offset of a VLAN tag in a frame: after the two hardware addresses.
 const TAG_OFFSET: usize = 12;
 
-/// Bytes of a tag.
+/// Length of a VLAN tag in bytes.
 const TAG_BYTES: usize = 4;
 
-/// Moves the first tag of a frame to the metadata if it has this protocol, and a metadata tag of
-/// another protocol into the frame. The packet is copied if either is needed.
+/// Puts a packet's VLAN tags where VLAN filtering expects them: moves the first tag of the frame to
+/// the metadata if it has this protocol, and a tag of another protocol from the metadata into the
+/// frame. If either is needed, the packet is copied.
 #[inline]
 pub(crate) fn sort(packet: &mut RxPacket<Buffer>, protocol: VlanProtocol) {
     if packet.layer != Layer::Ethernet {
@@ -26,7 +27,7 @@ pub(crate) fn sort(packet: &mut RxPacket<Buffer>, protocol: VlanProtocol) {
         Some(tag) => put_in(packet, tag),
         None => {
             let first = packet.buffers().next().map_or(&[][..], Buffer::bytes);
-            // If the first buffer is that short, search all buffers.
+            // If the first buffer is too short for the EtherType, all buffers are searched.
             let ether_type = first
                 .get(TAG_OFFSET..ETHERNET)
                 .map(|field| u16::from_be_bytes([field[0], field[1]]));
@@ -80,7 +81,7 @@ fn put_in(packet: &mut RxPacket<Buffer>, tag: VlanTag) {
     replace(packet, bytes, checksum, None);
 }
 
-/// Adds in one's complement arithmetic.
+/// Adds two checksums in one's complement arithmetic.
 const fn add(a: u16, b: u16) -> u16 {
     let (sum, carry) = a.overflowing_add(b);
     sum + carry as u16
@@ -98,7 +99,7 @@ mod tests {
         whole(packet, 0)
     }
 
-    /// Returns the checksum that a device reports: of all bytes after the first 14.
+    /// Returns the complete checksum that a device reports: of all bytes after the first 14.
     fn complete(frame: &[u8]) -> RxChecksum {
         RxChecksum::Complete(
             frame[14..]

@@ -11,24 +11,24 @@ use superpacket::wire::ethernet;
 /// The highest VLAN number.
 pub const MOST_VLAN: u16 = 4094;
 
-/// The bits of a tag that hold the VLAN number.
+/// The bits of a VLAN tag's control field that hold the VLAN number.
 const NUMBER: u16 = 0x0fff;
 
-/// The type of tag that names a frame's VLAN, as in iproute2.
+/// The type of VLAN tag that names a frame's VLAN, with iproute2's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum VlanProtocol {
     /// `802.1Q`: customer tags, EtherType 0x8100.
     #[default]
     #[serde(rename = "802.1Q")]
     Dot1Q,
-    /// `802.1ad`: service tags (provider bridges), EtherType 0x88a8. Customer tags then have no
-    /// meaning, and pass unchanged.
+    /// `802.1ad`: service tags (provider bridges), EtherType 0x88a8. The bridge then ignores
+    /// customer tags, which pass unchanged.
     #[serde(rename = "802.1ad")]
     Dot1Ad,
 }
 
 impl VlanProtocol {
-    /// Returns the EtherType of the tags in host byte order.
+    /// Returns the EtherType of this type of tag in host byte order.
     pub const fn ether_type(self) -> u16 {
         match self {
             VlanProtocol::Dot1Q => ethernet::VLAN,
@@ -59,7 +59,7 @@ impl FromStr for VlanProtocol {
     }
 }
 
-/// A set of VLANs.
+/// A set of VLAN numbers, with one bit for each.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct VlanSet([u64; 64]);
 
@@ -82,18 +82,18 @@ impl VlanSet {
     }
 }
 
-/// The VLANs that a port is in. They matter only if the bridge filters by VLAN.
+/// The VLANs of which a port is a member. They matter only if the bridge filters by VLAN.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PortVlans {
     allowed: VlanSet,
-    /// The VLANs of the port whose frames leave without a tag.
+    /// The VLANs of the port whose frames leave the port without a tag.
     untagged: VlanSet,
-    /// The VLAN of frames that arrive without a tag.
+    /// The VLAN to which frames belong that arrive without a tag; `None` if these are dropped.
     pvid: Option<u16>,
 }
 
 impl Default for PortVlans {
-    /// Returns VLAN 1 for frames without a tag, as in Linux.
+    /// Returns membership in VLAN 1, for frames without a tag, as Linux's bridge has by default.
     fn default() -> Self {
         let mut vlans = PortVlans::none();
         vlans.add(&VlanRange { first: 1, last: 1, pvid: true, untagged: true });
@@ -102,17 +102,18 @@ impl Default for PortVlans {
 }
 
 impl PortVlans {
-    /// Returns no VLANs: no frame enters or leaves.
+    /// Returns membership in no VLAN: no frame enters or leaves the port.
     pub const fn none() -> Self {
         PortVlans { allowed: VlanSet::NONE, untagged: VlanSet::NONE, pvid: None }
     }
 
-    /// Returns the VLAN of frames that arrive without a tag; `None` if these are dropped.
+    /// Returns the VLAN to which frames belong that arrive without a tag; `None` if these are
+    /// dropped.
     pub const fn pvid(&self) -> Option<u16> {
         self.pvid
     }
 
-    /// Puts the port in VLANs, or changes its flags in them.
+    /// Makes the port a member of VLANs, or changes its flags in them.
     pub fn add(&mut self, range: &VlanRange) {
         for vlan in range.first..=range.last {
             self.allowed.set(vlan, true);
@@ -125,7 +126,7 @@ impl PortVlans {
         }
     }
 
-    /// Takes the port out of VLANs, and returns how many of them it was in.
+    /// Removes the port from the VLANs `first` to `last`, and returns of how many it was a member.
     pub fn delete(&mut self, first: u16, last: u16) -> usize {
         let mut count = 0;
         for vlan in first..=last {
@@ -137,15 +138,15 @@ impl PortVlans {
         count
     }
 
-    /// Returns whether the port is in this VLAN.
+    /// Returns whether the port is a member of this VLAN.
     #[inline]
     pub fn has(&self, vlan: u16) -> bool {
         self.allowed.has(vlan)
     }
 
-    /// Returns the tag of a frame that arrives, with this protocol and the number of its VLAN.
-    /// `None` if the port is not in the frame's VLAN. A tag with number 0 carries only a priority
-    /// (IEEE 802.1Q, table 9-2).
+    /// Returns a tag of type `protocol` with the number of the VLAN to which an arriving frame
+    /// belongs. `tag` is the frame's own tag; one with number 0 carries only a priority (IEEE
+    /// 802.1Q, table 9-2). `None` if the port is not a member of the frame's VLAN.
     #[inline]
     pub(crate) fn admit(&self, tag: Option<VlanTag>, protocol: VlanProtocol) -> Option<VlanTag> {
         let control = tag.map_or(0, |tag| tag.control);
@@ -159,13 +160,14 @@ impl PortVlans {
         })
     }
 
-    /// Returns the tag with which a frame of this VLAN leaves. The port must be in the VLAN.
+    /// Returns the tag with which a frame leaves the port; `None` for a frame without a tag. `tag`
+    /// names the frame's VLAN, of which the port must be a member.
     #[inline]
     pub(crate) fn leave(&self, tag: VlanTag) -> Option<VlanTag> {
         (!self.untagged.has(number(tag))).then_some(tag)
     }
 
-    /// Returns the port's VLANs, as ranges with the same flags.
+    /// Returns the VLANs of the port, as ranges in which the port has the same flags.
     pub fn ranges(&self) -> Vec<VlanRange> {
         let mut ranges: Vec<VlanRange> = Vec::new();
         for vlan in (1..=MOST_VLAN).filter(|&vlan| self.has(vlan)) {
@@ -192,7 +194,7 @@ impl fmt::Debug for PortVlans {
     }
 }
 
-/// Returns an error sentence if the VLAN number is out of range.
+/// Checks that a VLAN number is in range; the error is a sentence.
 pub(crate) fn check_number(vlan: u16) -> Result<(), String> {
     match vlan {
         1..=MOST_VLAN => Ok(()),
@@ -206,22 +208,22 @@ pub(crate) const fn number(tag: VlanTag) -> u16 {
     tag.control & NUMBER
 }
 
-/// A range of VLANs, and a port's flags in them: `10`, `10-20`, `10 pvid untagged`.
+/// A range of VLANs, and a port's flags in them, as text such as `10`, `10-20` or `10 pvid
+/// untagged`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VlanRange {
     /// The first VLAN.
     pub first: u16,
     /// The last VLAN.
     pub last: u16,
-    /// Whether this is the VLAN of frames that arrive without a tag; allowed only for a single
-    /// VLAN.
+    /// Whether arriving frames without a tag belong to this VLAN; allowed only for a single VLAN.
     pub pvid: bool,
-    /// Whether frames of these VLANs leave without a tag.
+    /// Whether frames of these VLANs leave the port without a tag.
     pub untagged: bool,
 }
 
 impl VlanRange {
-    /// Returns the VLANs from `first` to `last`.
+    /// Returns the range of VLANs from `first` to `last` with these flags.
     ///
     /// # Errors
     /// A sentence: a number is out of range, the last is below the first, or `pvid` is set for
@@ -274,15 +276,15 @@ impl fmt::Display for VlanRange {
     }
 }
 
-/// The VLANs of all ports.
+/// A report of the VLANs of all ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VlanReport {
-    /// Whether the bridge filters by VLAN. If not, the VLANs below have no effect.
+    /// Whether the bridge filters by VLAN. If not, the VLANs of the ports have no effect.
     pub vlan_filtering: bool,
-    /// The type of tag that the bridge filters by.
+    /// The type of VLAN tag by which the bridge filters.
     #[serde(default)]
     pub vlan_protocol: VlanProtocol,
-    /// The ports.
+    /// The VLANs of each port.
     pub ports: Vec<PortVlanReport>,
 }
 
@@ -291,26 +293,26 @@ pub struct VlanReport {
 pub struct PortVlanReport {
     /// The port's name.
     pub ifname: String,
-    /// The port's VLANs, as ranges with the same flags.
+    /// The VLANs of the port, as ranges in which the port has the same flags.
     pub vlans: Vec<VlanEntry>,
 }
 
 /// A range of VLANs in which a port has the same flags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VlanEntry {
-    /// The first VLAN.
+    /// The first VLAN of the range.
     pub vlan: u16,
-    /// The last VLAN, if there is more than one.
+    /// The last VLAN of the range; `None` if there is only one.
     #[serde(rename = "vlanEnd", default, skip_serializing_if = "Option::is_none")]
     pub vlan_end: Option<u16>,
-    /// `PVID`: frames that arrive without a tag are in this VLAN. `Egress Untagged`: frames leave
-    /// without a tag.
+    /// The port's flags in these VLANs. `PVID`: frames that arrive without a tag belong to this
+    /// VLAN. `Egress Untagged`: frames leave without a tag.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<String>,
 }
 
 impl PortVlanReport {
-    /// Returns the report of a port with this name.
+    /// Returns the report of the VLANs of a port with this name.
     pub fn new(ifname: &str, vlans: &PortVlans) -> Self {
         let entry = |range: VlanRange| VlanEntry {
             vlan: range.first,
@@ -429,7 +431,7 @@ mod tests {
             (access.admit(Some(service(11)), Dot1Ad), trunk.leave(service(10))),
             (None, Some(service(10)))
         );
-        // Frames in the VLAN of untagged frames may leave with a tag.
+        // Frames may leave with a tag although untagged frames that arrive belong to the same VLAN.
         assert_eq!(vlans(&["3 pvid"]).leave(tag(3)), Some(tag(3)));
         assert_eq!(PortVlans::none().admit(Some(tag(1)), Dot1Q), None);
     }

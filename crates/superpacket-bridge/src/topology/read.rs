@@ -1,4 +1,4 @@
-//! Reads the files that describe a machine's CPUs.
+//! Reads the files of the kernel that describe a machine's CPUs.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -7,7 +7,7 @@ use superpacket_steer::{Cpu, CpuMask, MAX_CPUS};
 
 use super::{Cache, Processor, TopologyError};
 
-/// Maximum bytes of such a file: a list of 8,192 CPUs with no two in a row.
+/// Maximum number of bytes read of a file: enough for a list of 8,192 CPUs with no two in a row.
 const LONGEST: usize = 1 << 16;
 
 /// Returns the CPUs that are online.
@@ -44,8 +44,8 @@ pub(super) fn processor(root: &Path, cpu: Cpu) -> Result<Processor, TopologyErro
     })
 }
 
-/// Returns the data or unified cache of the highest level. The kernel numbers a CPU's caches from
-/// `index0` on without gaps.
+/// Returns the last-level cache of a CPU: the data or unified cache of the highest level. The
+/// kernel numbers a CPU's caches from `index0` on without gaps.
 fn last_level_cache(directory: &Path, cpu: Cpu) -> Result<Option<Cache>, TopologyError> {
     let mut last: Option<Cache> = None;
     for index in 0.. {
@@ -54,7 +54,7 @@ fn last_level_cache(directory: &Path, cpu: Cpu) -> Result<Option<Cache>, Topolog
         let Some(text) = text(&level)? else { break };
         let level =
             text.trim().parse().map_err(|_| malformed(&level, &text, "no level of a cache"))?;
-        // Packets are not in an instruction cache. A cache of unknown type or sharing is of no use.
+        // An instruction cache holds no packets. A cache of unknown type or sharing cannot be used.
         let (Some(kind), Some(mut shared)) =
             (self::text(&cache.join("type"))?, list(&cache.join("shared_cpu_list"))?)
         else {
@@ -68,7 +68,8 @@ fn last_level_cache(directory: &Path, cpu: Cpu) -> Result<Option<Cache>, Topolog
     Ok(last)
 }
 
-/// Reads an identifier; `None` if the file has -1, which means unknown.
+/// Reads a number that identifies a part of the machine; `None` if the file has -1, which means
+/// unknown.
 fn identifier(path: &Path) -> Result<Option<u32>, TopologyError> {
     let Some(text) = text(path)? else { return Ok(None) };
     let number: i64 = text.trim().parse().map_err(|_| malformed(path, &text, "no number"))?;

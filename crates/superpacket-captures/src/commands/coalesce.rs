@@ -23,37 +23,39 @@ use crate::commands::pool::{Buffer, BufferPool};
 use crate::commands::progress::Progress;
 use crate::commands::totals::{CutShort, Tally, Totals};
 
-/// The rules of aggregation.
+/// By which rules packets are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rules {
-    /// GRO: merged packets can be cut into the same frames again.
+    /// The rules of GRO: merged packets can be segmented into exactly the original frames.
     #[default]
     Gro,
-    /// LRO, for local delivery only: a merged packet has the newest acknowledgement and window, and
-    /// padding is removed.
+    /// The rules of LRO, for packets that are delivered locally: a merged packet has the newest
+    /// acknowledgement and window, and padding is removed.
     Lro,
 }
 
 /// Options of [`coalesce`].
 #[derive(Clone, Debug)]
 pub struct CoalesceOptions {
-    /// The rules of aggregation.
+    /// By which rules packets are merged.
     pub rules: Rules,
-    /// The length of polls, and the hold time.
+    /// When held packets leave: length of a poll, and maximum hold time.
     pub stepping: Stepping,
     /// Maximum length of a merged packet in bytes, from the IP header: 68 to 524,280. For packets
     /// above 65,535 bytes ("BIG TCP") the IP length is written as 0.
     pub max_bytes: u32,
-    /// Writes the length of IPv6 packets above 65,535 bytes into a jumbo payload option (RFC 2675).
+    /// Whether the length of IPv6 packets above 65,535 bytes is written into a jumbo payload option
+    /// (RFC 2675).
     pub jumbo_option: bool,
-    /// Maximum packets in a merged packet, limited to 1 to [`MAX_PACKETS`](crate::MAX_PACKETS).
+    /// Maximum number of packets in a merged packet, limited to 1 to
+    /// [`MAX_PACKETS`](crate::MAX_PACKETS).
     pub max_packets: u32,
-    /// Maximum flows held at a time, limited to 1 to [`MAX_FLOWS`](crate::MAX_FLOWS). `None`: 1,024
-    /// by GRO's rules, 8 by LRO's.
+    /// Maximum number of flows held at a time, limited to 1 to [`MAX_FLOWS`](crate::MAX_FLOWS).
+    /// `None` means 1,024 by GRO's rules and 8 by LRO's.
     pub max_flows: Option<u32>,
-    /// Whether UDP is aggregated too; applies to GRO's rules.
+    /// Whether UDP packets are merged too; only by GRO's rules.
     pub udp: bool,
-    /// Whether pure ACKs are aggregated too; needs LRO's rules.
+    /// Whether pure ACKs are merged too; only by LRO's rules.
     pub acks: bool,
     /// Whether a capture that ends within a record is an error.
     pub strict: bool,
@@ -83,22 +85,23 @@ pub struct CoalesceReport {
     pub input: String,
     /// The name of the capture that was written.
     pub output: String,
-    /// Packets and bytes before and after aggregation.
+    /// Numbers of packets and bytes before and after aggregation.
     #[serde(flatten)]
     pub totals: Totals,
-    /// Pure ACKs that were absorbed; `merged` includes them.
+    /// Number of pure ACKs that were merged into others. They are included in `merged`.
     pub absorbed_acks: u64,
-    /// The place where the input was cut short, if it was.
+    /// Where the input ends within a record; `None` if it does not.
     pub cut_short: Option<CutShort>,
 }
 
 /// Merges the packets of each flow into super-packets, as GRO or LRO would have.
 ///
 /// A merged packet has the time of its last packet. Its checksums are complete. Packets that cannot
-/// be merged pass unchanged, but for unfinished checksums, which are completed.
+/// be merged are written as they are, except that their unfinished checksums are completed.
 ///
 /// # Errors
-/// Any error of reading or writing, and options out of bounds. The output file is left as it was.
+/// Any error of reading or writing, and options that are out of range. After an error, the output
+/// file is as it was before.
 pub fn coalesce(
     input: Input<'_>,
     output: Output<'_>,
@@ -151,7 +154,7 @@ pub fn coalesce(
 }
 
 impl CoalesceOptions {
-    /// Returns the engine's policy.
+    /// Returns the policy of the aggregation engine for these options.
     fn policy(&self) -> Result<Policy, Error> {
         let base = match self.rules {
             Rules::Gro if self.acks => {
@@ -181,8 +184,8 @@ impl CoalesceOptions {
     }
 }
 
-/// Writes a frame with its unfinished checksums filled in. `fields` are in ascending order of their
-/// offsets, which count from byte `link` of the frame.
+/// Writes a frame with its unfinished checksums filled in. `fields` are the fields with their
+/// values, in the order of their offsets, which are relative to byte `link` of the frame.
 pub(crate) fn write_completed(
     writer: &mut OpenOutput<'_>,
     record: Record<'_>,
@@ -210,20 +213,22 @@ pub(crate) fn write_completed(
     writer.write(record, parts)
 }
 
-/// Maximum length of the options that a merged packet takes from its last packet, in bytes. All
+/// Maximum length in bytes of the options that a merged packet takes over from its last packet. All
 /// options must fit into one record.
 const MOST_OPTIONS: usize = 1 << 20;
 
-/// Writes the packets that leave. A single packet keeps everything that its capture says about it.
+/// Writes the packets that leave the aggregation. A packet that was not merged keeps everything
+/// that its capture says about it.
 struct MergedWriter<'a> {
     writer: OpenOutput<'a>,
     tally: Tally,
-    /// The first error of writing, since [`FrameSink`] methods return none.
+    /// The first error of writing, kept because the methods of [`FrameSink`] return none.
     error: Option<CaptureError>,
     simd: Simd,
-    /// Whether a frame had options.
+    /// Whether any frame of the capture so far had options.
     has_options: bool,
-    /// A merged packet's header, while its options are looked up; kept to reuse its memory.
+    /// The header of a merged packet while its options are looked up. Its memory is used for all
+    /// packets.
     header: Vec<u8>,
     pieces: Vec<(Buffer, Range<usize>)>,
 }
@@ -235,8 +240,8 @@ impl MergedWriter<'_> {
         }
     }
 
-    /// Writes a merged packet with the options of the last packet whose payload is in it. (The
-    /// engine keeps no buffer of an absorbed ACK.)
+    /// Writes a merged packet, with the options of the last packet whose payload is in it. (The
+    /// engine keeps no buffer of a pure ACK that was merged.)
     fn merged(
         &mut self,
         record: Record<'_>,
@@ -272,7 +277,7 @@ impl MergedWriter<'_> {
     }
 }
 
-/// Returns the record of a single packet.
+/// Returns the properties of a packet that was not merged, for the output file.
 fn record(interface: u32, buffer: &Buffer) -> Record<'_> {
     Record {
         interface,

@@ -1,17 +1,18 @@
-//! Aggregates a capture with one aggregator per link header, driven by packets and by the capture's
-//! clock.
+//! Aggregates a capture with an aggregator for each link header, driven by the packets and by the
+//! capture's clock.
 //!
-//! The engine takes Ethernet frames and IP packets. In other captures (SLL, SLL2, NULL, LOOP) the
-//! bytes before the IP packet are kept aside. Only packets with the same such bytes, from the same
-//! interface, may merge: each link header has its own aggregator, a *lane*.
+//! The aggregation engine takes Ethernet frames and IP packets. In captures of other types (SLL,
+//! SLL2, NULL, LOOP), it does not see the bytes before the IP packet. Packets may merge only if
+//! these bytes are the same and they are from the same interface, so each link header has its own
+//! aggregator, a *lane*.
 //!
-//! SLL's header contains the direction and the peer's address, so lanes separate flows as MAC
+//! An SLL header contains the direction and the peer's address, so lanes separate flows as MAC
 //! addresses do. There are at most [`MAX_LANES`]. A further header takes over the lane that was
-//! idle longest, after the lane is flushed.
+//! idle longest, after its packets are flushed.
 //!
-//! The clock follows the capture's times and is monotonic: packets that are slightly out of order
-//! do not turn it back. A jump back by more than the hold time flushes everything and restarts the
-//! clock, so that no packet waits for a time that never comes.
+//! The clock follows the times of the capture and never goes back if packets are slightly out of
+//! order. If the time goes back by more than the hold time, all packets are flushed and the clock
+//! is set back, so that no packet waits for a time that never comes.
 
 use crate::file::{Frame, Start, start_of};
 use superpacket::Simd;
@@ -23,16 +24,18 @@ use superpacket::wire::{Refusal, parse, parse_datagram};
 use crate::commands::partial::Partial;
 use crate::commands::pool::{Buffer, BufferPool};
 
-/// Maximum packets that commands merge into one; it bounds the memory of a flow table's entry.
+/// Maximum number of packets that commands merge into one; it bounds the memory of an entry of the
+/// flow table.
 pub const MAX_PACKETS: u32 = 512;
 
-/// Maximum flows that commands hold at a time; it bounds the flow table's memory.
+/// Maximum number of flows that commands hold at a time; it bounds the memory of the flow table.
 pub const MAX_FLOWS: u32 = 1024;
 
-/// The length of polls, and the hold time.
+/// When held packets leave the aggregation of a capture: length of a poll, and maximum hold time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stepping {
-    /// Packets per poll; at its end, everything held leaves. 0: only at the end of the capture.
+    /// Number of packets per poll; at its end, all held packets leave. With 0, they leave only at
+    /// the end of the capture.
     pub batch: u64,
     /// Maximum time that a packet is held, in nanoseconds of the capture's clock.
     pub hold: u64,
@@ -45,28 +48,28 @@ impl Default for Stepping {
     }
 }
 
-/// Maximum link headers with their own aggregator.
+/// Maximum number of link headers with an aggregator of their own at a time.
 const MAX_LANES: usize = 8;
 
-/// Maximum flows per lane, except for the first lane, which may hold as many as the policy allows.
-/// Further lanes are rare, and this bounds their memory.
+/// Maximum number of flows in each lane but the first, which may hold as many as the policy allows.
+/// Other lanes are rare, and this number bounds their memory.
 const FLOWS_IN_FURTHER_LANES: u32 = 128;
 
-/// Length of the longest link header that is kept aside, in bytes: that of SLL2.
+/// Length in bytes of the longest link header that the engine does not see: that of SLL2.
 const LONGEST_LINK: usize = 20;
 
-/// Memory of held frames above which everything is flushed, in bytes. A single lane reaches its own
-/// limit, [`HELD_BYTES`], first, and flushes its oldest flows.
+/// Memory in bytes for held frames above which all packets are flushed. If there is only one lane,
+/// it reaches its own limit [`HELD_BYTES`] before, and flushes its oldest flows.
 const MEMORY_LIMIT: usize = 16 << 20;
 
-/// Maximum bytes of frames that one lane may hold.
+/// Maximum number of bytes of frames that one lane may hold.
 const HELD_BYTES: u64 = 8 << 20;
 
-/// The flow table's hash key. It is constant so that a capture always gives the same output; work
-/// per packet is bounded with any key.
+/// The hash key of the flow table. It is constant, so that a capture always gives the same output.
+/// The work per packet is bounded with any key.
 const KEY: HashKey = HashKey::new(0x7375_7065_7270_6163_6b65_7400_6361_7074);
 
-/// The bytes before the IP packet, and the interface.
+/// The bytes before the IP packet of a frame, and the interface of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkHeader {
     /// Index of the interface in the capture.
@@ -77,51 +80,54 @@ pub(crate) struct LinkHeader {
 }
 
 impl LinkHeader {
-    /// Returns a link header of these bytes; `None` if they are more than [`LONGEST_LINK`].
+    /// Returns a link header with these bytes; `None` if there are more than [`LONGEST_LINK`].
     pub(crate) fn new(interface: u32, layer: Layer, header: &[u8]) -> Option<Self> {
         let mut bytes = [0; LONGEST_LINK];
         bytes.get_mut(..header.len())?.copy_from_slice(header);
         Some(LinkHeader { interface, layer, length: header.len() as u8, bytes })
     }
 
-    /// Returns what the packet behind it begins with, for the engine.
+    /// Returns with which kind of header the bytes after the link header begin.
     pub(crate) fn layer(&self) -> Layer {
         self.layer
     }
 
-    /// Returns the bytes; empty for Ethernet, whose header the engine parses itself.
+    /// Returns the bytes before the IP packet; empty for Ethernet, whose header the engine parses
+    /// itself.
     pub(crate) fn header(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.length)).unwrap_or(&[])
     }
 }
 
-/// A frame that has been read and prepared for the engine.
+/// A frame of a capture, prepared for the aggregation engine.
 #[derive(Clone, Debug)]
 pub(crate) struct ArrivedFrame {
     pub(crate) buffer: Buffer,
-    /// `None` if the engine does not know the link type; then the frame passes.
+    /// The frame's link header; `None` if the engine does not know the link type. The frame then
+    /// passes unchanged.
     pub(crate) link: Option<LinkHeader>,
-    /// The state of its checksum for the engine.
+    /// What is known about the packet's checksum, for the engine.
     pub(crate) checksum: RxChecksum,
-    /// Whether the snap length cut the frame.
+    /// Whether the snap length has cut the frame.
     pub(crate) cut: bool,
     pub(crate) interface: u32,
     /// Capture time in nanoseconds since 1970; `None` if the capture has no times.
     pub(crate) time: Option<u64>,
 }
 
-/// Treatment of unfinished checksums that are not in the form that the engine expects.
+/// What is done with unfinished checksums whose fields do not contain what the engine expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnfinishedForm {
-    /// The field is rewritten, so that the packet can merge and its checksum is completed later.
-    /// The checksum of an IPv4 header is filled in.
+    /// The field of a transport checksum is rewritten, so that the packet can merge and its
+    /// checksum is completed later. The checksum of an IPv4 header is filled in.
     Rewrite,
-    /// No byte is changed.
+    /// No byte of the packet is changed.
     Leave,
 }
 
 impl ArrivedFrame {
-    /// Copies a frame from the reader, and finds its link header and the state of its checksums.
+    /// Copies a frame from the reader, and finds out its link header and whether its checksums are
+    /// unfinished.
     #[inline]
     pub(crate) fn new(
         frame: &Frame<'_>,
@@ -166,8 +172,8 @@ impl ArrivedFrame {
     }
 }
 
-/// Finds the unfinished checksums of a packet. If the packet is `cut`, only its IPv4 header is
-/// examined.
+/// Finds the unfinished checksums of a packet. If the snap length has cut the packet (`cut`), only
+/// its outermost IPv4 header is examined.
 #[inline]
 pub(crate) fn find_partial(packet: &[u8], layer: Layer, cut: bool, simd: Simd) -> Option<Partial> {
     let layout = parse_datagram(packet, packet.len(), layer)
@@ -176,24 +182,26 @@ pub(crate) fn find_partial(packet: &[u8], layer: Layer, cut: bool, simd: Simd) -
     Partial::find(packet, layer, layout.as_ref(), simd)
 }
 
-/// The reason why a frame was not given to the engine.
+/// Why a frame was passed on unchanged instead of being given to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PassReason {
-    /// The engine does not know its link type.
+    /// The engine does not know the link type of the frame.
     LinkType,
-    /// The snap length cut the frame behind the end of its IP packet.
+    /// The snap length has cut the frame after the end of its IP packet.
     SnapLength,
 }
 
-/// A receiver of the packets that leave the aggregation.
+/// Receives the frames and packets that leave the aggregation.
 pub(crate) trait FrameSink {
-    /// Receives a packet from the engine, merged or single. All packets in it had this link header.
+    /// Receives a packet from the engine, merged or single. `link` is the link header of all
+    /// packets in it.
     fn packet(&mut self, link: &LinkHeader, packet: SuperPacket<'_, Buffer>);
-    /// Receives a frame that was not given to the engine.
+    /// Receives a frame that was not given to the engine, for the reason `why`.
     fn passed(&mut self, interface: u32, buffer: &Buffer, why: PassReason);
 }
 
-/// Discards packets: those that leave before a part of a capture begins.
+/// Discards packets that leave the aggregation, because they belong to an earlier part of the
+/// capture.
 pub(crate) struct Discard;
 
 impl FrameSink for Discard {
@@ -202,32 +210,32 @@ impl FrameSink for Discard {
     fn passed(&mut self, _interface: u32, _buffer: &Buffer, _why: PassReason) {}
 }
 
-/// Selects the packets to flush.
+/// Which held packets to flush.
 #[derive(Clone, Copy, Debug)]
 enum Flush {
     /// All packets, because the poll has ended.
     PollEnd,
     /// All packets.
     All,
-    /// Packets that have been held for longer than the second value at the time of the first; both
-    /// in nanoseconds.
+    /// Packets that have been held for longer than a duration, which is the second value. The first
+    /// value is the current time. Both are in nanoseconds.
     OlderThan(u64, u64),
 }
 
 struct Lane {
     link: LinkHeader,
     aggregator: Aggregator<Buffer>,
-    /// Value of `CaptureAggregator::packets` when it was last used.
+    /// Number of packets of the capture when the lane was last used.
     used: u64,
 }
 
-/// The aggregators of a capture, one per link header.
+/// The aggregators of a capture, one for each link header.
 pub(crate) struct CaptureAggregator {
     policy: Policy,
     simd: Simd,
     stepping: Stepping,
     lanes: Vec<Lane>,
-    /// Index of the previous packet's lane.
+    /// Index of the lane that the previous packet used.
     last: usize,
     clock: u64,
     packets: u64,
@@ -235,8 +243,8 @@ pub(crate) struct CaptureAggregator {
 }
 
 impl CaptureAggregator {
-    /// Returns aggregators that hold no packets. The policy's limits are lowered to those of this
-    /// crate.
+    /// Returns aggregators that hold no packets. Limits of the policy that are above those of this
+    /// crate are lowered.
     pub(crate) fn new(policy: Policy, stepping: Stepping, simd: Simd) -> Self {
         let policy = policy
             .with_max_fragments(policy.max_fragments.min(MAX_PACKETS))
@@ -256,8 +264,8 @@ impl CaptureAggregator {
         }
     }
 
-    /// Flushes everything if the pool would exceed [`MEMORY_LIMIT`] with this frame. Called before
-    /// the frame is copied into the pool.
+    /// Flushes all packets if the memory of held frames would exceed [`MEMORY_LIMIT`] with this
+    /// frame. Must be called before the frame is copied into the pool of buffers.
     #[inline]
     pub(crate) fn make_room<T: FrameSink>(
         &mut self,
@@ -270,8 +278,8 @@ impl CaptureAggregator {
         }
     }
 
-    /// Receives a frame. Packets that have been held too long leave before it. If it ends the poll,
-    /// everything leaves after it.
+    /// Aggregates a frame. Before it, packets leave that have been held too long. After it, all
+    /// packets leave if it is the last one of the poll.
     #[inline]
     pub(crate) fn receive<T: FrameSink>(
         &mut self,
@@ -288,7 +296,8 @@ impl CaptureAggregator {
                 let time = self.clock;
                 if let Some(lane) = self.lanes.get_mut(index) {
                     lane.used = self.packets;
-                    // A trait object, since the engine is compiled again for each type of sink.
+                    // A trait object: otherwise the engine would be compiled again for each type of
+                    // sink.
                     let emit: &mut dyn FnMut(SuperPacket<'_, Buffer>) =
                         &mut |packet| sink.packet(&lane.link, packet);
                     let packet_time = arrival.time.unwrap_or(time);
@@ -318,27 +327,28 @@ impl CaptureAggregator {
         }
     }
 
-    /// Flushes everything at the end of the capture.
+    /// Flushes all held packets at the end of the capture.
     pub(crate) fn finish<T: FrameSink>(&mut self, sink: &mut T) {
         self.flush(Flush::PollEnd, sink);
     }
 
-    /// Returns the number of held packets; a merged packet counts once.
+    /// Returns the number of held packets; a merged packet counts as one.
     pub(crate) fn held(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.aggregator.counters().held).sum()
     }
 
-    /// Returns the number of packets that passed because LRO's flow table was full.
+    /// Returns the number of packets that were not aggregated because the flow table of LRO was
+    /// full.
     pub(crate) fn refused(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.aggregator.counters().no_desc).sum()
     }
 
-    /// Returns whether a poll has just ended or, without polls, whether no packet is held.
+    /// Returns whether a poll has just ended or, if there are no polls, whether no packet is held.
     pub(crate) fn is_between_polls(&self) -> bool {
         if self.stepping.batch == 0 { self.held() == 0 } else { self.in_poll == 0 }
     }
 
-    /// Returns whether the engine's counters account for every packet.
+    /// Returns whether the aggregators' counters account for every packet that they received.
     pub(crate) fn balanced(&self) -> bool {
         self.lanes.iter().all(|lane| lane.aggregator.counters().balanced())
     }
@@ -366,7 +376,8 @@ impl CaptureAggregator {
             match what {
                 Flush::PollEnd => lane.aggregator.poll_end(0, &mut emit),
                 Flush::All => lane.aggregator.flush_all(&mut emit),
-                // The engine also flushes packets of exactly this age; here only older ones leave.
+                // The engine would also flush packets of exactly this age, but only older ones may
+                // leave here.
                 Flush::OlderThan(now, age) => {
                     lane.aggregator.flush_older_than(now, age.saturating_add(1), &mut emit)
                 }
@@ -374,7 +385,8 @@ impl CaptureAggregator {
         }
     }
 
-    /// Returns the index of the lane for a link header.
+    /// Returns the index of the lane for a link header. If there is none, makes or takes over a
+    /// lane.
     #[inline]
     fn lane<T: FrameSink>(&mut self, link: &LinkHeader, sink: &mut T) -> usize {
         if self.lanes.get(self.last).is_none_or(|lane| lane.link != *link) {
@@ -408,13 +420,13 @@ impl CaptureAggregator {
     }
 }
 
-/// Returns whether the IP packet is complete, so that the engine would not notice that the frame
-/// was cut.
+/// Returns whether the IP packet is complete, although the frame was cut. The engine would then not
+/// notice the cut.
 fn is_whole(packet: &RxPacket<Buffer>) -> bool {
     let Some(buffer) = packet.buffers().next() else { return false };
     match parse(buffer.as_ref(), buffer.as_ref().len(), packet.layer) {
         Ok(layout) => layout.refusal != Some(Refusal::Truncated),
-        // The engine passes such a packet in any case.
+        // The engine lets a packet that it cannot parse pass in any case.
         Err(_) => false,
     }
 }

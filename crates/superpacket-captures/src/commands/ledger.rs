@@ -1,5 +1,5 @@
-//! Copies of the held frames, by flow and in order. They are independent of the engine, so that its
-//! output can be compared with them.
+//! Copies of the frames that the engine holds, by flow and in order. They do not depend on the
+//! engine, so that its output can be compared with them.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{DefaultHasher, HashMap};
@@ -7,32 +7,32 @@ use std::hash::{Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 use superpacket::packet::Layer;
-use superpacket::wire::{IpVersion, Outer, Tunnel, ethernet, gre, ipv4, ipv6, parse};
+use superpacket::wire::{IpVersion, ethernet, ipv4, ipv6, parse};
 
 use crate::commands::lanes::LinkHeader;
 use crate::commands::partial::be16;
 use crate::commands::pool::Buffer;
 
-/// A flow whose packets keep their order, identified by a hash.
+/// A flow, within which packets keep their order. It is identified by a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct FlowId(u64);
 
 impl FlowId {
-    /// Returns the flow of a packet: link header, MAC addresses, VLAN IDs, PPPoE session, MPLS
-    /// labels, tunnel, addresses, protocol and ports. All packets whose headers cannot be read
-    /// share one flow: they are never held.
+    /// Returns the flow of a packet, which depends on link header, MAC addresses, VLAN IDs, PPPoE
+    /// session, MPLS labels, tunnel, addresses, protocol and ports. All packets whose headers
+    /// cannot be read share one flow: the engine never holds them.
     pub(crate) fn of(packet: &[u8], layer: Layer, link: &LinkHeader) -> FlowId {
         Self::of_headers(packet, packet.len(), layer, link)
     }
 
-    /// Returns the hash.
+    /// Returns the hash that identifies the flow.
     pub(crate) fn number(self) -> u64 {
         self.0
     }
 
-    /// Returns the flow of a packet of `length` bytes, of which `packet` contains at least the
-    /// headers.
+    /// Returns the flow of a packet of `length` bytes. `packet` contains its first bytes, at least
+    /// all of the headers.
     pub(crate) fn of_headers(
         packet: &[u8],
         length: usize,
@@ -42,8 +42,12 @@ impl FlowId {
         let mut hasher = DefaultHasher::new();
         if let Ok(layout) = parse(packet, length, layer) {
             hash_link(packet, layer, link, usize::from(layout.outermost()), &mut hasher);
-            layout.outers().for_each(|outer| hash_outer(packet, outer, &mut hasher));
-            addresses(packet, usize::from(layout.network), layout.version).hash(&mut hasher);
+            for outer in layout.outers() {
+                (outer.tunnel, outer.identifier(packet)).hash(&mut hasher);
+            }
+            for level in layout.levels() {
+                addresses(packet, usize::from(level.network), level.version).hash(&mut hasher);
+            }
             let transport = usize::from(layout.transport);
             (layout.protocol, packet.get(transport..transport + 4)).hash(&mut hasher);
         }
@@ -57,7 +61,7 @@ impl FlowId {
         FlowId(0)
     }
 
-    /// Returns a flow with a hash that the caller computed.
+    /// Returns the flow with a hash that the caller has computed.
     pub(crate) const fn from_hash(hash: u64) -> FlowId {
         FlowId(hash)
     }
@@ -65,33 +69,9 @@ impl FlowId {
 
 #[cfg(test)]
 impl FlowId {
-    /// Returns a flow with this number.
+    /// Returns the flow with this number, for tests.
     pub(crate) fn from_number(number: u64) -> FlowId {
         FlowId(number)
-    }
-}
-
-fn hash_outer(packet: &[u8], outer: Outer, hasher: &mut impl Hasher) {
-    let transport = usize::from(outer.transport);
-    addresses(packet, usize::from(outer.network), outer.version).hash(hasher);
-    outer.tunnel.hash(hasher);
-    match outer.tunnel {
-        // The destination port, and the word with the network identifier.
-        Tunnel::Vxlan | Tunnel::Geneve => {
-            (packet.get(transport + 2..transport + 4), packet.get(transport + 12..transport + 16))
-                .hash(hasher)
-        }
-        Tunnel::Gre => {
-            let flags = be16(packet, transport).unwrap_or(0);
-            let key = transport + if flags & gre::CHECKSUM_PRESENT != 0 { 8 } else { 4 };
-            let key = if flags & gre::KEY_PRESENT != 0 {
-                packet.get(key..key + 4).map(<[u8]>::to_vec)
-            } else {
-                Some(vec![0; 4])
-            };
-            (packet.get(transport + 2..transport + 4), key).hash(hasher);
-        }
-        Tunnel::Ip => {}
     }
 }
 
@@ -102,8 +82,8 @@ pub(crate) fn addresses(packet: &[u8], network: usize, version: IpVersion) -> Op
     }
 }
 
-/// Hashes the identity of a link header, up to the outermost IP header at `end`: interface, header,
-/// MAC addresses and identifiers in tags.
+/// Hashes what identifies a link header: interface, bytes of the link header, MAC addresses, and
+/// identifiers in tags. `end` is the offset of the outermost IP header.
 pub(crate) fn hash_link(
     packet: &[u8],
     layer: Layer,
@@ -118,7 +98,8 @@ pub(crate) fn hash_link(
     }
 }
 
-/// Hashes the identifiers in tags; priorities and TTLs may change within a flow.
+/// Hashes the identifiers in tags. Priorities and TTLs are left out, because they may change within
+/// a flow.
 fn hash_tags(packet: &[u8], end: usize, hasher: &mut impl Hasher) {
     let mut kind = be16(packet, ethernet::ETHERTYPE).unwrap_or(0);
     let mut offset = ethernet::HEADER_LENGTH;
@@ -137,16 +118,16 @@ fn hash_tags(packet: &[u8], end: usize, hasher: &mut impl Hasher) {
     }
 }
 
-/// The frames that were given to the engine and have not left it.
+/// The frames that were given to the engine and have not left it, by flow.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     flows: HashMap<FlowId, VecDeque<Buffer>>,
-    /// Empty queues to be reused.
+    /// Queues without frames, kept so that their memory is used again.
     spare: Vec<VecDeque<Buffer>>,
 }
 
 impl Ledger {
-    /// Appends a frame to its flow's queue.
+    /// Appends a frame to the queue of its flow.
     pub(crate) fn enter(&mut self, flow: FlowId, buffer: Buffer) {
         self.flows
             .entry(flow)
@@ -154,7 +135,7 @@ impl Ledger {
             .push_back(buffer);
     }
 
-    /// Moves the oldest frames of a flow into `taken`, at most `count`.
+    /// Moves the oldest frames of a flow from its queue to `taken`, `count` at most.
     pub(crate) fn take(&mut self, flow: FlowId, count: usize, taken: &mut Vec<Buffer>) {
         taken.clear();
         let Some(queue) = self.flows.get_mut(&flow) else { return };

@@ -5,18 +5,14 @@ mod check;
 mod coalesce;
 mod destination;
 mod error;
-pub mod figures;
 mod index;
 mod input;
 mod lanes;
 mod ledger;
 mod packets;
-#[doc(hidden)]
-pub mod page;
 mod partial;
-#[doc(hidden)]
-pub mod plot;
 mod pool;
+pub mod present;
 mod progress;
 mod segment;
 mod sink;

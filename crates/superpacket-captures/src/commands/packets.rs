@@ -1,4 +1,4 @@
-//! Packets in memory that commands read and write like a capture.
+//! Packets in memory that commands read and write in place of a capture file.
 
 use std::ops::Range;
 
@@ -10,7 +10,8 @@ use crate::file::{
 use crate::commands::error::Error;
 use crate::commands::sink::PacketSink;
 
-/// Packets in memory, as input or output of commands. Their bytes are stored in one block.
+/// Packets in memory, which commands read and write in place of a capture file. All bytes are in
+/// one block.
 #[derive(Clone, Debug, Default)]
 pub struct Packets {
     bytes: Vec<u8>,
@@ -18,10 +19,11 @@ pub struct Packets {
     interfaces: Vec<Interface>,
 }
 
-/// The metadata of a packet.
+/// What is stored of a packet besides its bytes.
 #[derive(Clone, Copy, Debug)]
 struct PacketEntry {
-    /// Offset at which its bytes end; they begin at the end of the previous packet's.
+    /// Offset at which the packet's bytes end in the common block; they begin where those of the
+    /// previous packet end.
     end: usize,
     time: Option<Timestamp>,
     interface: u32,
@@ -48,8 +50,8 @@ impl Packets {
         self.push_cut(link_type, time, data, data.len() as u64)
     }
 
-    /// Adds a packet of which only the first bytes were captured: `original_length` is its full
-    /// length in bytes.
+    /// Adds a packet of which only the first bytes were captured. `original_length` is the length
+    /// of the whole packet in bytes.
     ///
     /// # Errors
     /// [`Error::Options`] for a packet of 4 GiB or more.
@@ -93,12 +95,12 @@ impl Packets {
         self.entries.is_empty()
     }
 
-    /// Returns the bytes of all packets, joined.
+    /// Returns the bytes of all packets, one after the other.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Returns the packet at `index`, from 0, as a frame of a capture.
+    /// Returns the packet at `index`, counted from 0, as a frame of a capture.
     pub fn get(&self, index: usize) -> Option<Frame<'_>> {
         let entry = self.entries.get(index)?;
         Some(Frame {
@@ -112,7 +114,7 @@ impl Packets {
         })
     }
 
-    /// Returns the packets as frames of a capture.
+    /// Returns all packets, as frames of a capture.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Frame<'_>> {
         (0..self.len()).map(|index| self.get(index).expect("index < len"))
     }
@@ -143,7 +145,7 @@ impl PacketSink for Packets {
     }
 }
 
-/// Reads packets in memory from the first to the last.
+/// Reads packets in memory one by one, as a source of a capture's frames.
 #[derive(Debug)]
 pub(crate) struct PacketCursor<'a> {
     packets: &'a Packets,
@@ -155,7 +157,7 @@ impl<'a> PacketCursor<'a> {
         PacketCursor { packets, next: 0 }
     }
 
-    /// Returns the number of packet bytes that have been read.
+    /// Returns the number of bytes of the packets that were read so far.
     pub(crate) fn bytes_read(&self) -> u64 {
         self.packets.range(self.next).start as u64
     }
@@ -174,7 +176,7 @@ impl Source for PacketCursor<'_> {
     }
 
     fn format(&self) -> Format {
-        // This format can hold several link types, and times in nanoseconds.
+        // The packets may have several link types, and times in nanoseconds, as in a pcapng file.
         Format::PcapNg { byte_order: ByteOrder::Little }
     }
 

@@ -1,13 +1,13 @@
-//! Finds and completes checksums that were captured before the device filled them in.
+//! Finds and completes checksums that were captured before the network device filled them in.
 //!
-//! Captures do not mark such checksums, so they are recognized by their values. A transport
-//! checksum is unfinished if the field holds the pseudo-header's sum, not inverted, and is wrong as
-//! a checksum. An IPv4 header checksum is unfinished if the field holds 0 (Windows) and this is
-//! wrong.
+//! Captures do not mark such unfinished checksums, so they are recognized by their values. A
+//! transport checksum is unfinished if its field holds the sum of the pseudo-header, not inverted,
+//! and is wrong as a checksum. The checksum of an IPv4 header is unfinished if its field holds 0
+//! (Windows) and this is wrong.
 //!
-//! Linux includes the transport length in the pseudo-header's sum, for BIG TCP with all its 32
-//! bits. Windows and the BSDs leave the length out if the device is to add that of each segment
-//! (TSO, in frames with IP length 0). Every command uses [`Partial::find`].
+//! Linux includes the transport length in the sum of the pseudo-header, for BIG TCP with all of its
+//! 32 bits. Windows and the BSDs leave the length out if the device is to add the length of each
+//! segment (TSO, in frames with IP length 0). All commands use [`Partial::find`].
 
 use superpacket::Simd;
 use superpacket::checksum::{Sum, at_offset, ipv4_header, pseudo_header, transport_field};
@@ -16,17 +16,18 @@ use superpacket::wire::{
     IpVersion, Layout, Protocol, checksum_addresses, ip_headers, ipv4, ipv6, udp,
 };
 
-/// An unfinished transport checksum: its field holds a pseudo-header's sum.
+/// An unfinished transport checksum, whose field holds the sum of a pseudo-header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seed {
-    /// Offset of the transport header, where summing starts, in bytes from the packet's start.
+    /// Offset of the transport header from the start of the packet, in bytes. The checksum covers
+    /// the bytes from there on.
     start: usize,
-    /// Offset of the checksum field.
+    /// Offset of the checksum field from the start of the packet, in bytes.
     place: usize,
     protocol: Protocol,
-    /// The value in the field.
+    /// The value that the field holds.
     found: u16,
-    /// The pseudo-header's sum, including the real length.
+    /// The sum of the pseudo-header, with the real length.
     pseudo: u16,
 }
 
@@ -35,27 +36,29 @@ struct Seed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Partial {
     inner: Option<Seed>,
-    /// The outer UDP checksums of tunnels, the outermost first.
+    /// The outer UDP checksums of tunnels, from the outermost inwards.
     outers: [Option<Seed>; 2],
-    /// The IPv4 header checksums, the outermost first; the index is the number of tunnels around
-    /// the header.
+    /// The IPv4 header checksums, from the outermost header inwards: the index is the number of
+    /// tunnels around the header.
     headers: [Option<ChecksumField>; 3],
-    /// Offset at which the inner packet's sum ends; in a tunnel, padding may follow.
+    /// Offset at which the bytes end that the inner transport checksum covers; in a tunnel, padding
+    /// may follow.
     inner_end: usize,
-    /// Offset at which the outer packets' sums end.
+    /// Offset at which the bytes end that the outer UDP checksums cover.
     outer_end: usize,
 }
 
-/// A checksum to be written: the field's offset from the packet's start in bytes, and its value.
+/// A checksum that is to be written: offset of its field from the start of the packet in bytes, and
+/// value.
 pub(crate) type ChecksumField = (usize, u16);
 
-/// The checksums that a packet may need, in ascending order of offsets.
+/// All checksums that a packet may need, in the order of their fields' offsets.
 pub(crate) type ChecksumFields = [Option<ChecksumField>; 6];
 
 impl Partial {
-    /// Finds the unfinished checksums of a packet; `None` if there are none. `layout` is `None` if
-    /// the headers cannot be read or the packet is incomplete; then only the outermost IPv4 header
-    /// is examined.
+    /// Finds the unfinished checksums of a packet; `None` if there are none. `layout` must be
+    /// `None` if the headers cannot be read or the packet is incomplete; then only the outermost
+    /// IPv4 header is examined.
     #[inline]
     pub(crate) fn find(
         packet: &[u8],
@@ -98,7 +101,8 @@ impl Partial {
         Self::confirm(packet, Partial { inner, outers, headers, inner_end, outer_end }, simd)
     }
 
-    /// Finds an unfinished checksum in the outermost IPv4 header alone.
+    /// Finds out whether the checksum of the outermost IPv4 header is unfinished, without other
+    /// checksums.
     #[cold]
     fn find_headers(packet: &[u8], layer: Layer) -> Option<Self> {
         let (network, version) = ip_headers(packet, packet.len(), layer)[0]?;
@@ -112,8 +116,8 @@ impl Partial {
         })
     }
 
-    /// Drops values that verify as they are: one pseudo-header's sum in 65,535 is also a right
-    /// checksum.
+    /// Removes checksums that are right as they are: one of 65,535 sums of a pseudo-header is also
+    /// a right checksum.
     #[cold]
     fn confirm(packet: &[u8], found: Partial, simd: Simd) -> Option<Self> {
         let wrong = |seed: &Seed, end: usize| {
@@ -123,7 +127,8 @@ impl Partial {
         };
         let inner = found.inner.filter(|seed| wrong(seed, found.inner_end));
         let outers = found.outers.map(|seed| seed.filter(|seed| wrong(seed, found.outer_end)));
-        // A complete outer checksum covers the inner headers as they are.
+        // An outer checksum that is complete covers the inner headers as they are, even unfinished
+        // ones.
         let (mut headers, mut covered) = (found.headers, false);
         for (header, (outer, before)) in
             headers[1..].iter_mut().zip(outers.into_iter().zip(found.outers))
@@ -135,15 +140,15 @@ impl Partial {
         (inner.is_some() || outers != [None; 2] || headers != [None; 3]).then_some(confirmed)
     }
 
-    /// Returns the outermost IPv4 header checksum alone, for a packet that must not be changed
+    /// Keeps only the checksum of the outermost IPv4 header, for a packet that must not be changed
     /// otherwise.
     pub(crate) fn of_header(self) -> Option<Self> {
         let headers = [self.headers[0], None, None];
         headers[0].map(|_| Partial { inner: None, outers: [None; 2], headers, ..self })
     }
 
-    /// Returns the checksum state for the engine, which expects the pseudo-header's sum with the
-    /// real length in the field.
+    /// Returns the state of the transport checksum for the aggregation engine. The engine expects
+    /// the sum of the pseudo-header with the real length in the field.
     pub(crate) fn state(&self) -> RxChecksum {
         let [outer, nested] = self.outers;
         let seed = self.inner.or(nested).or(outer);
@@ -153,8 +158,8 @@ impl Partial {
         })
     }
 
-    /// Returns the fields to rewrite before the engine receives the packet: IPv4 header checksums,
-    /// and a transport checksum without the length.
+    /// Returns the fields to write before the engine receives the packet: checksums of IPv4
+    /// headers, and a transport checksum whose field lacks the length.
     pub(crate) fn canonical(&self) -> impl Iterator<Item = ChecksumField> + use<> {
         let transport = self
             .inner
@@ -168,7 +173,8 @@ impl Partial {
         self.inner.is_some()
     }
 
-    /// Returns the fields with completed checksums, in ascending order of offsets.
+    /// Returns the unfinished checksums with their right values, in the order of their fields'
+    /// offsets.
     pub(crate) fn completed(&self, packet: &[u8], simd: Simd) -> ChecksumFields {
         let sum = |seed: &Seed, end: usize| {
             Sum::new(simd.sum(packet.get(seed.start..end).unwrap_or(&[])))
@@ -180,7 +186,7 @@ impl Partial {
             (seed.place, transport_field(seed.protocol, sum(&seed, self.inner_end).checksum()))
         });
         let mut fields = [outermost, None, between, None, inside, inner];
-        // The inner fields first, since the outer checksums cover their new values.
+        // The inner checksums are completed first, because the outer ones cover them.
         for (level, seed) in self.outers.into_iter().enumerate().rev() {
             fields[2 * level + 1] = seed.map(|seed| {
                 let covered = fields[2 * level + 2..].iter().flatten();
@@ -198,8 +204,8 @@ impl Partial {
     }
 }
 
-/// Returns the end of the innermost IP packet by its length field. If this field is 0, returns the
-/// end of the outermost packet.
+/// Returns where the innermost IP packet ends according to its length field or, if that is 0, where
+/// the outermost packet ends.
 #[inline]
 fn inner_end(packet: &[u8], layout: &Layout) -> usize {
     let end = (layout.end as usize).min(packet.len());
@@ -219,8 +225,8 @@ fn inner_end(packet: &[u8], layout: &Layout) -> usize {
     }
 }
 
-/// Returns the checksum of an IPv4 header that was left to the device: the field holds 0, and 0 is
-/// wrong.
+/// Returns the checksum of an IPv4 header if it was left to the network device: if the field holds
+/// 0, and 0 is wrong.
 #[inline]
 fn ip_header(packet: &[u8], network: u16, version: IpVersion) -> Option<ChecksumField> {
     let place = usize::from(network) + ipv4::CHECKSUM;
@@ -234,8 +240,8 @@ fn ip_header(packet: &[u8], network: u16, version: IpVersion) -> Option<Checksum
     Some((place, ipv4_header(header))).filter(|&(_, checksum)| checksum != 0)
 }
 
-/// Returns the checksum field at a transport header if it holds the pseudo-header's sum, with or
-/// without the length.
+/// Returns the checksum of a transport header if it is unfinished: if its field holds the sum of
+/// the pseudo-header, with or without the length.
 #[inline]
 fn seed(
     packet: &[u8],
@@ -250,12 +256,12 @@ fn seed(
     let length = u32::try_from(end.checked_sub(start)?).ok()?;
     let without = pseudo_header(packet.get(network..)?, version, protocol.number(), 0);
     let pseudo = without.add32(length).fold();
-    // A UDP checksum of 0 means that there is none.
+    // In UDP, a checksum of 0 means that the packet has none.
     let seeded = found == pseudo || found == without.fold();
     (seeded && found != 0).then_some(Seed { start, place, protocol, found, pseudo })
 }
 
-/// The kind of a wrong checksum.
+/// Which checksum of a packet is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrong {
     /// The checksum of an IPv4 header.
@@ -267,17 +273,18 @@ pub(crate) enum Wrong {
 /// Verifies the checksums of all IPv4 headers, of the transport header, and of outer UDP headers.
 /// Those in `partial` are skipped.
 ///
-/// An IPv4 header checksum of 0, or of a header with length 0, was left to the device and is
-/// skipped. So is a checksum over addresses that are not known.
+/// A checksum of an IPv4 header is also skipped if it is 0 or the header's length field is 0,
+/// because it was then left to the network device. So is a checksum that covers addresses which are
+/// not known.
 pub(crate) fn check(
     packet: &[u8],
     layout: &Layout,
     partial: Option<&Partial>,
     simd: Simd,
 ) -> Result<(), Wrong> {
-    let outers = layout.outers().map(|outer| (usize::from(outer.network), outer.version));
-    for (network, version) in outers.chain([(usize::from(layout.network), layout.version)]) {
-        if version == IpVersion::V4 {
+    for level in layout.levels() {
+        let network = usize::from(level.network);
+        if level.version == IpVersion::V4 {
             let length = usize::from(packet.get(network).copied().unwrap_or(0) & 0x0f) * 4;
             let header = packet.get(network..network + length).unwrap_or(&[]);
             let left_to_device = be16(header, ipv4::CHECKSUM) == Some(0)
@@ -316,8 +323,8 @@ pub(crate) fn check(
     {
         return Err(Wrong::Transport);
     }
-    // The nearest unfinished checksum inside: the start and the end of its sum, and its
-    // pseudo-header's sum.
+    // The nearest unfinished checksum inside this one: where the bytes that it covers begin and
+    // end, and the sum of its pseudo-header.
     let mut seeded = partial_transport.then(|| (start, end, pseudo.fold()));
     let seeds = partial.map_or([None; 2], |partial| partial.outers);
     for (outer, seed) in [(layout.nested, seeds[1]), (layout.outer, seeds[0])] {
@@ -336,8 +343,8 @@ pub(crate) fn check(
                 Protocol::Udp.number(),
                 (outer_end - outer_start.min(outer_end)) as u32,
             );
-            // Once the inner checksum is filled in, the bytes it covers sum to minus its
-            // pseudo-header's sum.
+            // When the inner checksum is filled in, the sum of the bytes that it covers will be
+            // minus the sum of its pseudo-header.
             let total = match seeded {
                 Some((start, end, pseudo)) => {
                     let padding = at_offset(
@@ -361,8 +368,8 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Returns whether a DCCP checksum is right. It covers everything, or the header and the first
-/// `(coverage - 1) * 4` bytes of data (RFC 4340, section 9.2).
+/// Returns whether a DCCP checksum is right. It covers the whole packet, or the header and the
+/// first `(coverage - 1) * 4` bytes of data (RFC 4340, section 9.2).
 fn dccp_is_valid(packet: &[u8], layout: &Layout, end: usize, pseudo: Sum, simd: Simd) -> bool {
     let start = usize::from(layout.transport);
     let coverage = usize::from(
@@ -373,7 +380,7 @@ fn dccp_is_valid(packet: &[u8], layout: &Layout, end: usize, pseudo: Sum, simd: 
     packet.get(start..covered).is_some_and(|bytes| pseudo.add(simd.sum(bytes)).is_valid())
 }
 
-/// Returns a big-endian 16-bit field; `None` beyond the end.
+/// Returns the big-endian 16-bit number at `offset`; `None` beyond the end.
 #[inline]
 pub(crate) fn be16(bytes: &[u8], offset: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(offset..)?.first_chunk()?))
@@ -384,8 +391,8 @@ mod tests {
     use super::*;
     use superpacket::wire::parse;
 
-    /// Returns a TCP packet with `payload` bytes of data. `field` computes its checksum field from
-    /// the pseudo-header's sum without length.
+    /// Returns a TCP packet with `payload` bytes of data. `field` computes the value of the
+    /// checksum field from the sum of the pseudo-header without the length, and the length.
     fn packet(version: IpVersion, payload: usize, field: impl Fn(Sum, u32) -> u16) -> Vec<u8> {
         let network = if version == IpVersion::V4 { 20 } else { 40 };
         let mut packet: Vec<u8> =
@@ -506,7 +513,7 @@ mod tests {
         assert!(!is_right(&bytes));
     }
 
-    /// Writes the completed checksums, and returns their offsets.
+    /// Completes the unfinished checksums, and returns the offsets of their fields.
     fn fill_in(bytes: &mut [u8], partial: &Partial) -> Vec<usize> {
         let fields: Vec<ChecksumField> =
             partial.completed(bytes, Simd::scalar()).into_iter().flatten().collect();
@@ -519,8 +526,8 @@ mod tests {
     #[test]
     fn an_ipv4_header_checksum_of_zero_is_unfinished_like_a_seed() {
         let right = packet(IpVersion::V4, 100, |_, _| 0);
-        // The transport's checksum whole, wrong, or a seed: the header's is filled in, and the
-        // other if it is one.
+        // The transport checksum is complete, wrong, or unfinished. The header's checksum is always
+        // filled in, and the transport checksum only if it is unfinished.
         for (field, places) in [(None, vec![10]), (Some(0x1234), vec![10]), (Some(0), vec![10, 36])]
         {
             let mut bytes = right.clone();
@@ -543,7 +550,8 @@ mod tests {
             assert_eq!(fill_in(&mut bytes, &partial), places);
             assert_eq!(bytes[..20], right[..20]);
             assert_eq!(find(&bytes), None);
-            // Cut short, or of a protocol that is not known: the header alone.
+            // If the packet is cut short, or its protocol is not known, only the IPv4 header is
+            // completed.
             let mut unknown = bytes[..60].to_vec();
             (unknown[9], unknown[10], unknown[11]) = (1, 0, 0);
             let partial =
@@ -552,7 +560,7 @@ mod tests {
             assert_eq!(fill_in(&mut unknown, &partial), [10]);
             assert!(Sum::new(Simd::scalar().sum(&unknown[..20])).is_valid());
         }
-        // A header whose right checksum is 0.
+        // An IPv4 header whose right checksum is 0.
         let mut bytes = right.clone();
         bytes[10..12].fill(0);
         bytes[4..6].fill(0);
@@ -594,7 +602,7 @@ mod tests {
         }
     }
 
-    /// Each checksum of two tunnels and of what they carry, whole, absent or unfinished.
+    /// Tests combinations of complete, absent and unfinished checksums in two nested tunnels.
     #[test]
     fn unfinished_checksums_in_two_tunnels_are_filled_in() {
         use superpacket_traffic::frame::{Checksum, Frame};
@@ -615,8 +623,8 @@ mod tests {
             let mut frame = with(outer, nested, inner);
             let places = frame.offsets();
             let mut expected = vec![];
-            // No checksum covers the outermost IPv4 header; the inner ones may be covered by outer
-            // UDP checksums.
+            // No other checksum covers the outermost IPv4 header, but outer UDP checksums may cover
+            // the inner ones.
             frame.outer_ipv4_mut().checksum = Checksum::Zero;
             expected.push(places.outer.expect("a tunnel") + 10);
             expected.extend(

@@ -1,40 +1,41 @@
-//! Buffers for frames that are held across reads. They come from a pool, and return to it when the
-//! last handle is dropped.
+//! Buffers for frames that are held while more frames are read. They come from a pool, and return
+//! to it when the last handle is dropped.
 //!
-//! The pool counts the capacity of buffers in use, not the length of frames, so a limit on it is a
-//! limit on memory. A handle is one pointer. In steady state, no memory is allocated.
+//! The pool counts the capacity of the buffers in use, not the length of their frames, so a limit
+//! on it is a limit on memory. A handle is one pointer. In steady state, no memory is allocated.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use crate::file::{Frame, FrameOptions, OptionForm, Timestamp};
 
-/// Smallest capacity of pooled buffers, in bytes; the others are its multiples by powers of two.
+/// Smallest capacity in bytes of the buffers in the pool; each larger one is twice the one before.
 const SMALLEST: usize = 128;
-/// Number of pooled capacities: up to 64 KiB. Longer buffers are allocated in their exact size, and
+/// Number of different capacities in the pool, up to 64 KiB. Longer buffers are allocated for a
+/// frame and freed afterwards.
 /// freed.
 const CLASSES: usize = 10;
-/// Maximum bytes of unused buffers in the pool.
+/// Maximum number of bytes in unused buffers of the pool.
 const MOST_IDLE: usize = 4 << 20;
-/// Memory per buffer in addition to its bytes.
+/// Memory in bytes that a buffer takes in addition to its capacity.
 const OVERHEAD: usize = size_of::<PooledFrame>() + 16;
 
-/// The bytes and the metadata of a frame. Clones share the bytes.
+/// A handle to the bytes and metadata of a frame in a pooled buffer. Clones share the buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct Buffer(Rc<PooledFrame>);
 
 #[derive(Debug)]
 struct PooledFrame {
-    /// The frame, followed by the bytes of its options.
+    /// The bytes of the frame, followed by those of its options.
     bytes: Vec<u8>,
     /// Length of the frame in bytes.
     length: usize,
     form: OptionForm,
-    /// Length of the link header that is hidden from the engine, in bytes.
+    /// Length in bytes of the link header, which the aggregation engine does not see.
     link: usize,
     original_length: u32,
     time: Option<Timestamp>,
-    /// The frame's number in its file, from 1.
+    /// Number of the frame in its file, from 1.
     number: u64,
     pool: Weak<PoolState>,
 }
@@ -51,13 +52,13 @@ struct PoolState {
 pub(crate) struct BufferPool(Rc<PoolState>);
 
 impl BufferPool {
-    /// Returns the memory of all buffers in use, in bytes.
+    /// Returns the number of bytes of memory that all buffers in use take.
     #[inline]
     pub(crate) fn used(&self) -> usize {
         self.0.used_bytes.get()
     }
 
-    /// Copies a frame into a buffer. The first `link` bytes are hidden from the engine.
+    /// Copies a frame into a buffer. The aggregation engine does not see the first `link` bytes.
     #[inline]
     pub(crate) fn copy(&self, frame: &Frame<'_>, link: usize) -> Buffer {
         let options = frame.options.bytes();
@@ -76,7 +77,7 @@ impl BufferPool {
         Buffer(inner)
     }
 
-    /// Returns an empty, unshared buffer with room for `length` bytes.
+    /// Returns an empty buffer with room for `length` bytes, to which there is no other handle.
     fn take(&self, length: usize) -> Rc<PooledFrame> {
         let class = class(length);
         if class < CLASSES
@@ -99,7 +100,7 @@ impl BufferPool {
     }
 }
 
-/// Returns the smallest class whose buffers hold `length` bytes.
+/// Returns which of the pool's capacities is the smallest for `length` bytes; 0 is [`SMALLEST`].
 fn class(length: usize) -> usize {
     length.max(1).div_ceil(SMALLEST).next_power_of_two().trailing_zeros() as usize
 }
@@ -115,32 +116,32 @@ impl Buffer {
         self.0.bytes.get(..self.0.length).unwrap_or(&[])
     }
 
-    /// Returns the frame's options in its capture.
+    /// Returns the options that the capture has for the frame.
     #[inline]
     pub(crate) fn options(&self) -> FrameOptions<'_> {
         FrameOptions::new(self.0.bytes.get(self.0.length..).unwrap_or(&[]), self.0.form)
     }
 
-    /// Returns the frame's length on the wire, according to its capture.
+    /// Returns the length that the frame had on the wire, according to its capture.
     #[inline]
     pub(crate) fn original_length(&self) -> u32 {
         self.0.original_length
     }
 
-    /// Returns the time of capture.
+    /// Returns the time at which the frame was captured.
     #[inline]
     pub(crate) fn time(&self) -> Option<Timestamp> {
         self.0.time
     }
 
-    /// The frame's number in its file, from 1.
+    /// Returns the number of the frame in its file, from 1.
     #[inline]
     pub(crate) fn number(&self) -> u64 {
         self.0.number
     }
 
-    /// Overwrites the big-endian field at `offset` of the engine's view. Does nothing if the buffer
-    /// is shared or too short.
+    /// Writes a big-endian number at `offset` of the bytes that the aggregation engine sees. Does
+    /// nothing if there is another handle to the buffer, or if it is too short.
     pub(crate) fn put(&mut self, offset: usize, value: u16) {
         if let Some(inner) = Rc::get_mut(&mut self.0) {
             let start = inner.link + offset;

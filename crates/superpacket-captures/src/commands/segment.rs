@@ -1,5 +1,5 @@
-//! `segment`: cuts every frame of a capture that exceeds the MTU into the packets that a wire would
-//! have carried.
+//! `segment`: cuts each frame of a capture that exceeds the MTU into the packets that a network
+//! would have carried.
 
 use std::iter::once;
 
@@ -23,20 +23,21 @@ use crate::commands::partial::{Partial, Wrong, be16, check};
 use crate::commands::progress::Progress;
 use crate::commands::totals::{CutShort, Totals};
 
-/// Frames up to this length, in bytes, may be padded. If their IP length was left to the device,
-/// padding cannot be recognized.
+/// Length in bytes up to which Ethernet frames may be padded. If such a frame has no IP length
+/// because the network device was to fill it in, padding cannot be told from data.
 const SHORTEST_FRAME: usize = 60;
 
 /// Options of [`segment`].
 #[derive(Clone, Debug)]
 pub struct SegmentOptions {
-    /// Length of the longest IP packet that is not cut, in bytes: 68 to 65,535.
+    /// Maximum length in bytes of an IP packet that is not cut: 68 to 65,535.
     pub mtu: u32,
-    /// Whether packets that cannot be segmented are cut into IP fragments: IPv4 if the
-    /// don't-fragment bit is clear, IPv6 as its sender would have done.
+    /// Whether packets that cannot be segmented are cut into IP fragments: IPv4 packets whose
+    /// don't-fragment bit is clear, and IPv6 packets as their sender would have done it.
     pub fragment: bool,
-    /// Payload bytes per datagram into which UDP packets above the MTU are cut: they were sent with
-    /// `UDP_SEGMENT`, or received by UDP GRO.
+    /// Payload size in bytes of the datagrams into which UDP packets above the MTU are cut, because
+    /// they were sent with `UDP_SEGMENT`, or merged by UDP GRO. `None` if there are no such
+    /// packets.
     pub udp_size: Option<u16>,
     /// Whether a capture that ends within a record is an error.
     pub strict: bool,
@@ -56,26 +57,27 @@ pub struct SegmentReport {
     pub input: String,
     /// The name of the capture that was written.
     pub output: String,
-    /// Length of the longest IP packet that was not cut, in bytes.
+    /// Maximum length in bytes of an IP packet that was not cut.
     pub mtu: u32,
-    /// Packets and bytes before and after segmentation.
+    /// Numbers of packets and bytes before and after segmentation.
     #[serde(flatten)]
     pub totals: Totals,
-    /// Segments and fragments written.
+    /// Number of segments and fragments that were written.
     pub segments: u64,
-    /// Frames above the MTU that were not cut.
+    /// Number of frames above the MTU that were not cut.
     pub uncut: u64,
-    /// The place where the input was cut short, if it was.
+    /// Where the input ends within a record; `None` if it does not.
     pub cut_short: Option<CutShort>,
 }
 
-/// Cuts frames above the MTU into the packets that a wire would have carried.
+/// Cuts frames above the MTU into the packets that a network would have carried.
 ///
-/// Frames that cannot be cut pass unchanged and are counted by reason, but for unfinished
-/// checksums, which are completed.
+/// Frames that cannot be cut are written as they are, except that their unfinished checksums are
+/// completed. They are counted by reason.
 ///
 /// # Errors
-/// Any error of reading or writing, and options out of bounds. The output file is left as it was.
+/// Any error of reading or writing, and options that are out of range. After an error, the output
+/// file is as it was before.
 pub fn segment(
     input: Input<'_>,
     output: Output<'_>,
@@ -126,12 +128,12 @@ pub fn segment(
     })
 }
 
-/// The treatment of a frame.
+/// What is done with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FramePlan {
     /// The frame is written whole: it fits the MTU, or the MTU does not apply to it.
     Whole,
-    /// The frame is cut as the value says.
+    /// The frame is cut into segments as this value says.
     Cut(Gso),
     /// The frame exceeds the MTU and cannot be cut into segments, for this reason.
     Uncuttable(&'static str),
@@ -151,14 +153,15 @@ struct Cutter<'a> {
     cut: u64,
     segments: u64,
     uncut: u64,
-    /// Identification of the last IPv6 datagram that was fragmented.
+    /// Identification of the IPv6 datagram that was fragmented last.
     fragment_id: u32,
-    /// A packet to be fragmented, with its checksums completed; kept to reuse its memory.
+    /// A packet with completed checksums that is to be fragmented. Its memory is used for all of
+    /// these.
     completed: Vec<u8>,
 }
 
 impl Cutter<'_> {
-    /// Writes a frame, whole or cut.
+    /// Writes a frame of the input, whole or cut.
     fn frame(&mut self, frame: &Frame<'_>) -> Result<(), CaptureError> {
         self.writer.declare(frame.interfaces)?;
         self.totals.packets_in += 1;
@@ -217,7 +220,7 @@ impl Cutter<'_> {
         }
     }
 
-    /// Returns the treatment of a complete packet whose headers are understood.
+    /// Decides what is done with a complete packet whose headers were read.
     fn plan(
         &self,
         packet: &[u8],
@@ -227,7 +230,8 @@ impl Cutter<'_> {
     ) -> FramePlan {
         let network = usize::from(layout.outermost());
         let above = (layout.end as usize).saturating_sub(network) > self.mtu;
-        // A length that was left to the device is filled in, unless the frame may be padded.
+        // A length that was left to the network device is filled in, unless the frame may be
+        // padded.
         let unfinished = layout.refusal == Some(Refusal::NoLength)
             && (layer == Layer::Ip || packet.len() > SHORTEST_FRAME);
         if !above && !unfinished {
@@ -258,7 +262,7 @@ impl Cutter<'_> {
                 ))
             }
             (Protocol::Dccp, _) => FramePlan::Cut(Gso::new(GsoKind::Dccp, room)),
-            // It becomes one segment: only the lengths are filled in.
+            // The packet becomes a single segment, so that only its lengths are filled in.
             (Protocol::Udp, _) if !above => FramePlan::Cut(Gso::new(GsoKind::Udp, room)),
             (Protocol::Udp, _) => match self.udp_size {
                 Some(size) => FramePlan::Cut(Gso::new(GsoKind::Udp, size)),
@@ -302,7 +306,7 @@ impl Cutter<'_> {
     }
 
     fn next_fragment_id(&mut self) -> u32 {
-        // With 0, the segmenter would choose an identification itself.
+        // The identification must not be 0, with which the segmenter would choose one itself.
         self.fragment_id = self.fragment_id.wrapping_add(1).max(1);
         self.fragment_id
     }
@@ -321,8 +325,8 @@ impl Cutter<'_> {
         }
     }
 
-    /// Writes a frame above the MTU that cannot be cut into segments: as fragments, if this is
-    /// requested and allowed, or whole.
+    /// Writes a frame above the MTU that cannot be cut into segments: cut into IP fragments, if
+    /// this is requested and allowed, otherwise whole.
     fn write_uncuttable(
         &mut self,
         frame: &Frame<'_>,
@@ -352,7 +356,8 @@ impl Cutter<'_> {
         partial: Option<&Partial>,
         layout: Option<Layout>,
     ) -> Result<Result<(), SegmentError>, CaptureError> {
-        // Fragmentation fills in lengths of a datagram that were left to the device.
+        // When a datagram is fragmented, lengths that were left to the network device are filled
+        // in.
         if let Some(layout) = layout.filter(|layout| {
             let ipv6_udp = layout.version == IpVersion::V6 && layout.protocol == Protocol::Udp;
             ipv6_udp && layout.outer.is_none() && layout.refusal == Some(Refusal::NoLength)
@@ -365,7 +370,7 @@ impl Cutter<'_> {
                 }
             };
         }
-        // Only the source may fragment an IPv6 packet, and the result is what the source would have
+        // Only its source may fragment an IPv6 packet, so the result is what the source would have
         // sent.
         let ipv6_id = Some(self.next_fragment_id());
         let (header, packet) = frame.data.split_at(link.min(frame.data.len()));
@@ -400,7 +405,7 @@ impl Cutter<'_> {
         Ok(plan.map(|plan| self.count_cut(plan.segments, "fragmented")))
     }
 
-    /// Writes a frame whole, with its unfinished checksums completed.
+    /// Writes a frame whole, but completes its unfinished checksums.
     fn write_whole(
         &mut self,
         frame: &Frame<'_>,
@@ -429,8 +434,8 @@ impl Cutter<'_> {
     }
 }
 
-/// Returns the record of a segment: time and interface of its frame, but no option that describes
-/// the frame as a whole.
+/// Returns the properties of a segment for the output file: time and interface of the frame from
+/// which it was cut, without options that describe the frame as a whole.
 fn record<'a>(frame: &Frame<'a>) -> Record<'a> {
     Record {
         interface: frame.interface,
@@ -440,7 +445,7 @@ fn record<'a>(frame: &Frame<'a>) -> Record<'a> {
     }
 }
 
-/// Returns the name under which an error is counted.
+/// Returns the name by which the report counts a frame that could not be segmented.
 fn reason_name(error: &SegmentError) -> &'static str {
     match error {
         SegmentError::Headers(reason) => reason.name(),
@@ -448,7 +453,7 @@ fn reason_name(error: &SegmentError) -> &'static str {
     }
 }
 
-/// Returns the offset of the outermost IP header in a packet that cannot be parsed completely;
+/// Returns the offset of the outermost IP header in a packet whose headers could not all be read;
 /// `None` if it is not known.
 fn network_offset(packet: &[u8], layer: Layer) -> Option<usize> {
     if layer == Layer::Ip {
@@ -467,7 +472,8 @@ fn network_offset(packet: &[u8], layer: Layer) -> Option<usize> {
     }
 }
 
-/// Returns the length of such a packet, in bytes, according to its outermost IP header.
+/// Returns the length in bytes of a packet whose headers could not all be read, as its outermost IP
+/// header states it.
 fn ip_length(packet: &[u8], layer: Layer) -> Option<usize> {
     let network = network_offset(packet, layer)?;
     match packet.get(network)? >> 4 {

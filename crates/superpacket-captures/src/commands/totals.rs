@@ -9,8 +9,8 @@ use superpacket::aggregate::Reason;
 use superpacket::super_packet::Metadata;
 
 use crate::commands::error::Error;
-use crate::commands::figures::{NOTHING, printable, ratio};
 use crate::commands::lanes::PassReason;
+use crate::commands::present::{NOTHING, printable, ratio};
 use crate::commands::progress::Progress;
 
 /// Packets and bytes before and after a command. The JSON of every command has these keys.
@@ -88,32 +88,21 @@ impl Totals {
 /// Counts the packets of an aggregator, in an array instead of a map for speed.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
-    pub(crate) packets_in: u64,
-    pub(crate) bytes_in: u64,
-    pub(crate) packets_out: u64,
-    pub(crate) bytes_out: u64,
-    pub(crate) super_packets: u64,
-    pub(crate) merged: u64,
+    /// All counts but those by reason.
+    pub(crate) totals: Totals,
     /// Pure ACKs that were absorbed; `merged` includes them.
     pub(crate) absorbed_acks: u64,
     reasons: [u64; Reason::COUNT],
-    link_type: u64,
-    snap_length: u64,
+    passed: [u64; PASS_REASONS.len()],
 }
 
 impl Default for Tally {
     fn default() -> Self {
         Tally {
-            packets_in: 0,
-            bytes_in: 0,
-            packets_out: 0,
-            bytes_out: 0,
-            super_packets: 0,
-            merged: 0,
+            totals: Totals::default(),
             absorbed_acks: 0,
             reasons: [0; Reason::COUNT],
-            link_type: 0,
-            snap_length: 0,
+            passed: [0; PASS_REASONS.len()],
         }
     }
 }
@@ -122,19 +111,19 @@ impl Tally {
     /// Counts a frame read.
     #[inline]
     pub(crate) fn arrived(&mut self, length: usize) {
-        self.packets_in += 1;
-        self.bytes_in += length as u64;
+        self.totals.packets_in += 1;
+        self.totals.bytes_in += length as u64;
     }
 
     /// Counts a packet that left; `length` includes its link header.
     #[inline]
     pub(crate) fn left(&mut self, metadata: &Metadata, length: usize) {
-        self.packets_out += 1;
-        self.bytes_out += length as u64;
+        self.totals.packets_out += 1;
+        self.totals.bytes_out += length as u64;
         self.reasons[metadata.reason as usize] += 1;
         if metadata.packets > 1 {
-            self.super_packets += 1;
-            self.merged += u64::from(metadata.packets) - 1;
+            self.totals.super_packets += 1;
+            self.totals.merged += u64::from(metadata.packets) - 1;
             self.absorbed_acks += u64::from(metadata.absorbed_acks);
         }
     }
@@ -142,18 +131,20 @@ impl Tally {
     /// Counts a frame that was not given to the engine.
     #[inline]
     pub(crate) fn passed(&mut self, why: PassReason, length: usize) {
-        self.packets_out += 1;
-        self.bytes_out += length as u64;
-        match why {
-            PassReason::LinkType => self.link_type += 1,
-            PassReason::SnapLength => self.snap_length += 1,
-        }
+        self.totals.packets_out += 1;
+        self.totals.bytes_out += length as u64;
+        let place = match why {
+            PassReason::LinkType => 0,
+            PassReason::SnapLength => 1,
+        };
+        self.passed[place] += 1;
     }
 
     /// Returns whether the packets that left account for every frame read.
     pub(crate) fn balanced(&self) -> bool {
-        let reasons: u64 = self.reasons.iter().sum::<u64>() + self.link_type + self.snap_length;
-        self.packets_in == self.packets_out + self.merged && reasons == self.packets_out
+        let reasons: u64 = self.reasons.iter().chain(&self.passed).sum();
+        self.totals.packets_in == self.totals.packets_out + self.totals.merged
+            && reasons == self.totals.packets_out
     }
 
     /// Returns the counts in the form of reports.
@@ -161,18 +152,10 @@ impl Tally {
         let engine =
             Reason::ALL.iter().map(|&reason| (reason.name(), self.reasons[reason as usize]));
         let reasons = engine
-            .chain(PASS_REASONS.into_iter().zip([self.link_type, self.snap_length]))
+            .chain(PASS_REASONS.into_iter().zip(self.passed))
             .filter(|&(_, count)| count > 0)
             .collect();
-        Totals {
-            packets_in: self.packets_in,
-            packets_out: self.packets_out,
-            bytes_in: self.bytes_in,
-            bytes_out: self.bytes_out,
-            super_packets: self.super_packets,
-            merged: self.merged,
-            reasons,
-        }
+        Totals { reasons, ..self.totals.clone() }
     }
 }
 

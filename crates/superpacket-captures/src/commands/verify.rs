@@ -1,9 +1,10 @@
-//! `verify`: checks that `segment(aggregate(x)) == x`.
+//! `verify`: checks that a capture which is aggregated and then segmented has the same packets as
+//! before.
 //!
-//! Copies of the frames that the engine holds are kept by flow ([`crate::ledger`]). Each packet
-//! that leaves is compared with the oldest of its flow: a single packet byte for byte; a
-//! super-packet after it has been cut again from its bytes and metadata alone. So every lost,
-//! duplicated, reordered or changed packet is found.
+//! Copies of the frames that the engine holds are kept, by flow ([`crate::ledger`]). Each packet
+//! that leaves the engine is compared with the oldest frames of its flow: a single packet byte for
+//! byte, a super-packet after it has been segmented again from its bytes and metadata alone. So
+//! every lost, duplicated, reordered or changed packet is found.
 
 use crate::file::{Frame, FrameOptions, Truncated};
 use serde::Serialize;
@@ -26,20 +27,20 @@ use crate::commands::pool::{Buffer, BufferPool};
 use crate::commands::progress::Progress;
 use crate::commands::totals::{CutShort, Tally, Totals, Unreadable};
 
-/// Maximum mismatches that are described; all are counted.
+/// Maximum number of mismatches that the report describes; all of them are counted.
 const MOST_DESCRIBED: usize = 10;
 
 /// Options of [`verify`].
 #[derive(Clone, Debug)]
 pub struct VerifyOptions {
-    /// The length of polls, and the hold time.
+    /// When held packets leave the aggregation: length of a poll, and maximum hold time.
     pub stepping: Stepping,
     /// Whether UDP is aggregated too.
     pub udp: bool,
     /// Whether a capture that ends within a record is an error.
     pub strict: bool,
-    /// For tests: flips a bit in the payload of the super-packet with this number, from 1, in each
-    /// capture before it is cut. The verification must then fail.
+    /// For tests: in each capture, changes a bit in the payload of the super-packet with this
+    /// number, from 1, before it is segmented. The verification must then fail.
     #[doc(hidden)]
     pub inject_fault: Option<u64>,
 }
@@ -55,21 +56,21 @@ impl Default for VerifyOptions {
     }
 }
 
-/// The results for one capture.
+/// The results of the verification of one capture.
 #[derive(Clone, Debug, Serialize)]
 pub struct FileVerification {
     /// The name of the capture.
     pub file: String,
-    /// Packets and bytes before and after aggregation.
+    /// Numbers of packets and bytes before and after aggregation.
     #[serde(flatten)]
     pub totals: Totals,
-    /// Packets into which the super-packets were cut again.
+    /// Number of segments into which the super-packets were cut.
     pub segments: u64,
-    /// Packets that came back changed, or did not come back.
+    /// Number of packets that were changed, or did not come back from segmentation.
     pub mismatches: u64,
     /// Descriptions of the first mismatches.
     pub details: Vec<String>,
-    /// The place where the capture was cut short, if it was.
+    /// Where the capture ends within a record; `None` if it does not.
     pub cut_short: Option<CutShort>,
 }
 
@@ -77,24 +78,24 @@ pub struct FileVerification {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct VerifyReport {
     command: &'static str,
-    /// Packets and bytes before and after aggregation, of all captures.
+    /// Numbers of packets and bytes before and after aggregation, for all captures together.
     #[serde(flatten)]
     pub totals: Totals,
-    /// Packets into which the super-packets were cut again.
+    /// Number of segments into which the super-packets were cut.
     pub segments: u64,
-    /// Packets that came back changed, or did not come back.
+    /// Number of packets that were changed, or did not come back from segmentation.
     pub mismatches: u64,
     /// The results for each capture.
     pub files: Vec<FileVerification>,
-    /// Captures that could not be read.
+    /// The captures that could not be read.
     pub unreadable: Unreadable,
 }
 
-/// Aggregates by GRO's rules, segments the result, and compares it byte for byte: `mismatches` is 0
-/// if every byte came back.
+/// Aggregates captures by GRO's rules, segments the result, and compares it with the captures byte
+/// for byte. If every byte came back, `mismatches` is 0.
 ///
 /// # Errors
-/// Any error that ends the reading of the only capture. If there are several, the report lists
+/// If there is one capture, any error that ends its reading. If there are several, the report lists
 /// those that cannot be read.
 pub fn verify(
     inputs: Vec<Input<'_>>,
@@ -145,7 +146,7 @@ fn verify_one(
     };
     input.for_each(|frame| {
         comparison.tally.arrived(frame.data.len());
-        // Options are not compared, so they are not kept in memory.
+        // Options are not compared, so they need no memory.
         let frame = &Frame { options: FrameOptions::NONE, ..*frame };
         let arrival = ArrivedFrame::new(frame, &pool, UnfinishedForm::Leave, simd);
         comparison.current = arrival
@@ -181,24 +182,24 @@ struct Comparison {
     file: String,
     tally: Tally,
     ledger: Ledger,
-    /// The flow of the frame that the engine receives now.
+    /// The flow of the frame that was given to the engine last.
     current: Option<FlowId>,
     segmenter: Segmenter,
     simd: Simd,
-    /// Number of the super-packet to damage, from 1.
+    /// Number of the super-packet to change for tests, from 1.
     fault: Option<u64>,
     segments: u64,
     mismatches: u64,
     details: Vec<String>,
-    /// The bytes of a packet that left.
+    /// The bytes of the packet that left the engine last.
     linear: Vec<u8>,
-    /// The segments of this packet.
+    /// The segments into which this packet was cut.
     cut: CutSegments,
-    /// The original frames of this packet.
+    /// The frames of the capture for which this packet stands.
     originals: Vec<Buffer>,
 }
 
-/// The bytes of segments, joined, and the offset at which each ends.
+/// The bytes of all segments of a packet, one after the other, and the offset at which each ends.
 #[derive(Debug, Default)]
 struct CutSegments {
     bytes: Vec<u8>,
@@ -211,7 +212,7 @@ impl CutSegments {
         self.ends.clear();
     }
 
-    /// Returns the segments in order.
+    /// Returns the segments in their order.
     fn segments(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end])
@@ -237,7 +238,7 @@ impl Comparison {
         }
     }
 
-    /// Cuts the packet in `linear`, and returns the number of segments.
+    /// Segments the packet whose bytes are in `linear`, and returns the number of segments.
     fn cut_again(&mut self, packet: &SuperPacket<'_, Buffer>) -> Result<usize, String> {
         let layer = packet.metadata.layer;
         let layout = parse(&self.linear, self.linear.len(), layer).map_err(|unparsed| {
@@ -245,7 +246,7 @@ impl Comparison {
         })?;
         check(&self.linear, &layout, None, self.simd)
             .map_err(|wrong| format!("the super-packet's own checksum is wrong: {wrong:?}"))?;
-        if self.fault == Some(self.tally.super_packets)
+        if self.fault == Some(self.tally.totals.super_packets)
             && let Some(byte) = self.linear.get_mut(usize::from(layout.payload))
         {
             *byte ^= 1;
@@ -262,7 +263,8 @@ impl Comparison {
         Ok(self.cut.ends.len())
     }
 
-    /// Compares the segments of a merged packet, or a single packet, with the original frames.
+    /// Compares a single packet, or the segments of a merged packet, with the frames of the capture
+    /// for which it stands.
     fn compare(&mut self, link: &LinkHeader, merged: bool) {
         let originals = std::mem::take(&mut self.originals);
         let (cut, linear) = (std::mem::take(&mut self.cut), std::mem::take(&mut self.linear));

@@ -11,11 +11,11 @@ pub enum ByteOrder {
 }
 
 impl ByteOrder {
-    /// The byte order of the machine that runs this program.
+    /// The byte order of numbers on the machine that runs this program.
     pub const NATIVE: Self = if cfg!(target_endian = "big") { Self::Big } else { Self::Little };
 
-    /// Returns the number at `offset`. Panics if `bytes` is too short; callers have checked the
-    /// length.
+    /// Returns the number at `offset`. Panics if `bytes` is too short, so the caller must have
+    /// checked the length.
     #[inline]
     pub(super) fn u16_at(self, bytes: &[u8], offset: usize) -> u16 {
         let bytes = [bytes[offset], bytes[offset + 1]];
@@ -25,8 +25,8 @@ impl ByteOrder {
         }
     }
 
-    /// Returns the number at `offset`. Panics if `bytes` is too short; callers have checked the
-    /// length.
+    /// Returns the number at `offset`. Panics if `bytes` is too short, so the caller must have
+    /// checked the length.
     #[inline]
     pub(super) fn u32_at(self, bytes: &[u8], offset: usize) -> u32 {
         let bytes: [u8; 4] = bytes[offset..offset + 4].try_into().expect("a slice of 4 bytes");

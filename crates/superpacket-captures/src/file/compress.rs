@@ -1,4 +1,4 @@
-//! Compression of a capture's bytes before they reach their destination.
+//! Compresses a capture file's bytes before they are written to their destination.
 
 use std::cell::RefCell;
 use std::io::{self, Cursor, ErrorKind, Read, Write};
@@ -11,13 +11,13 @@ use ruzstd::encoding::{CompressionLevel, FrameCompressor};
 use super::Compression;
 use super::destination::OutputDestination;
 
-/// Maximum number of bytes passed to the zstd encoder at once.
+/// Maximum number of bytes that are sent to the zstd encoder at once.
 const ZSTD_PIECE_LENGTH: usize = 256 * 1024;
 
-/// Maximum number of pieces queued for the zstd encoder.
+/// Maximum number of pieces of data that wait for the zstd encoder.
 const ZSTD_PIECES_IN_FLIGHT: usize = 2;
 
-/// A compressing or plain writer into a destination.
+/// A writer of a capture file's bytes, which compresses them or passes them on unchanged.
 pub(super) enum Encoder {
     Plain(OutputDestination),
     Gzip(GzEncoder<OutputDestination>),
@@ -43,12 +43,12 @@ impl Encoder {
         }
     }
 
-    /// Writes buffered data out, as far as the compression format allows.
+    /// Writes out the data that is buffered, as far as the compression format allows.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Plain(destination) => destination.flush(),
             Self::Gzip(encoder) => encoder.flush(),
-            // The encoder's thread writes whole blocks only.
+            // The encoder's thread writes only whole blocks, so there is nothing to do.
             Self::Zstd(_) => Ok(()),
         }
     }
@@ -63,11 +63,11 @@ impl Encoder {
     }
 }
 
-/// Compresses into one zstd frame in a separate thread, since the encoder pulls its input, whereas
-/// callers push it. A frame per piece would need no thread, but Wireshark reads only the first
-/// frame.
+/// Compresses into one zstd frame, in a separate thread: the encoder asks for its input, whereas
+/// the caller of a writer pushes it. A frame for each piece of data would need no thread, but
+/// Wireshark reads only the first frame of a file.
 pub(super) struct ZstdEncoder {
-    /// The channel to the worker; `None` after the end.
+    /// The channel to the encoder's thread; `None` after the end.
     pieces: Option<SyncSender<Vec<u8>>>,
     worker: Option<JoinHandle<io::Result<OutputDestination>>>,
 }
@@ -80,11 +80,11 @@ impl ZstdEncoder {
     }
 
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // Long frames are sent in parts, so that little memory waits in the channel.
+        // Long data is sent in several pieces, so that little memory waits in the channel.
         for part in bytes.chunks(ZSTD_PIECE_LENGTH) {
             match &self.pieces {
                 Some(pieces) if pieces.send(part.to_vec()).is_ok() => {}
-                // The worker ends early only after an error.
+                // The encoder's thread ends early only after an error.
                 _ => return Err(self.end().err().unwrap_or_else(|| ErrorKind::BrokenPipe.into())),
             }
         }
@@ -100,7 +100,7 @@ impl ZstdEncoder {
 
 impl Drop for ZstdEncoder {
     fn drop(&mut self) {
-        // The worker owns the destination. An unfinished file is removed only after it has ended.
+        // The thread owns the destination. An unfinished file is removed when the thread has ended.
         drop(self.end());
     }
 }
@@ -122,7 +122,7 @@ fn compress(
     }
 }
 
-/// The received pieces as one stream, which ends early after a failure.
+/// The pieces of data from the channel as one stream. It ends early if writing has failed.
 struct Pieces<'a> {
     pieces: Receiver<Vec<u8>>,
     current: Cursor<Vec<u8>>,
@@ -144,7 +144,8 @@ impl Read for Pieces<'_> {
     }
 }
 
-/// A writer that keeps the first error and discards everything after it: the encoder would panic.
+/// A writer that keeps the first error, and from then on discards everything without an error,
+/// because the encoder would panic.
 struct Drain<'a> {
     destination: OutputDestination,
     failure: &'a RefCell<Option<io::Error>>,

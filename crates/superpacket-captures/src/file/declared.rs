@@ -1,10 +1,11 @@
-//! Interface data kept by both capture writers, and the errors of writing one frame.
+//! What the writers of pcap and pcapng files keep of an interface, and the errors of writing a
+//! frame.
 
 use std::io;
 
 use super::{Interface, LinkType, TimeResolution};
 
-/// The properties of an interface that a writer keeps.
+/// The properties of an interface that writers of capture files keep.
 #[derive(Clone, Copy)]
 pub(super) struct DeclaredInterface {
     pub(super) link_type: LinkType,
@@ -25,15 +26,16 @@ impl DeclaredInterface {
         }
     }
 
-    /// Returns whether a frame of `length` bytes fits the snap length written.
+    /// Returns whether the snap length that was written for the interface allows a frame of
+    /// `length` bytes.
     pub(super) fn holds(&self, length: u32) -> bool {
         self.snap_length == 0 || length <= self.snap_length
     }
 }
 
-/// Returns the snap length to write for an interface captured with snap length `captured`. It is at
-/// least libpcap's `MAXIMUM_SNAPLEN`, since super-packets are longer than the frames they were made
-/// from. 0 means no limit and is kept.
+/// Returns the snap length to write for an interface that was captured with the snap length
+/// `captured`. It is at least libpcap's `MAXIMUM_SNAPLEN`, since super-packets are longer than the
+/// frames of which they were made. 0 means no limit and is kept.
 pub(super) fn snap_length(captured: u32) -> u32 {
     const MAXIMUM_SNAPLEN: u32 = 262_144;
     if captured == 0 { 0 } else { captured.max(MAXIMUM_SNAPLEN) }

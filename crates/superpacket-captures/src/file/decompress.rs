@@ -1,4 +1,4 @@
-//! Detection of a stream's compression from its first bytes, and decompression.
+//! Finds out from the first bytes how a stream is compressed, and decompresses it.
 
 use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
 
@@ -11,14 +11,14 @@ use super::Compression;
 const GZIP_MAGIC: [u8; 2] = [0x1F, 0x8B];
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 
-/// Largest zstd window accepted, in bytes, as recommended in RFC 8878 section 3.1.1.1.2. The
-/// decoder allocates twice that, which is the largest allocation that one field of a file can
-/// cause.
+/// Largest zstd window that is accepted, in bytes, as recommended in RFC 8878 section 3.1.1.1.2.
+/// The decoder allocates twice as much, which is the largest allocation that a single field of a
+/// file can cause.
 const MAX_ZSTD_WINDOW: u64 = 8 << 20;
 
 const COMPRESSED_BUFFER: usize = 128 * 1024;
 
-/// Reads the first bytes of `input`; returns the decoded stream and its compression.
+/// Reads the first bytes of `input`, and returns the decompressed stream and the compression.
 pub(super) fn decompress(
     mut input: Box<dyn Read + Send>,
 ) -> io::Result<(Box<dyn Read + Send>, Compression)> {
@@ -46,10 +46,10 @@ fn is_skippable(magic: &[u8]) -> bool {
     matches!(magic, [0x50..=0x5F, 0x2A, 0x4D, 0x18])
 }
 
-/// Decodes consecutive gzip members (RFC 1952, section 2.2). Other data after the last member is an
-/// error.
+/// Decompresses the gzip members of a file one after the other (RFC 1952, section 2.2). Other data
+/// after the last member is an error.
 struct GzipMembers<R> {
-    /// The current member; `None` after the end or an error.
+    /// The member that is being decompressed; `None` after the end or an error.
     member: Option<GzDecoder<BufReader<Counting<R>>>>,
 }
 
@@ -59,7 +59,7 @@ impl<R: Read> GzipMembers<R> {
         Self { member: Some(GzDecoder::new(input)) }
     }
 
-    /// Begins the next member, if there is one.
+    /// Begins to decompress the next member, if there is one.
     fn next_member(&mut self) -> io::Result<()> {
         let Some(mut input) = self.member.take().map(GzDecoder::into_inner) else { return Ok(()) };
         let place = input.get_ref().bytes - input.buffer().len() as u64;
@@ -92,7 +92,7 @@ impl<R: Read> Read for GzipMembers<R> {
     }
 }
 
-/// A reader that counts the bytes read.
+/// A reader that counts how many bytes were read from it.
 struct Counting<R> {
     input: R,
     bytes: u64,
@@ -106,13 +106,13 @@ impl<R: Read> Read for Counting<R> {
     }
 }
 
-/// Decodes consecutive zstd frames, and ignores skippable ones.
+/// Decompresses the zstd frames of a file one after the other, and ignores skippable ones.
 struct ZstdFrames<R> {
     source: EndDetector<BufReader<R>>,
     decoder: FrameDecoder,
     in_frame: bool,
-    /// Whether the input ended within the frame. The data decoded so far is delivered before the
-    /// error.
+    /// Whether the input ended within the frame. The data that could be decompressed is delivered
+    /// before the error.
     cut: bool,
 }
 
@@ -125,7 +125,7 @@ impl<R: Read> ZstdFrames<R> {
         Self { source, decoder, in_frame: false, cut: false }
     }
 
-    /// Reads a frame's header; returns `false` at the end of the stream.
+    /// Reads the header of the next frame; returns `false` at the end of the stream.
     fn next_frame(&mut self) -> io::Result<bool> {
         loop {
             if self.source.input.fill_buf()?.is_empty() {
@@ -147,7 +147,7 @@ impl<R: Read> ZstdFrames<R> {
         }
     }
 
-    /// Decodes the next block of the frame.
+    /// Decompresses the next block of the frame.
     fn next_block(&mut self) -> io::Result<()> {
         let one = BlockDecodingStrategy::UptoBlocks(1);
         match self.decoder.decode_blocks(&mut self.source, one) {
@@ -155,7 +155,7 @@ impl<R: Read> ZstdFrames<R> {
             Err(_) if self.source.ended => {
                 // The decoder holds back up to one window of data until the frame's last block. An
                 // artificial empty last block (RFC 8878 section 3.1.1.2), whose checksum is not
-                // verified, makes it release the data.
+                // verified, makes it release this data.
                 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
                 self.cut = true;
                 let one = BlockDecodingStrategy::UptoBlocks(1);
@@ -168,7 +168,7 @@ impl<R: Read> ZstdFrames<R> {
         }
     }
 
-    /// Converts the decoder's errors, which also wrap the end of the stream.
+    /// Converts an error of the decoder, which may mean that the stream has ended.
     fn explain(&self, error: &FrameDecoderError) -> io::Error {
         match error {
             FrameDecoderError::WindowSizeTooBig { requested, max } => io::Error::new(
@@ -218,7 +218,7 @@ impl<R: Read> Read for ZstdFrames<R> {
     }
 }
 
-/// A reader that records whether the end of the input was reached.
+/// A reader that remembers whether the end of the input was reached.
 struct EndDetector<R> {
     input: R,
     ended: bool,

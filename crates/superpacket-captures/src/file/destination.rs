@@ -1,8 +1,8 @@
-//! Destinations of output. A file gets its name only when it is complete; devices and pipes are
-//! written directly.
+//! Where output is written. A regular file gets its name only when it is complete; devices and
+//! pipes are written directly.
 //!
-//! Other users may be able to write to the output's directory, so no path is trusted twice. Modes
-//! are set, and symbolic links read, through file descriptors.
+//! Other users may be able to write to the output's directory, so a path may mean another file when
+//! it is used again. Modes are therefore set, and symbolic links read, through file descriptors.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -11,16 +11,16 @@ use std::sync::{Mutex, PoisonError};
 
 use tempfile::NamedTempFile;
 
-/// The type of the file that an output path names.
+/// What an output path names.
 #[doc(hidden)]
 pub enum OutputPlace {
-    /// Standard output (`-`).
+    /// Standard output, named by `-`.
     StandardOutput,
     /// An existing pipe, device or socket, which is opened and not replaced.
     Special,
     /// A regular file, which need not exist yet.
     File {
-        /// The file's path, with symbolic links of the last component resolved.
+        /// Data about the file that will be replaced; `None` if there is no such file.
         path: PathBuf,
         /// The file to be replaced, if it exists.
         old: Option<Metadata>,
@@ -31,7 +31,7 @@ impl OutputPlace {
     /// Looks up `path`. Follows symbolic links that belong to the user or to root.
     ///
     /// # Errors
-    /// If `path` is a directory, or a symbolic link of another user, or cannot be looked up.
+    /// If `path` is a directory or another user's symbolic link, or cannot be looked up.
     pub fn find(path: &Path) -> io::Result<Self> {
         if path == Path::new("-") {
             return Ok(Self::StandardOutput);
@@ -41,7 +41,7 @@ impl OutputPlace {
             Ok(metadata) if metadata.is_dir() => return Err(ErrorKind::IsADirectory.into()),
             Ok(metadata) if !metadata.is_file() => return Ok(Self::Special),
             Ok(_) => Some(fs::symlink_metadata(&behind)?),
-            // A missing target of a symbolic link will be created; the link stays.
+            // The target of a symbolic link need not exist: it will be created, and the link stays.
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
@@ -55,8 +55,7 @@ impl OutputPlace {
 /// Opens the path of an [`OutputPlace::Special`].
 ///
 /// # Errors
-/// If it cannot be opened, or has meanwhile been replaced by a regular file, which would be
-/// overwritten.
+/// If `path` cannot be opened, or meanwhile names a regular file, which would be overwritten.
 #[doc(hidden)]
 pub fn open_special(path: &Path, options: &OpenOptions) -> io::Result<File> {
     let file = options.open(path)?;
@@ -67,9 +66,9 @@ fn replaced() -> io::Error {
     io::Error::other("another process replaced it while it was opened")
 }
 
-/// The final consumer of an output's bytes.
+/// Where the bytes of an output file are written.
 pub(super) enum OutputDestination {
-    /// A file that is renamed when it is complete.
+    /// A file with a temporary name, which gets its own name when it is complete.
     File(Unfinished),
     /// Any other destination: a pipe, a device, or standard output.
     Stream(Box<dyn Write + Send>),
@@ -114,14 +113,15 @@ impl Write for OutputDestination {
     }
 }
 
-/// Resolves a chain of symbolic links; the final file need not exist.
+/// Follows a chain of symbolic links, and returns the path of the last target, which need not
+/// exist.
 fn behind_links(path: &Path) -> io::Result<PathBuf> {
-    /// Maximum number of links followed, as in Linux (`MAXSYMLINKS`).
+    /// Maximum number of symbolic links that are followed, as in Linux (`MAXSYMLINKS`).
     const MAX_LINKS: usize = 40;
     let mut path = path.to_owned();
     for _ in 0..=MAX_LINKS {
         match link_target(&path)? {
-            // A relative target starts at the link's directory.
+            // A relative target is relative to the link's directory.
             Some(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
             None => return Ok(path),
         }
@@ -129,10 +129,10 @@ fn behind_links(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many symbolic links"))
 }
 
-/// Returns the target of the symbolic link at `path`, or `None` if this is no link.
+/// Returns the target of the symbolic link at `path`, or `None` if `path` is not a symbolic link.
 ///
 /// # Errors
-/// If the link belongs to neither the user nor root: another user could choose the file to be
+/// If the link belongs to neither the user nor root: another user could then choose which file is
 /// replaced.
 #[cfg(target_os = "linux")]
 fn link_target(path: &Path) -> io::Result<Option<PathBuf>> {
@@ -163,13 +163,14 @@ fn link_target(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(Some(std::ffi::OsString::from_vec(target.into_bytes()).into()))
 }
 
-/// Returns the target of the symbolic link at `path`, or `None` if this is no link.
+/// Returns the target of the symbolic link at `path`, or `None` if `path` is not a symbolic link.
 #[cfg(not(target_os = "linux"))]
 fn link_target(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(fs::read_link(path).ok())
 }
 
-/// A file written under a temporary name in its directory, and removed unless finished.
+/// A file that is written under a temporary name in its directory. It is removed unless it is
+/// finished.
 pub(super) struct Unfinished {
     file: NamedTempFile,
     path: PathBuf,
@@ -177,8 +178,9 @@ pub(super) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Creates the temporary file (`O_EXCL`, a random name). Without `old`, its mode follows the
-    /// umask. A file that replaces `old` begins with mode 0600 and then takes over the old mode.
+    /// Creates the temporary file (`O_EXCL`, with a random name). If it replaces no file, its mode
+    /// follows the umask. A file that replaces `old` begins with mode 0600 and then takes over the
+    /// mode of `old`.
     fn create(path: PathBuf, old: Option<&Metadata>) -> io::Result<Self> {
         let directory = path.parent().unwrap_or(Path::new(""));
         if path.file_name().is_none() {
@@ -220,19 +222,20 @@ fn take_mode(file: &File, old: &Metadata) -> io::Result<()> {
 
     let new = file.metadata()?;
     let mut mode = old.mode() & 0o777;
-    // The new file belongs to the user. Another user's file must not decide who may write to it.
+    // The new file belongs to this user. The mode of another user's file must not decide who may
+    // write to it.
     if old.uid() != new.uid() {
         mode &= !0o022;
     } else if old.gid() != new.gid() && fchown(file, None, Some(old.gid())).is_err() {
-        // The group bits were meant for a group that this file cannot have.
+        // The group bits of the old file were meant for a group that the new file cannot have.
         mode &= !0o070;
     }
-    // Where the file system does not support this (FAT), the mount decides the mode.
+    // Where the file system has no modes (FAT), the mount options decide.
     let _ = file.set_permissions(PermissionsExt::from_mode(mode));
     Ok(())
 }
 
-/// A file's entry in [`UNFINISHED`], removed when dropped.
+/// The entry of a temporary file in [`UNFINISHED`], which is removed when this is dropped.
 struct UnfinishedEntry(PathBuf);
 
 impl UnfinishedEntry {
@@ -249,7 +252,7 @@ impl Drop for UnfinishedEntry {
 }
 
 /// Returns standard output without the line buffer of [`io::stdout`], which would search every
-/// block for a line end.
+/// block of data for line ends.
 fn standard_output() -> io::Result<Box<dyn Write + Send>> {
     #[cfg(unix)]
     {
@@ -269,25 +272,25 @@ fn standard_output() -> io::Result<Box<dyn Write + Send>> {
 
 /// Writes a complete file: first under a temporary name, unless `path` is a device or pipe.
 ///
-/// If the file replaces another of the same user, it takes over all access bits (`0o777`). From
+/// If the file replaces another one of the same user, it takes over all access bits (`0o777`). From
 /// another user's file it takes no write permission for group and others. The mode of a new file
 /// follows the umask. On Linux, a symbolic link is followed if it belongs to the user or to root;
-/// the file behind it is replaced and the link stays.
+/// then the link's target is replaced and the link stays.
 ///
 /// # Errors
-/// If the file cannot be written, or on Linux if `path` is another user's symbolic link. An
-/// existing file is then unchanged.
+/// If the file cannot be written, or on Linux if `path` is another user's symbolic link. A file
+/// that exists at `path` is then unchanged.
 pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
     let mut destination = OutputDestination::create(path.as_ref())?;
     destination.write_all(bytes)?;
     destination.finish()
 }
 
-/// Opens `path` for a file that others may read while it grows. An empty file replaces the old one
-/// at once, by the rules of [`write_file`]; `-` is standard output.
+/// Opens `path` to write a file that others may read while it grows. An empty file replaces an
+/// existing one at once, by the rules of [`write_file`]; `-` is standard output.
 ///
 /// # Errors
-/// As for [`write_file`].
+/// Those of [`write_file`].
 #[cfg(unix)]
 pub fn replace_file(path: impl AsRef<Path>) -> io::Result<File> {
     use std::os::fd::AsFd;
@@ -302,12 +305,12 @@ pub fn replace_file(path: impl AsRef<Path>) -> io::Result<File> {
     }
 }
 
-/// Checks whether [`write_file`] could start writing to `path`, so that a program can fail before
-/// long work. No file is left behind. Pipes and devices are not opened, since that may block, or
-/// end their reader's input.
+/// Checks whether [`write_file`] could start to write to `path`, so that a program can fail before
+/// long work. It leaves no file behind. Pipes and devices are not opened, since opening may block,
+/// or closing may end the input of the program that reads them.
 ///
 /// # Errors
-/// As for [`write_file`].
+/// Those of [`write_file`].
 pub fn can_write_file(path: impl AsRef<Path>) -> io::Result<()> {
     match OutputPlace::find(path.as_ref())? {
         OutputPlace::StandardOutput | OutputPlace::Special => Ok(()),
@@ -315,24 +318,24 @@ pub fn can_write_file(path: impl AsRef<Path>) -> io::Result<()> {
     }
 }
 
-/// Paths of the temporary files that this process is writing.
+/// Paths of the temporary files that this process is writing at present.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Removes the temporary files of all writers of this process. A program calls this when it ends on
-/// a signal and runs no destructors.
+/// Removes the temporary files that this process is writing. A program calls this when a signal
+/// ends it without destructors.
 pub fn remove_unfinished() {
     for path in UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-        // The process is ending: an error cannot be reported.
+        // The process ends, so an error cannot be reported.
         let _ = fs::remove_file(path);
     }
 }
 
 /// Returns whether two paths name the same existing file, through links of any kind, so that
-/// writing one would destroy the other. On Unix, `-` names the file that standard input is read
-/// from. On other systems, hard links are not recognized.
+/// writing to one would destroy the other. On Unix, `-` stands for the file from which standard
+/// input is read. On other systems, hard links are not recognized.
 ///
 /// # Errors
-/// If a path exists but cannot be inspected.
+/// If a path names something that exists but cannot be examined.
 pub fn same_file(a: impl AsRef<Path>, b: impl AsRef<Path>) -> io::Result<bool> {
     let (Some(a), Some(b)) = (identity(a.as_ref())?, identity(b.as_ref())?) else {
         return Ok(false);
@@ -415,7 +418,8 @@ pub(super) mod tests {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         fs::create_dir(at("other")).unwrap();
-        // A relative link to another directory, whose target is an absolute link.
+        // The first link has a relative target in another directory; that is a link with an
+        // absolute target.
         symlink("other/next", at("first")).unwrap();
         symlink(at("other/file"), at("other/next")).unwrap();
         write_file(at("first"), b"here").unwrap();

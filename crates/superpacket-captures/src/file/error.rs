@@ -7,9 +7,9 @@ use super::LinkType;
 
 /// An error of reading or writing a capture file.
 ///
-/// `file` is the name by which it was opened (`standard input` or `standard output` for `-`).
-/// `packet` is the number of the packet being read, from 1. `offset` is the first byte of its
-/// record, after decompression.
+/// `file` is the name by which the file was opened (`standard input` or `standard output` for `-`).
+/// `packet` is the number, from 1, of the packet that was being read. `offset` is the position of
+/// the first byte of the packet's record, after decompression.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {
@@ -26,7 +26,7 @@ pub enum CaptureError {
     NotCapture {
         /// The file's name.
         file: String,
-        /// The file's actual format, if known.
+        /// What the file is instead, if that is known.
         reason: String,
     },
     /// The file has a version or property that cannot be read.
@@ -34,23 +34,23 @@ pub enum CaptureError {
     Unsupported {
         /// The file's name.
         file: String,
-        /// The packet's number.
+        /// Number of the packet that was being read, from 1.
         packet: u64,
-        /// The record's first byte.
+        /// Position of the first byte of the record.
         offset: u64,
-        /// The unsupported property.
+        /// The version or property that is not supported.
         reason: String,
     },
-    /// The bytes cannot be a record at this position.
+    /// The bytes at this position cannot be a record of a capture file.
     #[error("{file}: packet {packet}, byte {offset}: {reason}")]
     Malformed {
         /// The file's name.
         file: String,
-        /// The packet's number.
+        /// Number of the packet that was being read, from 1.
         packet: u64,
-        /// The record's first byte.
+        /// Position of the first byte of the record.
         offset: u64,
-        /// The rule that the bytes violate.
+        /// The rule of the format that the bytes violate.
         reason: String,
     },
     /// A record claims to be longer than [`MAX_RECORD_LENGTH`](super::MAX_RECORD_LENGTH).
@@ -60,13 +60,13 @@ pub enum CaptureError {
     RecordTooLong {
         /// The file's name.
         file: String,
-        /// The packet's number.
+        /// Number of the packet that was being read, from 1.
         packet: u64,
-        /// The record's first byte.
+        /// Position of the first byte of the record.
         offset: u64,
-        /// The length in the record's header, in bytes.
+        /// The length that the record's header states, in bytes.
         claimed: u64,
-        /// The limit, in bytes.
+        /// The maximum length, in bytes.
         limit: u64,
     },
     /// The system failed to read the file.
@@ -74,14 +74,14 @@ pub enum CaptureError {
     Read {
         /// The file's name.
         file: String,
-        /// The packet's number.
+        /// Number of the packet that was being read, from 1.
         packet: u64,
-        /// The record's first byte.
+        /// Position of the first byte of the record.
         offset: u64,
         /// The system's error.
         source: io::Error,
     },
-    /// The output could not be created.
+    /// The output file could not be created.
     #[error("{file}: cannot be created: {source}")]
     Create {
         /// The file's name.
@@ -89,7 +89,7 @@ pub enum CaptureError {
         /// The system's error.
         source: io::Error,
     },
-    /// The output could not be written, or the complete file could not be renamed.
+    /// The output file could not be written, or not be renamed when it was complete.
     #[error("{file}: cannot be written: {source}")]
     Write {
         /// The file's name.
@@ -104,9 +104,9 @@ pub enum CaptureError {
     SeveralLinkTypes {
         /// The file's name.
         file: String,
-        /// The number of the frame in the output.
+        /// Number of the frame in the output file, from 1.
         packet: u64,
-        /// The link type of the frames so far.
+        /// The link type of the frames before.
         first: LinkType,
         /// The link type of this frame.
         other: LinkType,
@@ -116,43 +116,43 @@ pub enum CaptureError {
     UnknownInterface {
         /// The file's name.
         file: String,
-        /// The number of the frame in the output.
+        /// Number of the frame in the output file, from 1.
         packet: u64,
-        /// The index that the frame gave.
+        /// The interface index of the frame.
         interface: u32,
     },
-    /// A frame's time cannot be expressed in the output's format.
+    /// The time of a frame cannot be expressed in the format of the output file.
     #[error("{file}: packet {packet}: its time cannot be expressed in this format")]
     Time {
         /// The file's name.
         file: String,
-        /// The number of the frame in the output.
+        /// Number of the frame in the output file, from 1.
         packet: u64,
     },
-    /// A frame is longer than a reader would accept.
+    /// A frame is longer than readers of the file would accept.
     #[error("{file}: packet {packet}: a frame of {length} bytes is above the limit of {limit}")]
     FrameTooLong {
         /// The file's name.
         file: String,
-        /// The number of the frame in the output.
+        /// Number of the frame in the output file, from 1.
         packet: u64,
         /// The frame's length, in bytes.
         length: usize,
-        /// The limit, in bytes.
+        /// The maximum length, in bytes.
         limit: usize,
     },
 }
 
-/// The position at which a file ends in the middle of a record.
+/// The place at which a file ends in the middle of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Truncated {
     /// The file's name.
     pub file: String,
-    /// The number of the incomplete packet; all packets before it were delivered.
+    /// Number of the incomplete packet, from 1; all packets before it were delivered.
     pub packet: u64,
-    /// First byte of the incomplete record, after decompression.
+    /// Position of the first byte of the incomplete record, after decompression.
     pub offset: u64,
-    /// A description of the part that exists.
+    /// What exists of the record, in words.
     pub reason: String,
 }
 
@@ -166,7 +166,7 @@ impl fmt::Display for Truncated {
     }
 }
 
-/// An error found while reading, before file, packet and offset are added.
+/// An error of reading, before the names of file, packet and offset are added.
 #[derive(Debug)]
 pub(super) enum ReadFault {
     /// The file ends within the record.
@@ -175,7 +175,7 @@ pub(super) enum ReadFault {
     Malformed(String),
     /// The bytes are valid, but of a kind that is not supported.
     Unsupported(String),
-    /// The record claims this many bytes.
+    /// The record is too long: its header states this number of bytes.
     RecordTooLong(u64),
     /// An error of the system.
     Io(io::Error),
@@ -184,7 +184,8 @@ pub(super) enum ReadFault {
 impl From<io::Error> for ReadFault {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            // The decompressors report undecodable bytes with these kinds.
+            // The decompressors report bytes that they cannot decompress with these kinds of
+            // errors.
             io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
                 Self::Malformed(error.to_string())
             }
@@ -195,8 +196,8 @@ impl From<io::Error> for ReadFault {
 }
 
 impl ReadFault {
-    /// Converts this to the caller's error, or to `Err(Truncated)`: a truncated file is not an
-    /// error.
+    /// Converts the error to the one that callers get, or to `Err(Truncated)` if the file is
+    /// truncated, which is not an error.
     pub(super) fn into_error(
         self,
         file: &str,

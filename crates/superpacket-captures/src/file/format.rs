@@ -1,4 +1,4 @@
-//! Capture file formats, and the choice of an output's format.
+//! Formats of capture files, and how the format of an output file is chosen.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ pub enum Format {
     Pcap {
         /// Byte order of the file's own fields.
         byte_order: ByteOrder,
-        /// The variant given by the file's magic number.
+        /// The variant of pcap, which the file's first bytes tell.
         variant: PcapVariant,
     },
     /// A pcapng file.
@@ -24,12 +24,12 @@ pub enum Format {
 /// The variants of pcap files, each with its magic number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PcapVariant {
-    /// 0xA1B2C3D4: times in microseconds.
+    /// Magic number 0xA1B2C3D4: times are in microseconds.
     Microseconds,
-    /// 0xA1B23C4D: times in nanoseconds.
+    /// Magic number 0xA1B23C4D: times are in nanoseconds.
     Nanoseconds,
-    /// 0xA1B2CD34: Kuznetzov's format, with times in microseconds and 8 more bytes per record
-    /// header (interface index, protocol, packet type).
+    /// Magic number 0xA1B2CD34: Kuznetzov's "modified" format. Times are in microseconds, and each
+    /// record header has 8 more bytes (interface index, protocol, packet type).
     Modified,
 }
 
@@ -42,7 +42,7 @@ impl PcapVariant {
     }
 }
 
-/// The container format of a capture file.
+/// The type of a capture file, without its compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Container {
     /// pcap: one link type and one unit of time per file.
@@ -65,20 +65,20 @@ pub enum Compression {
 /// The format that a [`Writer`](super::Writer) writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputFormat {
-    /// pcap or pcapng.
+    /// Whether the file is pcap or pcapng.
     pub container: Container,
     /// Byte order of the file's own fields.
     pub byte_order: ByteOrder,
-    /// The variant of a pcap file, which sets its unit of time. `None` chooses microseconds if they
-    /// suffice for all interfaces declared before the first frame, otherwise nanoseconds. A pcapng
-    /// file keeps each interface's unit.
+    /// The variant of a pcap file, which determines its unit of time. `None` means microseconds if
+    /// these can express the times of all interfaces declared before the first frame, otherwise
+    /// nanoseconds. A pcapng file keeps the unit of each interface.
     pub resolution: Option<PcapVariant>,
     /// Compression of the whole file.
     pub compression: Compression,
 }
 
 impl OutputFormat {
-    /// Returns the format of an input, without compression.
+    /// Returns the format of an input file, but without compression.
     pub fn like(input: Format) -> Self {
         match input {
             Format::Pcap { byte_order, variant } => {
@@ -99,9 +99,9 @@ impl OutputFormat {
         }
     }
 
-    /// Returns the format for an output at `path`. Its suffix `.pcap` or `.pcapng` selects the
-    /// container, a following `.gz` or `.zst` the compression, in upper or lower case. Everything
-    /// else is as in `input`, but the output is compressed only if the suffix says so.
+    /// Returns the format for an output file at `path`. Its suffix `.pcap` or `.pcapng` selects the
+    /// type of file, and a following `.gz` or `.zst` the compression, in upper or lower case. What
+    /// the suffix does not say is as in `input`, but without compression.
     pub fn for_path(path: impl AsRef<Path>, input: Format) -> Self {
         let mut output = Self::like(input);
         let name =

@@ -1,4 +1,4 @@
-//! Interfaces described in a capture file.
+//! Interfaces that a capture file describes.
 
 use std::borrow::Cow;
 
@@ -12,14 +12,14 @@ pub(super) const IF_TSOFFSET: u16 = 14;
 /// An interface of a capture file; a pcap file has exactly one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// The link type of its frames.
+    /// The link type of the interface's frames.
     pub link_type: LinkType,
     /// Maximum number of bytes captured per frame; 0 if no limit is known. A
     /// [`Writer`](super::Writer) writes 0 or at least 262,144, so that super-packets fit.
     pub snap_length: u32,
-    /// The unit of the frames' times.
+    /// The unit of the times of the interface's frames.
     pub resolution: TimeResolution,
-    /// Seconds to add to the frames' times (`if_tsoffset`).
+    /// Number of seconds to add to the times of the interface's frames (`if_tsoffset`).
     pub offset_seconds: i64,
     /// The upper 16 bits of a pcap file's link type field, which give the length of the frame check
     /// sequence; 0 for pcapng.
@@ -42,7 +42,7 @@ impl Interface {
         }
     }
 
-    /// Sets the name (`if_name`), cut to 1,000 bytes. Only pcapng files store it.
+    /// Sets the interface's name (`if_name`), cut to 1,000 bytes. Only pcapng files store it.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         put(
@@ -55,7 +55,8 @@ impl Interface {
         self
     }
 
-    /// Returns the name (`if_name`), if the file gives one. Bytes that are not UTF-8 are replaced.
+    /// Returns the interface's name (`if_name`), if the file has one. Bytes that are not UTF-8 are
+    /// replaced.
     pub fn name(&self) -> Option<Cow<'_, str>> {
         let options = walk(&self.options, ByteOrder::Little).map_while(Result::ok);
         options
@@ -103,7 +104,8 @@ impl Interface {
         Ok(interface)
     }
 
-    /// Returns the memory used in bytes, which counts towards the reader's limit.
+    /// Returns the number of bytes of memory that the interface takes, which counts towards the
+    /// reader's limit.
     pub(super) fn footprint(&self) -> usize {
         size_of::<Self>() + self.options.capacity()
     }
@@ -114,10 +116,10 @@ impl Interface {
 pub struct InterfaceStatistics {
     /// The start of the capture (`isb_starttime`).
     pub start: Option<Timestamp>,
-    /// Packets that the interface received or sent during the capture, including dropped ones
-    /// (`isb_ifrecv`).
+    /// Number of packets that the interface received or sent during the capture, including dropped
+    /// ones (`isb_ifrecv`).
     pub packets: u64,
-    /// Packets among these that the capture dropped for lack of room (`isb_ifdrop`).
+    /// How many of these packets the capture dropped because it had no room (`isb_ifdrop`).
     pub dropped: u64,
 }
 

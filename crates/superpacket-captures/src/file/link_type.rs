@@ -1,4 +1,4 @@
-//! Link types, and the offset of the Ethernet or IP packet in a frame.
+//! Link types of capture files, and where the Ethernet or IP packet begins in a frame.
 
 use std::fmt;
 
@@ -47,22 +47,22 @@ impl fmt::Display for LinkType {
     }
 }
 
-/// The position of the Ethernet or IP packet in a frame.
+/// Where the Ethernet or IP packet begins in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Start {
-    /// The frame is an Ethernet frame from its first byte.
+    /// The frame is an Ethernet frame, from its first byte on.
     Ethernet,
     /// An IPv4 or IPv6 packet follows a header of the frame's link type.
     Ip {
-        /// Bytes before the IP header; less than the frame's length.
+        /// Number of bytes before the IP header. It is less than the frame's length.
         header_length: usize,
     },
-    /// The frame contains no Ethernet or IP packet, and passes unchanged.
+    /// The frame contains no Ethernet or IP packet that this program can process.
     Other,
 }
 
-/// `ARPHRD_IEEE80211`, `_PRISM` and `_RADIOTAP`: the payload does not begin with IP, even if the
-/// protocol field says so.
+/// `ARPHRD_IEEE80211`, `ARPHRD_IEEE80211_PRISM` and `ARPHRD_IEEE80211_RADIOTAP`: the payload does
+/// not begin with IP, even if the protocol field says so.
 const ARPHRD_IEEE80211: std::ops::RangeInclusive<u16> = 801..=803;
 /// `ARPHRD_NETLINK`: the protocol field contains the netlink family.
 const ARPHRD_NETLINK: u16 = 824;
@@ -89,10 +89,10 @@ pub fn start_of(link_type: LinkType, frame: &[u8]) -> Start {
             Some(&family) => after_family(frame, u32::from_be_bytes(family)),
             None => Start::Other,
         },
-        // Packet type, ARPHRD_ type, address length, address (8), protocol.
+        // Packet type, ARPHRD_ type, address length, address (8 bytes), protocol.
         LinkType::LINUX_SLL => after_cooked(frame, 16, 2, 14),
-        // Protocol, reserved, interface index (4), ARPHRD_ type, packet type, address length,
-        // address (8).
+        // Protocol, reserved, interface index (4 bytes), ARPHRD_ type, packet type, address length,
+        // address (8 bytes).
         LinkType::LINUX_SLL2 => after_cooked(frame, 20, 8, 0),
         _ => Start::Other,
     }
@@ -105,8 +105,8 @@ fn ip_at(frame: &[u8], header_length: usize, versions: &[u8]) -> Start {
     }
 }
 
-/// Finds the IP packet after an address family. AF_INET is 2 everywhere; AF_INET6 is 24 (NetBSD,
-/// OpenBSD), 28 (FreeBSD), 30 (macOS), 10 (Linux) or 23 (Windows).
+/// Finds the IP packet after the number of an address family. AF_INET is 2 everywhere; AF_INET6 is
+/// 24 (NetBSD, OpenBSD), 28 (FreeBSD), 30 (macOS), 10 (Linux) or 23 (Windows).
 fn after_family(frame: &[u8], family: u32) -> Start {
     match family {
         2 => ip_at(frame, 4, &[4]),

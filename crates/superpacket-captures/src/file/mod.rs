@@ -1,8 +1,8 @@
 //! Capture files: pcap and pcapng, plain or compressed, as streams.
 //!
-//! [`Reader`] lends one frame at a time from a window over the file. [`Writer`] takes frames as
-//! lists of slices. Both use constant memory, whatever the file's size, and allocate nothing per
-//! frame.
+//! [`Reader`] returns one frame after the other, each valid until the next is read, from a window
+//! over the file. [`Writer`] takes frames as lists of slices. Both need constant memory, whatever
+//! the file's size, and allocate nothing per frame.
 //!
 //! ```text
 //! file or stdin -> gzip / zstd -> window (256 KiB) -> pcap or pcapng records -> Frame<'_>
@@ -22,19 +22,19 @@
 //! copied to the output. All sections become one: [`Frame::interface`] counts over the whole file.
 //!
 //! # Broken files
-//! - A file that ends within a record, or within its compressed stream: all earlier records are
-//!   delivered, and [`Source::truncated`] then gives the position. The caller decides whether that
-//!   is an error.
+//! - If a file ends within a record, or within its compressed stream, all earlier records are
+//!   delivered, and [`Source::truncated`] then returns the position. The caller decides whether
+//!   that is an error.
 //! - Every other defect is a [`CaptureError`] with file, packet number, byte offset (after
 //!   decompression) and reason.
 //! - No length in a file is trusted: a record above [`MAX_RECORD_LENGTH`] is refused, and the
 //!   window grows only as bytes arrive.
 //!
 //! # Why not an existing parser
-//! Published parsers own or copy each packet's payload, so a super-packet would have to be joined
-//! first. They refuse records of real writers (longer than the snap length, a fraction above one
-//! second). They do not distinguish truncated from malformed files, give no byte offset, and do not
-//! keep the file's unit of time.
+//! Published parsers own or copy the payload of each packet, so a super-packet would have to be
+//! joined first. They refuse some records that existing programs write (longer than the snap
+//! length, or with a fraction of a second above one). They do not distinguish truncated from
+//! malformed files, give no byte offset, and do not keep the file's unit of time.
 //!
 //! Sources: draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng,
 //! <https://www.tcpdump.org/linktypes.html>; libpcap's `sf-pcap.c` for old versions and the
@@ -77,6 +77,6 @@ pub use record::{Frame, Record, Sink, Source};
 pub use time::{TimeResolution, Timestamp};
 pub use writer::Writer;
 
-/// Maximum length of a record in bytes, headers included. This bounds the memory that one length
-/// field can make this crate allocate.
+/// Maximum length of a record in bytes, headers included. It bounds the memory that this crate
+/// allocates because of one length field.
 pub const MAX_RECORD_LENGTH: usize = 16_000_000;

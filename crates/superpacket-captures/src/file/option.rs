@@ -1,5 +1,5 @@
-//! Options of pcapng blocks: stored as bytes, parsed with checks, and written in the output's byte
-//! order. Also the additional record fields of modified pcap files.
+//! Options of pcapng blocks, and the additional record fields of modified pcap files. They are
+//! stored as bytes, parsed with checks, and written in the byte order of the output file.
 //!
 //! An option is a code and a length (16 bits each, in the section's byte order), followed by a
 //! value padded to 4 bytes (draft-ietf-opsawg-pcapng section 3.5).
@@ -12,20 +12,22 @@ const END: u16 = 0;
 /// `opt_comment`: a text.
 const COMMENT: u16 = 1;
 
-/// `epb_flags`: the lowest two bits are the direction.
+/// `epb_flags`: flags of a packet, of which the lowest two bits are the direction.
 const EPB_FLAGS: u16 = 2;
 
 /// `epb_hash`: a hash of the packet's bytes.
 const EPB_HASH: u16 = 3;
 
-/// Bytes added to each record header by Kuznetzov's pcap: interface index (32 bits), protocol (16),
-/// packet type (8), padding (8).
+/// Number of bytes that Kuznetzov's pcap adds to each record header: interface index (32 bits),
+/// protocol (16), packet type (8), padding (8).
 pub(super) const MODIFIED_LENGTH: usize = 8;
 
 /// Additional data of a packet in a capture file: the options of a pcapng packet (`epb_flags`,
-/// comments...), or the extra record fields of a modified pcap file. Empty for other pcap files.
+/// comments...), or the additional record fields of a modified pcap file. Empty for other pcap
+/// files.
 ///
-/// It is kept when written to a file of the same family, and lost in others.
+/// If the packet is written to a file of the same type, the data is kept; in other files it is
+/// lost.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameOptions<'a> {
     pub(super) bytes: &'a [u8],
@@ -64,7 +66,7 @@ impl OptionList {
         Self::default()
     }
 
-    /// Removes all options, and keeps their memory.
+    /// Removes all options, but keeps the memory for others.
     pub fn clear(&mut self) {
         self.bytes.clear();
     }
@@ -95,8 +97,8 @@ pub(super) fn cut_at(text: &str, most: usize) -> usize {
     (0..=text.len().min(most)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0)
 }
 
-/// The encoding of the bytes of a [`FrameOptions`]. Kept together with copied bytes, it allows the
-/// options to outlive their frame.
+/// How the bytes of a [`FrameOptions`] are encoded. If this value is kept together with a copy of
+/// the bytes, the options can outlive their frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionForm {
     pub(super) byte_order: ByteOrder,
@@ -105,11 +107,11 @@ pub struct OptionForm {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OptionKind {
-    /// A list of pcapng options.
+    /// A list of options of a pcapng packet.
     List,
-    /// A list of pcapng options of a packet that others were merged into.
+    /// A list of options of a pcapng packet into which others were merged.
     MergedList,
-    /// The additional fields of Kuznetzov's pcap.
+    /// The additional record fields of Kuznetzov's "modified" pcap.
     Modified,
 }
 
@@ -117,7 +119,7 @@ impl<'a> FrameOptions<'a> {
     /// No options.
     pub const NONE: FrameOptions<'static> = FrameOptions { bytes: &[], form: OptionForm::NONE };
 
-    /// Combines options that were stored as [`bytes`](Self::bytes) and [`form`](Self::form).
+    /// Makes options of [`bytes`](Self::bytes) and [`form`](Self::form) that were stored.
     pub const fn new(bytes: &'a [u8], form: OptionForm) -> Self {
         FrameOptions { bytes, form }
     }
@@ -132,13 +134,13 @@ impl<'a> FrameOptions<'a> {
         self.bytes
     }
 
-    /// Returns the encoding of the bytes.
+    /// Returns how the bytes are encoded.
     pub const fn form(&self) -> OptionForm {
         self.form
     }
 
     /// Returns the comments on a pcapng packet (`opt_comment`), up to the first malformed option.
-    /// They should be UTF-8.
+    /// They should be UTF-8, but this is not checked.
     pub fn comments(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let list = if self.form.kind == OptionKind::Modified { &[] } else { self.bytes };
         walk(list, self.form.byte_order)
@@ -161,7 +163,7 @@ impl<'a> FrameOptions<'a> {
         }
     }
 
-    /// Returns the options that remain valid for a super-packet whose last packet is this one: all
+    /// Returns the options that are valid for a super-packet of which this is the last packet: all
     /// except the hash of the packet's bytes (`epb_hash`).
     #[must_use]
     pub fn of_merged(self) -> Self {
@@ -173,14 +175,14 @@ impl<'a> FrameOptions<'a> {
         FrameOptions { form: OptionForm { kind, ..self.form }, ..self }
     }
 
-    /// Returns the options that remain valid for each segment of this packet. The fields of
-    /// modified pcap files do; the options of a pcapng packet apply to the whole packet only.
+    /// Returns the options that are valid for each segment of this packet. The additional fields of
+    /// modified pcap files are; the options of a pcapng packet apply only to the whole packet.
     #[must_use]
     pub fn of_segment(self) -> Self {
         if self.form.kind == OptionKind::Modified { self } else { Self::NONE }
     }
 
-    /// Returns a pcapng packet's options without end marker, if they can be written unchanged in
+    /// Returns a pcapng packet's options without the end marker, if they need not be changed for
     /// this byte order. They end before the first malformed option.
     pub(super) fn verbatim(&self, byte_order: ByteOrder) -> Option<&'a [u8]> {
         if self.form != OptionForm::list(byte_order) {
@@ -190,8 +192,8 @@ impl<'a> FrameOptions<'a> {
         self.bytes.get(..options.map(|(_, value)| 4 + value.len().next_multiple_of(4)).sum())
     }
 
-    /// Appends a pcapng packet's options to `out` in another byte order, without end marker. Stops
-    /// at the first malformed option.
+    /// Appends a pcapng packet's options to `out` in another byte order, without the end marker.
+    /// Stops at the first malformed option.
     pub(super) fn write_list(&self, byte_order: ByteOrder, out: &mut Vec<u8>) {
         let skipped = match self.form.kind {
             OptionKind::List => None,
@@ -228,7 +230,7 @@ impl<'a> FrameOptions<'a> {
 }
 
 impl OptionForm {
-    /// The form of an empty list.
+    /// The encoding of an empty list of options.
     pub const NONE: OptionForm = OptionForm::list(ByteOrder::NATIVE);
 
     pub(super) const fn list(byte_order: ByteOrder) -> Self {
@@ -240,7 +242,8 @@ impl OptionForm {
     }
 }
 
-/// Iterates over a list of options; yields an error if the list does not fit its block.
+/// Iterates over the bytes of a list of options; yields an error if an option does not fit the
+/// list.
 pub(super) fn walk(
     bytes: &[u8],
     byte_order: ByteOrder,
@@ -271,8 +274,8 @@ pub(super) fn walk(
     })
 }
 
-/// Appends one option. If the byte order changes, `unit` is the length of the number in the value,
-/// which is then reversed; otherwise it is 1.
+/// Appends one option. If the value is a number in another byte order, `unit` is the number's
+/// length, and its bytes are reversed; otherwise `unit` is 1.
 pub(super) fn put(out: &mut Vec<u8>, byte_order: ByteOrder, code: u16, value: &[u8], unit: usize) {
     out.extend_from_slice(&byte_order.u16_bytes(code));
     out.extend_from_slice(&byte_order.u16_bytes(value.len() as u16));
@@ -284,14 +287,15 @@ pub(super) fn put(out: &mut Vec<u8>, byte_order: ByteOrder, code: u16, value: &[
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-/// Appends the end marker, if options were written after `start`.
+/// Appends the marker of the list's end, if any options were written after `start`.
 pub(super) fn put_end(out: &mut Vec<u8>, start: usize) {
     if out.len() > start {
         out.extend_from_slice(&[0; 4]);
     }
 }
 
-/// Returns the length of the number in an option of an Enhanced Packet Block; 1 for other values.
+/// Returns the length of the number in an option of an Enhanced Packet Block; 1 if its value is not
+/// a number.
 fn packet_unit(code: u16) -> usize {
     match code {
         2 | 6 => 4, // epb_flags, epb_queue
@@ -300,8 +304,8 @@ fn packet_unit(code: u16) -> usize {
     }
 }
 
-/// Returns the length of the number in an option of an Interface Description Block; 1 for other
-/// values.
+/// Returns the length of the number in an option of an Interface Description Block; 1 if its value
+/// is not a number.
 pub(super) fn interface_unit(code: u16) -> usize {
     match code {
         10 => 4,               // if_tzone
@@ -402,7 +406,7 @@ mod tests {
         options.write_list(ByteOrder::Little, &mut out);
         assert_eq!(out, bytes[..good]);
         assert_eq!(options.verbatim(ByteOrder::Little), Some(out.as_slice()));
-        // A value without its padding must be padded first.
+        // A value that lacks its padding must be padded first.
         let unpadded = FrameOptions::new(&[1, 0, 1, 0, b'x'], options.form());
         assert_eq!(unpadded.verbatim(ByteOrder::Little), None);
     }

@@ -1,4 +1,4 @@
-//! Buffering of a capture's bytes, so that they are written or compressed in large blocks.
+//! Buffers a capture file's bytes, so that they are compressed and written in large blocks.
 
 use std::io;
 
@@ -6,10 +6,10 @@ use super::Compression;
 use super::compress::Encoder;
 use super::destination::OutputDestination;
 
-/// Bytes buffered before a write; the same as the reader's window.
+/// Number of bytes that are buffered before they are written; the same as in the reader's window.
 const BUFFER_LENGTH: usize = 256 * 1024;
 
-/// A buffered and possibly compressed stream into a destination.
+/// A stream of a capture file's bytes to its destination, buffered and possibly compressed.
 pub(super) struct BufferedOutput {
     buffer: Vec<u8>,
     encoder: Encoder,
@@ -23,7 +23,7 @@ impl BufferedOutput {
         }
     }
 
-    /// Appends `bytes`.
+    /// Appends `bytes` to the file.
     #[inline]
     pub(super) fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() > self.buffer.capacity() - self.buffer.len() {
@@ -54,13 +54,13 @@ impl BufferedOutput {
         Ok(())
     }
 
-    /// Passes on all bytes written so far, as far as the compression format allows.
+    /// Passes all bytes so far on to the destination, as far as the compression format allows.
     pub(super) fn hand_over(&mut self) -> io::Result<()> {
         self.flush()?;
         self.encoder.flush()
     }
 
-    /// Writes the rest, and gives the file its final name.
+    /// Writes the bytes that are still buffered, and gives the file its final name.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.flush()?;
         self.encoder.finish()?.finish()

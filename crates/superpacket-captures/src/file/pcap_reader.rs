@@ -1,4 +1,4 @@
-//! Reading pcap records (draft-ietf-opsawg-pcap; old versions as in libpcap's `sf-pcap.c`).
+//! Reads records of pcap files (draft-ietf-opsawg-pcap; old versions as in libpcap's `sf-pcap.c`).
 
 use super::error::ReadFault;
 use super::option::{MODIFIED_LENGTH, OptionForm};
@@ -13,8 +13,8 @@ pub(super) const MAGIC_MODIFIED: u32 = 0xA1B2_CD34;
 const FILE_HEADER: usize = 24;
 const RECORD_HEADER: usize = 16;
 
-/// A record's fields. The ranges refer to the window's buffer, and are valid until the window reads
-/// more.
+/// The fields of a record that was found. The ranges refer to the window's buffer, and are valid
+/// until more is read into it.
 pub(super) struct LocatedRecord {
     pub(super) data: std::ops::Range<usize>,
     pub(super) options: std::ops::Range<usize>,
@@ -23,7 +23,7 @@ pub(super) struct LocatedRecord {
     pub(super) time: Option<Timestamp>,
 }
 
-/// The order of the two length fields in a record. Before version 2.3 the original length comes
+/// In which order a record has its two length fields. Before version 2.3, the original length comes
 /// first; files of version 2.3 exist in both orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lengths {
@@ -36,11 +36,11 @@ pub(super) struct PcapReader {
     byte_order: ByteOrder,
     variant: PcapVariant,
     lengths: Lengths,
-    /// The file header, if it is to be kept for readers of parts.
+    /// The file's header, if it must be kept for readers of parts of the file; otherwise empty.
     preamble: Vec<u8>,
 }
 
-/// Identifies a pcap file by its first four bytes; `None` for other files.
+/// Recognizes a pcap file by its first four bytes; `None` for other files.
 pub(super) fn recognize(magic: [u8; 4]) -> Option<(ByteOrder, PcapVariant)> {
     [ByteOrder::Little, ByteOrder::Big].into_iter().find_map(|byte_order| {
         let variant = match byte_order.u32_at(&magic, 0) {
@@ -85,17 +85,17 @@ impl PcapReader {
         Ok((Self { byte_order, variant, lengths, preamble }, interface))
     }
 
-    /// Returns the file header, if it was kept.
+    /// Returns the file's header, if it was kept; otherwise nothing.
     pub(super) fn preamble(&self) -> &[u8] {
         &self.preamble
     }
 
-    /// Returns the encoding of the additional record fields.
+    /// Returns how the additional record fields of modified pcap are encoded.
     pub(super) fn option_form(&self) -> OptionForm {
         OptionForm::modified(self.byte_order)
     }
 
-    /// Finds the next record; returns `None` at a regular end.
+    /// Finds the next record; returns `None` if the file ends after a complete record.
     #[inline]
     pub(super) fn next(&mut self, window: &mut Window) -> Result<Option<LocatedRecord>, ReadFault> {
         let header_length =
@@ -130,7 +130,7 @@ impl PcapReader {
                 (1_000_000, TimeResolution::MICROSECONDS)
             }
         };
-        // A fraction above one second is accepted: it only moves the time forward.
+        // A fraction of a second above one is accepted: it only makes the time later.
         let ticks = u64::from(seconds) * ticks_per_second + u64::from(fraction);
         Ok(Some(LocatedRecord {
             data: at + header_length..at + length,

@@ -1,4 +1,4 @@
-//! Writing pcap files (draft-ietf-opsawg-pcap), always version 2.4.
+//! Writes pcap files (draft-ietf-opsawg-pcap), always version 2.4.
 
 use super::declared::{DeclaredInterface, FrameRefusal, snap_length};
 use super::output::BufferedOutput;
@@ -8,18 +8,18 @@ use super::{ByteOrder, Interface, LinkType, PcapVariant, Record, TimeResolution}
 pub(super) struct PcapWriter {
     byte_order: ByteOrder,
     variant: Option<PcapVariant>,
-    /// The largest snap length declared; 0 if an interface has no limit.
+    /// The largest snap length of the interfaces declared so far; 0 if one of them has no limit.
     snap_length: Option<u32>,
     header: Option<Header>,
 }
 
-/// Properties of a written file header, which all frames must match.
+/// The properties in the header of the written file, with which all frames must agree.
 #[derive(Clone, Copy)]
 struct Header {
     link_type: LinkType,
     ticks_per_second: u64,
     resolution: TimeResolution,
-    /// Whether record headers are those of Kuznetzov's format.
+    /// Whether records have the additional fields of Kuznetzov's "modified" format.
     modified: bool,
 }
 
@@ -37,8 +37,8 @@ impl PcapWriter {
         });
     }
 
-    /// Writes a record's header, preceded by the file's header if this is the first record.
-    /// `declared` are all interfaces so far.
+    /// Writes the header of a record. If this is the first record, writes the header of the file
+    /// before it. `declared` contains all interfaces declared so far.
     #[inline]
     pub(super) fn begin(
         &mut self,
@@ -76,7 +76,7 @@ impl PcapWriter {
         Ok(())
     }
 
-    /// Completes the file. A file without frames also needs a header.
+    /// Completes the file: a file without frames still needs its header.
     pub(super) fn finish(
         &mut self,
         output: &mut BufferedOutput,
@@ -127,11 +127,12 @@ impl PcapWriter {
     }
 }
 
-/// Splits a time into the two 32-bit numbers of pcap. A time up to a few seconds after the end of
-/// the 32-bit range, in 2106, overflows into the fraction: a pcap input must have encoded it so.
+/// Splits a time into the two 32-bit numbers of pcap. If the seconds are a little above the 32-bit
+/// range, which ends in 2106, the rest is added to the fraction: a pcap file from which such a time
+/// was read must have encoded it so.
 #[inline]
 fn seconds_and_fraction(ticks: u64, ticks_per_second: u64) -> Option<(u32, u32)> {
-    // Divisions by constants, which the compiler turns into multiplications.
+    // The divisors are constants, so the compiler can use multiplications.
     let (seconds, fraction) = match ticks_per_second {
         1_000_000 => (ticks / 1_000_000, ticks % 1_000_000),
         _ => (ticks / 1_000_000_000, ticks % 1_000_000_000),

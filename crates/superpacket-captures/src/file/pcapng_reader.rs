@@ -1,4 +1,4 @@
-//! Reading pcapng blocks (draft-ietf-opsawg-pcapng).
+//! Reads blocks of pcapng files (draft-ietf-opsawg-pcapng).
 
 use super::error::ReadFault;
 use super::option::walk;
@@ -6,7 +6,7 @@ use super::pcap_reader::LocatedRecord;
 use super::window::Window;
 use super::{ByteOrder, Interface, LinkType, MAX_RECORD_LENGTH, Timestamp};
 
-/// Type of a section header block, which reads the same in both byte orders.
+/// Type of a Section Header Block. The number is the same in either byte order.
 pub(super) const SECTION_HEADER: u32 = 0x0A0D_0D0A;
 pub(super) const INTERFACE_DESCRIPTION: u32 = 1;
 const PACKET: u32 = 2;
@@ -14,27 +14,29 @@ pub(super) const SIMPLE_PACKET: u32 = 3;
 pub(super) const ENHANCED_PACKET: u32 = 6;
 pub(super) const BYTE_ORDER_MAGIC: u32 = 0x1A2B_3C4D;
 
-/// Bytes of a block around its body: type and length before it, the length again after it.
+/// Number of bytes of a block besides its body: type and length before it, the length again after
+/// it.
 const BLOCK_FRAMING: usize = 12;
 
-/// Length of a section header block without options, in bytes.
+/// Length in bytes of a Section Header Block without options.
 const SHORTEST_SECTION_HEADER: u32 = 28;
 
-/// Maximum memory for all interface descriptions in bytes, enough for tens of thousands. Every
-/// section can add interfaces, so without a limit the memory would depend on the file.
+/// Maximum number of bytes of memory for all interface descriptions, enough for tens of thousands.
+/// Every section can add interfaces, so without a limit the memory would depend on the file.
 const MAX_INTERFACES_FOOTPRINT: usize = 4 << 20;
 
 pub(super) struct PcapNgReader {
-    /// Byte order of the current section.
+    /// Byte order of the section that is being read.
     byte_order: ByteOrder,
-    /// Number of interfaces in earlier sections.
+    /// Number of interfaces in the sections before this one.
     section_start: usize,
     footprint: usize,
-    /// Section headers, without options, and interface descriptions, if kept for readers of parts.
+    /// Section headers, without options, and interface descriptions, if they must be kept for
+    /// readers of parts of the file.
     preamble: Option<Vec<u8>>,
 }
 
-/// The fields of a packet block; ranges within the block.
+/// The fields of a packet's block. Ranges are within the block.
 struct PacketBlock {
     interface: usize,
     ticks: Option<u64>,
@@ -43,7 +45,8 @@ struct PacketBlock {
 }
 
 impl PcapNgReader {
-    /// Reads the first section's header.
+    /// Reads the header of the first section. With `keep`, headers are kept for readers of parts of
+    /// the file.
     pub(super) fn open(window: &mut Window, keep: bool) -> Result<Self, ReadFault> {
         let preamble = keep.then(Vec::new);
         let mut reader =
@@ -65,8 +68,8 @@ impl PcapNgReader {
         self.preamble.as_deref().unwrap_or(&[])
     }
 
-    /// Finds the next packet, and appends interfaces found before it to `interfaces`. Returns
-    /// `None` at a regular end.
+    /// Finds the next packet, and appends interfaces that are described before it to `interfaces`.
+    /// Returns `None` if the file ends after a complete block.
     pub(super) fn next(
         &mut self,
         window: &mut Window,
@@ -116,7 +119,7 @@ impl PcapNgReader {
                 )));
             };
             let at = window.consume(length);
-            // A simple packet is followed only by padding.
+            // After the packet, a Simple Packet Block has only padding.
             let options_start = if packet.ticks.is_some() {
                 packet.data.end.next_multiple_of(4)
             } else {
@@ -137,8 +140,8 @@ impl PcapNgReader {
         }
     }
 
-    /// Loads the next block completely into the window and checks its lengths. Returns the length,
-    /// or `None` at a regular end.
+    /// Reads the next block completely into the window and checks its lengths. Returns its length,
+    /// or `None` if the file ends after a complete block.
     #[inline]
     fn next_block(&mut self, window: &mut Window) -> Result<Option<usize>, ReadFault> {
         if !window.has(BLOCK_FRAMING)? {
@@ -204,7 +207,7 @@ impl PcapNgReader {
             let length = byte_order.u32_bytes(SHORTEST_SECTION_HEADER);
             preamble.extend_from_slice(&block[..4]);
             preamble.extend_from_slice(&length);
-            // Byte order, version, and the section's length, which readers ignore.
+            // Byte order, version, and the length of the section, which readers ignore.
             preamble.extend_from_slice(&block[8..24]);
             preamble.extend_from_slice(&length);
         }
@@ -225,8 +228,8 @@ impl PcapNgReader {
         self.packet(block, self.byte_order.u32_at(block, 8) as usize)
     }
 
-    /// Parses an obsolete Packet Block: an Enhanced Packet Block with interface and drop count in
-    /// 16 bits each.
+    /// Parses an obsolete Packet Block. It differs from an Enhanced Packet Block in that interface
+    /// and drop count have 16 bits each.
     fn obsolete_packet(&self, block: &[u8]) -> Result<PacketBlock, ReadFault> {
         needs(block, 32, "packet")?;
         self.packet(block, usize::from(self.byte_order.u16_at(block, 8)))
@@ -244,8 +247,8 @@ impl PcapNgReader {
         })
     }
 
-    /// Parses a Simple Packet Block. It contains no time, no captured length, and no interface:
-    /// that is the section's first.
+    /// Parses a Simple Packet Block. It contains no time, no captured length, and no interface: the
+    /// packet belongs to the first interface of the section.
     fn simple_packet(
         &self,
         block: &[u8],
@@ -274,8 +277,8 @@ fn needs(block: &[u8], length: usize, name: &str) -> Result<(), ReadFault> {
     Ok(())
 }
 
-/// Returns the range of the packet's data in the block, from `start`. Fails if it does not fit
-/// before the length at the block's end.
+/// Returns the range of the packet's bytes in its block, which begin at `start`. Fails if they do
+/// not end before the length at the block's end.
 #[inline]
 fn data(block: &[u8], start: usize, captured: u32) -> Result<std::ops::Range<usize>, ReadFault> {
     let room = block.len() - 4 - start;

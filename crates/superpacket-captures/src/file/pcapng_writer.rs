@@ -1,4 +1,4 @@
-//! Writing pcapng files (draft-ietf-opsawg-pcapng): one section, of unspecified length.
+//! Writes pcapng files (draft-ietf-opsawg-pcapng) with one section of unspecified length.
 
 use std::io;
 
@@ -20,12 +20,12 @@ const ISB_IFDROP: u16 = 5;
 
 pub(super) struct PcapNgWriter {
     byte_order: ByteOrder,
-    /// The body of the block being built; its memory is reused.
+    /// The body of the block that is being built. Its memory is used for all blocks.
     body: Vec<u8>,
 }
 
 impl PcapNgWriter {
-    /// Writes the section header.
+    /// Writes the header of the file's only section.
     pub(super) fn new(output: &mut BufferedOutput, byte_order: ByteOrder) -> io::Result<Self> {
         let mut writer = Self { byte_order, body: Vec::new() };
         writer.u32(BYTE_ORDER_MAGIC);
@@ -72,7 +72,7 @@ impl PcapNgWriter {
         self.block(output, INTERFACE_DESCRIPTION)
     }
 
-    /// Writes a whole packet block.
+    /// Writes a complete block with a packet.
     #[inline]
     pub(super) fn packet<'p>(
         &mut self,
@@ -85,10 +85,10 @@ impl PcapNgWriter {
     ) -> Result<(), FrameRefusal> {
         let padding = (length.next_multiple_of(4) - length) as usize;
         let word = |value: u32| self.byte_order.u32_bytes(value);
-        // A simple packet block has no interface and no captured length: it fits whole frames of
-        // the first interface.
+        // A Simple Packet Block has no interface and no captured length, so it can contain only
+        // complete frames of the first interface.
         let simple = record.time.is_none() && record.interface == 0 && length == original_length;
-        // Long lists of options are not copied.
+        // Long lists of options are written without copying them into the body.
         self.body.clear();
         let options = match record.options.verbatim(self.byte_order) {
             Some(options) => options,
@@ -141,7 +141,7 @@ impl PcapNgWriter {
         Ok(())
     }
 
-    /// Writes the packet counts of an interface up to `time`.
+    /// Writes a block with the packet counts of an interface up to `time`.
     pub(super) fn statistics(
         &mut self,
         output: &mut BufferedOutput,
@@ -151,7 +151,7 @@ impl PcapNgWriter {
         counted: &InterfaceStatistics,
     ) -> Result<(), FrameRefusal> {
         let byte_order = self.byte_order;
-        // A time is two words, the higher one first, in either byte order.
+        // In either byte order, a time has two 32-bit words, the higher one first.
         let ticks = |time: Timestamp| -> Result<Vec<u8>, FrameRefusal> {
             let ticks = time
                 .ticks_in(interface.resolution, interface.offset_seconds)
@@ -181,7 +181,7 @@ impl PcapNgWriter {
         self.body.extend_from_slice(&self.byte_order.u32_bytes(value));
     }
 
-    /// Writes the prepared body as a block, and empties it.
+    /// Writes the body that was prepared as a block, and empties it.
     fn block(&mut self, output: &mut BufferedOutput, block_type: u32) -> io::Result<()> {
         let total = self.byte_order.u32_bytes(12 + self.body.len() as u32);
         output.put(&self.byte_order.u32_bytes(block_type))?;

@@ -1,4 +1,4 @@
-//! Reading capture files of any supported format.
+//! Reads capture files of any supported format.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,20 +16,20 @@ use super::{
     Source, Truncated,
 };
 
-/// A position between two records of a capture, at which another reader may start.
+/// A position between two records of a capture file, at which another reader may start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// First byte of the next record, after decompression.
     pub offset: u64,
-    /// Number of packets before it.
+    /// Number of packets before the next record.
     pub packets: u64,
 }
 
-/// A reader of capture files as streams.
+/// Reads a capture file as a stream of frames.
 ///
 /// Memory: a window of 256 KiB, which grows to the longest record (16 MB at most), up to 4 MiB of
 /// interface descriptions, and the decompressor's memory (64 KiB for gzip; for zstd twice the
-/// window, which is at most 8 MiB).
+/// compressed file's window, which is at most 8 MiB).
 pub struct Reader {
     file: String,
     window: Window,
@@ -37,15 +37,15 @@ pub struct Reader {
     interfaces: Vec<Interface>,
     format: Format,
     compression: Compression,
-    /// Number of frames delivered.
+    /// Number of frames returned so far.
     frames: u64,
-    /// Whether the end or an error was reached.
+    /// Whether the end of the file or an error was reached.
     done: bool,
     truncated: Option<Truncated>,
     bytes_read: Arc<AtomicU64>,
     file_length: Option<u64>,
-    /// For a reader of a part: the part's first byte in the file, and the length of the preamble
-    /// before it in the stream.
+    /// For the reader of a part of a file: position of the part's first byte in the file, and
+    /// length of the preamble, which comes before the part in the stream.
     part: Option<(u64, u64)>,
 }
 
@@ -55,7 +55,7 @@ enum RecordReader {
 }
 
 impl Reader {
-    /// Opens the file at `path`; `-` is standard input.
+    /// Opens the capture file at `path`; `-` is standard input.
     ///
     /// # Errors
     /// If the file cannot be opened or read, or does not begin like a capture file.
@@ -76,7 +76,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Reads a capture from any stream; `name` stands for the file in messages.
+    /// Reads a capture file from any stream; `name` stands for the file in messages.
     ///
     /// # Errors
     /// If the stream cannot be read, or does not begin like a capture file.
@@ -85,10 +85,10 @@ impl Reader {
     }
 
     /// Like [`from_stream`](Self::from_stream), but keeps the [`preamble`](Self::preamble) for
-    /// readers of parts.
+    /// readers of parts of the file.
     ///
     /// # Errors
-    /// As [`from_stream`](Self::from_stream).
+    /// Those of [`from_stream`](Self::from_stream).
     pub fn keeping_preamble(
         name: &str,
         stream: Box<dyn Read + Send>,
@@ -96,13 +96,14 @@ impl Reader {
         Self::begin(name, stream, true)
     }
 
-    /// Reads a part of a capture. `records` is the uncompressed stream from `place` on, and ends
-    /// after a record or with the file. `preamble` is that of the whole file's reader at `place`.
+    /// Reads a part of a capture file. `records` is the decompressed stream from `place` on, which
+    /// ends after a record or with the file. `preamble` is the one that the whole file's reader had
+    /// at `place`.
     ///
     /// Packet numbers, interface indices and offsets in messages are those of the whole file.
     ///
     /// # Errors
-    /// As [`from_stream`](Self::from_stream).
+    /// Those of [`from_stream`](Self::from_stream).
     pub fn of_part(
         name: &str,
         preamble: Vec<u8>,
@@ -151,7 +152,8 @@ impl Reader {
             let byte_order = reader.byte_order();
             (RecordReader::PcapNg(reader), Format::PcapNg { byte_order })
         } else {
-            // The longest known magic number has 12 bytes; read errors are ignored here.
+            // The longest known magic number has 12 bytes. If this read fails, a later one reports
+            // the error.
             let _ = window.has(12);
             return Err(CaptureError::NotCapture {
                 file: name.to_owned(),
@@ -179,13 +181,13 @@ impl Reader {
         &self.file
     }
 
-    /// Returns the compression of the file.
+    /// Returns how the file is compressed.
     pub fn compression(&self) -> Compression {
         self.compression
     }
 
-    /// Returns the number of bytes read from the file so far, before decompression. Divided by
-    /// [`file_length`](Self::file_length), it is the progress.
+    /// Returns the number of bytes read from the file so far, before decompression. Together with
+    /// [`file_length`](Self::file_length), it tells the progress.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
     }
@@ -204,9 +206,9 @@ impl Reader {
         }
     }
 
-    /// Returns the headers that readers of parts from [`place`](Self::place) on need: a pcap file's
-    /// header, or a pcapng file's sections and interfaces. They only grow. Empty unless the reader
-    /// was created by [`keeping_preamble`](Self::keeping_preamble).
+    /// Returns the headers that are needed to read a part of the file from [`place`](Self::place)
+    /// on: a pcap file's header, or the sections and interfaces of a pcapng file so far. Empty
+    /// unless the reader was created by [`keeping_preamble`](Self::keeping_preamble).
     pub fn preamble(&self) -> &[u8] {
         match &self.records {
             RecordReader::Pcap(reader) => reader.preamble(),
@@ -276,7 +278,7 @@ impl Source for Reader {
     }
 }
 
-/// A reader that counts the bytes read from the file.
+/// A reader that counts the bytes that were read from the file.
 struct Counting {
     stream: Box<dyn Read + Send>,
     bytes: Arc<AtomicU64>,
@@ -290,7 +292,7 @@ impl Read for Counting {
     }
 }
 
-/// Describes a file that is not a supported capture, by its first bytes.
+/// Describes a file that is not a supported capture file, according to its first bytes.
 fn describe(head: &[u8]) -> String {
     let known: [(&[u8], &str); 12] = [
         (b"snoop\0\0\0", "Solaris snoop, which is not supported (editcap converts it to pcapng)"),

@@ -1,17 +1,18 @@
-//! Frames as exchanged between capture readers and writers.
+//! Frames as capture readers return them and writers take them.
 
 use super::{CaptureError, Format, FrameOptions, Interface, LinkType, Timestamp, Truncated};
 
-/// A frame lent by a [`Source`] until the next one is read.
+/// A frame of a capture file. It is valid until the next frame is read from its [`Source`].
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// Position in the file, counted from 1.
+    /// Number of the frame in its file, from 1.
     pub number: u64,
     /// Index of the frame's interface in `interfaces`.
     pub interface: u32,
-    /// Time of capture; `None` for a pcapng Simple Packet Block.
+    /// Time at which the frame was captured; `None` if the file has none (pcapng Simple Packet
+    /// Block).
     pub time: Option<Timestamp>,
-    /// The captured bytes.
+    /// The captured bytes of the frame.
     pub data: &'a [u8],
     /// Length of the frame on the wire in bytes, as given in the file. Usually at least
     /// `data.len()`, but this is not checked.
@@ -42,7 +43,7 @@ impl<'a> Frame<'a> {
         self.interface().link_type
     }
 
-    /// Returns the record that, together with `data`, writes this frame unchanged.
+    /// Returns the properties with which, together with `data`, this frame is written unchanged.
     #[inline]
     pub fn record(&self) -> Record<'a> {
         Record {
@@ -57,20 +58,21 @@ impl<'a> Frame<'a> {
 /// The properties of a frame to be written, without its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// Index of its interface among those declared.
+    /// Index of the frame's interface among those that were declared to the writer.
     pub interface: u32,
-    /// Time of capture; `None` is written as 1970-01-01 where the format requires a time.
+    /// Time at which the frame was captured. `None` is written as 1970-01-01 where the format
+    /// requires a time.
     pub time: Option<Timestamp>,
-    /// Length on the wire in bytes; `None` if it equals the number of bytes written.
+    /// Length of the frame on the wire in bytes; `None` if all of its bytes are written.
     pub original_length: Option<u32>,
-    /// Additional data, written if the output is of the same family as the input. For a
-    /// super-packet, use [`FrameOptions::of_merged`] of the last frame.
+    /// Additional data, which is written if the output file is of the same type as the input file.
+    /// For a super-packet, use [`FrameOptions::of_merged`] of its last frame.
     pub options: FrameOptions<'a>,
 }
 
-/// A source of frames, lent one by one.
+/// A source of a capture's frames, such as a reader of a file, which returns them one by one.
 pub trait Source {
-    /// Returns the next frame, or `None` at the end, including the end of a truncated file (see
+    /// Returns the next frame. Returns `None` at the end, even if the file is cut short there (see
     /// [`truncated`](Self::truncated)).
     ///
     /// # Errors
@@ -81,25 +83,26 @@ pub trait Source {
     /// frame may add some.
     fn interfaces(&self) -> &[Interface];
 
-    /// Returns the input's format.
+    /// Returns the format of the capture file.
     fn format(&self) -> Format;
 
-    /// Returns the position at which the file was truncated, once the end was reached.
+    /// Returns where the file is cut short. `None` if it is not, or its end has not been reached.
     fn truncated(&self) -> Option<&Truncated>;
 }
 
-/// A sink that takes the frames of a capture one by one.
+/// A destination for a capture's frames, such as a writer of a file, which takes them one by one.
 pub trait Sink {
-    /// Declares the interfaces that frames refer to: all of a source's interfaces so far, in its
-    /// order. Interfaces declared earlier are skipped, so it is cheap to call this before each
-    /// frame.
+    /// Declares the interfaces to which later frames refer: all interfaces of a source so far, in
+    /// its order. Interfaces that were declared before are skipped, so this may be called before
+    /// each frame.
     ///
     /// # Errors
     /// If writing fails.
     fn declare(&mut self, interfaces: &[Interface]) -> Result<(), CaptureError>;
 
-    /// Writes a frame whose bytes are the concatenated `parts`. Header and payloads of a
-    /// super-packet need not be joined. The parts are iterated twice, first for the total length.
+    /// Writes a frame. Its bytes are those of all `parts` together, so that the header and payloads
+    /// of a super-packet need not be joined. The parts are iterated twice, first for their total
+    /// length.
     ///
     /// # Errors
     /// If writing fails, or if the format cannot represent the frame's link type, time or length.
@@ -108,10 +111,10 @@ pub trait Sink {
         Parts: IntoIterator<Item = &'p [u8]>,
         Parts::IntoIter: Clone;
 
-    /// Writes a source's frame unchanged, together with its interface.
+    /// Writes a frame of a source unchanged, and declares its interface if necessary.
     ///
     /// # Errors
-    /// As for [`declare`](Self::declare) and [`write`](Self::write).
+    /// Those of [`declare`](Self::declare) and [`write`](Self::write).
     #[inline]
     fn copy(&mut self, frame: &Frame<'_>) -> Result<(), CaptureError> {
         self.declare(frame.interfaces)?;

@@ -1,14 +1,16 @@
-//! Times in capture files, kept in the file's unit so that they are written exactly as read.
+//! Times in capture files. They are kept in the file's unit, so that they can be written exactly as
+//! they were read.
 
-/// The length of one tick: 10^-k or 2^-k seconds (`if_tsresol`, draft-ietf-opsawg-pcapng section
-/// 4.2).
+/// The unit of times in a capture file, a tick: 10^-k or 2^-k seconds (`if_tsresol`,
+/// draft-ietf-opsawg-pcapng section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimeResolution(u8);
 
 const BINARY: u8 = 0x80;
 
 impl TimeResolution {
-    /// Ticks of one microsecond: ordinary pcap, and pcapng without `if_tsresol`.
+    /// Ticks of one microsecond, as in ordinary pcap files and in pcapng files without
+    /// `if_tsresol`.
     pub const MICROSECONDS: Self = Self(6);
     /// Ticks of one nanosecond.
     pub const NANOSECONDS: Self = Self(9);
@@ -38,25 +40,26 @@ impl TimeResolution {
     }
 }
 
-/// A point in time, as encoded in the file it was read from.
+/// A point in time, as the capture file encodes it from which it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timestamp {
-    /// Ticks since `offset_seconds` after 1970-01-01T00:00:00 UTC.
+    /// Number of ticks since a start, which is `offset_seconds` after 1970-01-01T00:00:00 UTC.
     pub ticks: u64,
     /// The unit of a tick.
     pub resolution: TimeResolution,
-    /// Seconds to add (`if_tsoffset`); almost always 0.
+    /// Seconds from 1970-01-01T00:00:00 UTC to the start of counting (`if_tsoffset`); almost always
+    /// 0.
     pub offset_seconds: i64,
 }
 
 impl Timestamp {
-    /// Creates a time from nanoseconds since 1970.
+    /// Creates a time from the number of nanoseconds since 1970.
     pub fn from_nanoseconds(nanoseconds: u64) -> Self {
         Self { ticks: nanoseconds, resolution: TimeResolution::NANOSECONDS, offset_seconds: 0 }
     }
 
-    /// Returns nanoseconds since 1970, rounded down: 0 for an earlier time, `u64::MAX` after the
-    /// year 2554.
+    /// Returns the number of nanoseconds since 1970, rounded down. Returns 0 for an earlier time,
+    /// and `u64::MAX` after the year 2554.
     #[inline]
     pub fn nanoseconds(self) -> u64 {
         if self.offset_seconds == 0 {
@@ -70,8 +73,9 @@ impl Timestamp {
         u64::try_from(total.max(0)).unwrap_or(u64::MAX)
     }
 
-    /// Returns this time in another unit and offset, rounded down. It is exact if the unit is at
-    /// least as fine as this one. `None` if the number would be negative or exceed 64 bits.
+    /// Returns the number of ticks for this time in another unit and with another offset, rounded
+    /// down. It is exact if the unit is at least as fine as this one. `None` if the number would be
+    /// negative or exceed 64 bits.
     #[inline]
     pub fn ticks_in(self, resolution: TimeResolution, offset_seconds: i64) -> Option<u64> {
         if self.resolution == resolution && self.offset_seconds == offset_seconds {

@@ -1,24 +1,24 @@
-//! A sliding window over a stream, in which records are parsed in place.
+//! A window over a stream, in which records of a capture file are parsed without copying them.
 
 use std::io::{self, ErrorKind, Read};
 
 use super::MAX_RECORD_LENGTH;
 use super::error::ReadFault;
 
-/// Length of a new window in bytes: large enough to make the cost of system calls negligible, and
-/// small enough for the L2 cache.
+/// Length of a new window in bytes: so large that system calls cost little, and so small that it
+/// fits in the L2 cache.
 pub(super) const INITIAL_LENGTH: usize = 256 * 1024;
 
 pub(super) struct Window {
     input: Box<dyn Read + Send>,
     buffer: Vec<u8>,
-    /// `start <= end <= buffer.len()`: the range of bytes read and not yet consumed.
+    /// The bytes that were read and not yet consumed are `start..end` in the buffer.
     start: usize,
     end: usize,
-    /// Position of `start` in the stream.
+    /// Position in the stream of the byte at `start`.
     offset: u64,
     ended: bool,
-    /// The reason, if the compressed stream ended prematurely.
+    /// If the compressed stream is cut short: what is missing, in words.
     cut: Option<String>,
 }
 
@@ -28,32 +28,32 @@ impl Window {
         Self { input, buffer, start: 0, end: 0, offset: 0, ended: false, cut: None }
     }
 
-    /// Returns the position of the window in the stream.
+    /// Returns the position in the stream of the first byte that was not yet consumed.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Returns the bytes read and not yet consumed.
+    /// Returns the bytes that were read and not yet consumed.
     #[inline]
     pub(super) fn available(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Returns the bytes in a range of the buffer, based on a position from
-    /// [`consume`](Self::consume).
+    /// Returns the bytes in a range of the buffer, given by a position that
+    /// [`consume`](Self::consume) has returned.
     #[inline]
     pub(super) fn at(&self, range: std::ops::Range<usize>) -> &[u8] {
         &self.buffer[range]
     }
 
-    /// Reads until at least `length` bytes are available; returns `false` if the stream ends
-    /// before. `length` must not exceed [`MAX_RECORD_LENGTH`].
+    /// Reads until at least `length` bytes are available that were not consumed. Returns `false` if
+    /// the stream ends before. `length` must not exceed [`MAX_RECORD_LENGTH`].
     #[inline]
     pub(super) fn has(&mut self, length: usize) -> io::Result<bool> {
         Ok(self.end - self.start >= length || self.refill(length)?)
     }
 
-    /// Consumes `length` available bytes and returns their position in the buffer, which is valid
+    /// Consumes `length` available bytes, and returns their position in the buffer, which is valid
     /// until the next call of `has`.
     #[inline]
     pub(super) fn consume(&mut self, length: usize) -> usize {
@@ -64,8 +64,8 @@ impl Window {
         at
     }
 
-    /// Checks the end of the stream, when no complete record is available: `Ok` if it ended at a
-    /// record boundary, otherwise the fault with the position. `expected` describes the record.
+    /// Checks how the stream ended, when no complete record is left. Returns `Ok` if it ended after
+    /// a record, otherwise a fault. `expected` describes the record that was expected.
     pub(super) fn finish(&self, expected: impl FnOnce() -> String) -> Result<(), ReadFault> {
         let left = self.end - self.start;
         match &self.cut {
@@ -85,7 +85,8 @@ impl Window {
         self.start = 0;
         while self.end < length && !self.ended {
             if self.end == self.buffer.len() {
-                // Grows with the bytes that have arrived, not with the length that a record claims.
+                // The buffer grows with the bytes that arrive, not with the length that a record
+                // claims.
                 let grown = (2 * self.buffer.len()).min(MAX_RECORD_LENGTH);
                 self.buffer.reserve_exact(grown - self.end);
                 self.buffer.resize(grown, 0);
@@ -109,7 +110,7 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// A reader that returns one byte less in each call, as a pipe may.
+    /// A reader that returns one byte less in each call, as reading from a pipe may.
     struct Dribble(Vec<u8>, usize);
 
     impl Read for Dribble {

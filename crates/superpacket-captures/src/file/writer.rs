@@ -1,4 +1,4 @@
-//! Writing capture files of either format.
+//! Writes capture files of any supported format.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -13,12 +13,12 @@ use super::{
     OutputFormat, Record, Sink, Timestamp,
 };
 
-/// A writer of capture files as streams.
+/// Writes a capture file as a stream of frames.
 ///
 /// The file grows under a temporary name in its directory (`.superpacket-….partial`), and
-/// [`finish`](Self::finish) renames it. A writer dropped earlier removes it, so `path` never
-/// contains an incomplete capture. A pipe or device is written directly. Modes and symbolic links
-/// are treated as [`write_file`](super::write_file) describes.
+/// [`finish`](Self::finish) gives it its own name. If the writer is dropped before, the file is
+/// removed, so `path` never contains an incomplete capture. A pipe or device is written directly.
+/// Modes and symbolic links are treated as [`write_file`](super::write_file) describes.
 ///
 /// Memory: a buffer of 256 KiB, 24 bytes per interface, and the compressor's memory (0.3 MB for
 /// gzip; 2 MB and a thread for zstd).
@@ -27,7 +27,7 @@ pub struct Writer {
     output: BufferedOutput,
     records: RecordWriter,
     interfaces: Vec<DeclaredInterface>,
-    /// Number of frames written.
+    /// Number of frames written so far.
     frames: u64,
 }
 
@@ -40,7 +40,7 @@ impl Writer {
     /// Creates the file at `path`; `-` is standard output.
     ///
     /// # Errors
-    /// If it cannot be created.
+    /// If the file cannot be created.
     pub fn create(path: impl AsRef<Path>, format: OutputFormat) -> Result<Self, CaptureError> {
         let path = path.as_ref();
         let name = if path == Path::new("-") {
@@ -54,10 +54,10 @@ impl Writer {
         }
     }
 
-    /// Writes a capture into any stream; `name` stands for the file in messages.
+    /// Writes a capture file into any stream; `name` stands for the file in messages.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the stream cannot be written.
     pub fn into_stream(
         name: &str,
         stream: Box<dyn Write + Send>,
@@ -83,7 +83,7 @@ impl Writer {
         Ok(Self { file, output, records, interfaces: Vec::new(), frames: 0 })
     }
 
-    /// Returns the name by which the file was created, as used in errors.
+    /// Returns the name by which the file was created, as errors give it.
     pub fn file(&self) -> &str {
         &self.file
     }
@@ -93,18 +93,19 @@ impl Writer {
         self.frames
     }
 
-    /// Passes everything written so far to the destination, for a reader that waits for it. With
-    /// zstd, data still waits for the end of a block.
+    /// Passes everything written so far on to the destination, so that other programs can read it.
+    /// With zstd, some data waits until a block is complete.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the destination cannot be written.
     pub fn flush(&mut self) -> Result<(), CaptureError> {
         self.output
             .hand_over()
             .map_err(|source| CaptureError::Write { file: self.file.clone(), source })
     }
 
-    /// Writes the packet counts of an interface up to `time`. A pcap file cannot store them.
+    /// Writes the packet counts of an interface up to `time`. Does nothing for a pcap file, which
+    /// cannot store them.
     ///
     /// # Errors
     /// If writing fails, if the interface was not declared, or if a time cannot be expressed in the
@@ -124,11 +125,11 @@ impl Writer {
         written.map_err(|refusal| self.refuse(refusal, declared.link_type))
     }
 
-    /// Writes the rest and gives the file its name, replacing an existing file. Returns the number
-    /// of frames written.
+    /// Writes what is still buffered, and gives the file its name; an existing file is replaced.
+    /// Returns the number of frames written.
     ///
     /// # Errors
-    /// If either step fails; the temporary file is then removed.
+    /// If the file cannot be written or renamed. It is then removed.
     pub fn finish(mut self) -> Result<u64, CaptureError> {
         if let RecordWriter::Pcap(writer) = &mut self.records
             && let Err(refusal) = writer.finish(&mut self.output, &self.interfaces)
@@ -181,8 +182,8 @@ impl Sink for Writer {
     {
         let parts = parts.into_iter();
         let length: usize = parts.clone().map(<[u8]>::len).sum();
-        // Maximum size of block framing and options; the options' length is bounded by the record
-        // they came with.
+        // Maximum size of the block's other fields and the options. The length of the options is
+        // bounded by the record from which they were read.
         let room = 64 + record.options.bytes.len();
         if length > MAX_RECORD_LENGTH - room.min(MAX_RECORD_LENGTH) {
             let (file, packet) = (self.file.clone(), self.frames + 1);

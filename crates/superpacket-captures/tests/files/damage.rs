@@ -2,6 +2,7 @@
 //! before the damage, and a clear message.
 
 use crate::bytes::*;
+use crate::writing::Shared;
 use superpacket_captures::file::{ByteOrder, Compression, OutputFormat, Sink, Source, Writer};
 
 #[test]
@@ -85,20 +86,6 @@ fn what_a_damaged_file_yields_can_be_written_and_read_again() {
                 read_whole(written).frames.into_iter().map(|frame| frame.data).collect();
             assert!(again == lengths, "{name}, byte {at}");
         }
-    }
-}
-
-#[derive(Clone, Default)]
-struct Shared(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
-
-impl std::io::Write for Shared {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
     }
 }
 

@@ -322,7 +322,7 @@ fn an_unfinished_output_leaves_nothing() {
 
 /// A stream that a test looks into while it is written.
 #[derive(Clone, Default)]
-struct Shared(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+pub struct Shared(pub std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
 impl std::io::Write for Shared {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -339,12 +339,8 @@ impl std::io::Write for Shared {
 fn what_is_flushed_can_be_read_before_the_end() {
     for compression in [Compression::None, Compression::Gzip] {
         let stream = Shared::default();
-        let mut writer = Writer::into_stream(
-            "live",
-            Box::new(stream.clone()),
-            OutputFormat { compression, ..PCAPNG },
-        )
-        .unwrap();
+        let format = OutputFormat { compression, ..PCAPNG };
+        let mut writer = Writer::into_stream("live", Box::new(stream.clone()), format).unwrap();
         let mut list = OptionList::new();
         list.direction(Direction::Outbound);
         list.comment("first");
@@ -377,12 +373,8 @@ fn statistics_of_an_interface_are_a_block_that_readers_skip() {
     };
     for byte_order in [ByteOrder::Little, ByteOrder::Big] {
         let stream = Shared::default();
-        let mut writer = Writer::into_stream(
-            "x",
-            Box::new(stream.clone()),
-            OutputFormat { byte_order, ..PCAPNG },
-        )
-        .unwrap();
+        let format = OutputFormat { byte_order, ..PCAPNG };
+        let mut writer = Writer::into_stream("x", Box::new(stream.clone()), format).unwrap();
         let interface = Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS);
         writer.declare(&[interface.clone(), interface]).unwrap();
         writer.write(record(1, 7), [&b"abcd"[..]]).unwrap();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use superpacket_captures::analyze_words::{POLICY_COLUMNS, policy_row};
+use superpacket_captures::analyze_words::{policies, top_flows};
 use superpacket_captures::{AnalyzeOptions, AnalyzeReport, Findings, analyze};
 
 use super::options::{CaptureOptions, Stepping};
@@ -88,24 +88,11 @@ fn findings(findings: &Findings, columns: usize, text: &mut String) {
     text.push_str(&paragraph(&packets, 2, columns));
     let (acks, share) = (grouped(traffic.pure_acks), percent(traffic.pure_acks, traffic.packets));
     text.push_str(&format!("  pure ACKs {acks}, {share} of all packets\n\n"));
-    let rows = findings.policies.in_order().map(|(name, effect)| policy_row(name, effect));
-    text.push_str(&fitting_table(POLICY_COLUMNS, rows, columns));
+    text.push_str(&fitting_table(&policies(findings), columns));
     text.push_str("\n  Reasons for which packets left, under GRO with UDP:\n");
     text.push_str(&reasons(&findings.totals));
     if !findings.top_flows.is_empty() {
         text.push('\n');
-        text.push_str(&fitting_table(
-            ["flow", "packets", "bytes", "packets out"],
-            findings.top_flows.iter().map(|row| {
-                let bound = if row.exact { "" } else { ">= " };
-                [
-                    row.flow.clone(),
-                    format!("{bound}{}", grouped(row.packets_in)),
-                    format!("{bound}{}", grouped(row.bytes)),
-                    grouped(row.packets_out),
-                ]
-            }),
-            columns,
-        ));
+        text.push_str(&fitting_table(&top_flows(findings, ">= "), columns));
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use superpacket_captures::steer_words::{
-    CPU_COLUMNS, FLOW_COLUMNS, balance, busiest, cpu_row, flow_limit, flow_row, left_out, summary,
+    balance, busiest, cpus, flow_limit, flows, left_out, summary,
 };
 use superpacket_captures::{Input, SteerOptions, SteerReport, steer};
 use superpacket_steer::{CpuMask, MAX_CPUS, ToeplitzKey};
@@ -119,11 +119,7 @@ fn text(report: &SteerReport, top: usize, columns: usize) -> String {
         format!("{}\n{}\n", file_heading(&report.file), paragraph(&summary(report), 2, columns));
     if !report.cpus.is_empty() {
         let (rows, more) = busiest(report, MAX_ROWS);
-        text.push_str(&fitting_table(
-            CPU_COLUMNS,
-            rows.into_iter().map(|cpu| cpu_row(cpu, report.steered())),
-            columns,
-        ));
+        text.push_str(&fitting_table(&cpus(&rows, report), columns));
         if more > 0 {
             text.push_str(&format!("  and {more} more with fewer packets\n"));
         }
@@ -132,13 +128,9 @@ fn text(report: &SteerReport, top: usize, columns: usize) -> String {
         text.push_str(&paragraph(&flow_limit(report), 2, columns));
     }
     text.push_str(&format!("\n  Packets by outcome:\n{}", reasons(&report.totals)));
-    if top > 0 && !report.flows.is_empty() {
+    if let Some(flows) = flows(report, top) {
         text.push('\n');
-        text.push_str(&fitting_table(
-            FLOW_COLUMNS,
-            report.flows.iter().take(top).map(flow_row),
-            columns,
-        ));
+        text.push_str(&fitting_table(&flows, columns));
     }
     if report.left_out.packets > 0 {
         text.push('\n');

@@ -57,6 +57,16 @@ enum PacketDirection {
     ToServer,
 }
 
+impl PacketDirection {
+    /// Returns the source and the destination.
+    fn ends<T>(self, client: T, server: T) -> [T; 2] {
+        match self {
+            PacketDirection::ToClient => [server, client],
+            PacketDirection::ToServer => [client, server],
+        }
+    }
+}
+
 /// The varying fields of a TCP header.
 #[derive(Clone, Copy, Debug)]
 struct TcpFields {
@@ -211,11 +221,7 @@ impl PacketBuilder {
 
     fn ethernet(&mut self, version: IpVersion, direction: PacketDirection, host: u8) {
         let (client, server) = ([2, 0, 0, 0, host, 1], [2, 0, 0, 0, host, 2]);
-        let (destination, source) = if direction == PacketDirection::ToClient {
-            (client, server)
-        } else {
-            (server, client)
-        };
+        let [source, destination] = direction.ends(client, server);
         self.packet.extend_from_slice(&destination);
         self.packet.extend_from_slice(&source);
         let kind = if version == IpVersion::V4 { ethernet::IPV4 } else { ethernet::IPV6 };
@@ -244,13 +250,7 @@ impl PacketBuilder {
                 self.packet.extend_from_slice(&total.to_be_bytes());
                 self.packet.extend_from_slice(&(id as u16).to_be_bytes());
                 self.packet.extend_from_slice(&[0x40, 0, 64, protocol.number(), 0, 0]);
-                let (source, destination) = if direction == PacketDirection::ToClient {
-                    (server, client)
-                } else {
-                    (client, server)
-                };
-                self.packet.extend_from_slice(&source);
-                self.packet.extend_from_slice(&destination);
+                self.packet.extend_from_slice(&direction.ends(client, server).concat());
                 let sum = superpacket::checksum::ipv4_header(&self.packet[start..]);
                 self.write_u16(start + ipv4::CHECKSUM, sum);
             }
@@ -263,13 +263,7 @@ impl PacketBuilder {
                 self.packet.extend_from_slice(&[0x60, 0, 0, 0]);
                 self.packet.extend_from_slice(&(length as u16).to_be_bytes());
                 self.packet.extend_from_slice(&[protocol.number(), 64]);
-                let (source, destination) = if direction == PacketDirection::ToClient {
-                    (server, client)
-                } else {
-                    (client, server)
-                };
-                self.packet.extend_from_slice(&source);
-                self.packet.extend_from_slice(&destination);
+                self.packet.extend_from_slice(&direction.ends(client, server).concat());
                 const _: () = assert!(ipv6::HEADER_LENGTH == 4 + 2 + 2 + 16 + 16);
             }
         }

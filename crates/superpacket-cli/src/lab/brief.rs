@@ -3,10 +3,11 @@
 
 use std::fmt::Write;
 
+use superpacket_captures::present::{NOTHING, factor, number, range, shortest};
 use superpacket_lab::experiment::{Experiment, Form, Mark, Side, find};
 
 use super::LabReport;
-use super::grid::{NOTHING, decimals, factor_text, number, range, shortest};
+use super::grid::decimals;
 use super::run::NOT_MEASURED;
 use super::text::paragraph;
 
@@ -122,7 +123,7 @@ fn here(mark: &Mark) -> String {
     let [low, high] = mark.spread;
     let value = |value| match mark.form {
         // A count is not a ratio.
-        Form::Model => shortest(value),
+        Form::Model => shortest(value, 3),
         Form::Live | Form::Simulated => format!("{}x", number(value, digits(value))),
     };
     let spread = || format!("({})", range(low, high, digits(high)));
@@ -138,7 +139,7 @@ fn here(mark: &Mark) -> String {
 fn source(mark: &Mark) -> String {
     match (mark.source, decimals(mark.target)) {
         (Some(source), digits @ 3..) => format!("{}x", number(source, digits)),
-        (Some(source), _) => factor_text(source),
+        (Some(source), _) => factor(source),
         (None, _) => NOTHING.to_owned(),
     }
 }
@@ -157,7 +158,7 @@ fn target(mark: &Mark) -> String {
         Side::AtLeast => ">=",
         Side::AtMost => "<=",
     };
-    format!("{side}{}", shortest(mark.target))
+    format!("{side}{}", shortest(mark.target, 3))
 }
 
 fn verdict(mark: &Mark) -> &'static str {

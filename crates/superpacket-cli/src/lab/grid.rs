@@ -1,58 +1,15 @@
-//! A table of an experiment as cells of text, which terminal, page and Markdown share.
+//! The words for the figures of an experiment, which terminal, page and Markdown share.
 
+use superpacket_captures::present::{
+    Cell, Column, NOTHING, Table as Cells, factor, factor_digits, number, range, shortest,
+};
 use superpacket_lab::experiment::{Figure, Form, Mark, Ratio, Row, Side, Table};
-
-use crate::report::grouped;
-
-/// A table of text cells.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Grid {
-    /// Number of leading columns that hold names.
-    pub(super) names: usize,
-    pub(super) header: Vec<Heading>,
-    pub(super) rows: Vec<Vec<GridCell>>,
-    /// Whether a ratio is withheld; the reason must then follow the table.
-    pub(super) ratio_withheld: bool,
-}
-
-/// The heading of a column.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Heading {
-    pub(super) text: String,
-    /// Whether the column holds the source's figures.
-    pub(super) of_source: bool,
-}
-
-/// A figure, and its spread if it has one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct GridCell {
-    pub(super) text: String,
-    pub(super) spread: Option<String>,
-}
-
-impl GridCell {
-    fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), spread: None }
-    }
-
-    /// Returns the cell in one string.
-    pub(super) fn joined(&self) -> String {
-        match &self.spread {
-            Some(spread) => format!("{} ({spread})", self.text),
-            None => self.text.clone(),
-        }
-    }
-}
-
-/// Text of an empty cell.
-pub(super) const NOTHING: &str = "-";
 
 /// Text in place of a ratio that is withheld.
 const NO_RATIO: &str = "no ratio";
 
 /// Reason why a ratio is withheld.
-pub(super) const WHY_NO_RATIO: &str =
-    "no ratio: the rounds differ too much for one to mean anything";
+const WHY_NO_RATIO: &str = "no ratio: the rounds differ too much for one to mean anything";
 
 /// Describes how the figures of a table were obtained.
 pub(super) fn method(table: &Table) -> String {
@@ -69,87 +26,82 @@ pub(super) fn method(table: &Table) -> String {
     }
 }
 
-impl Grid {
-    /// Creates the cells of a table. A group's name is in its first row only.
-    pub(super) fn new(table: &Table) -> Self {
-        let grouped_rows = table.rows.iter().any(|row| !row.group.is_empty());
-        // Columns without any figure are left out: only a longer run measures them.
-        let shown: Vec<_> = (0..table.columns.len())
-            .filter(|&place| table.rows.iter().any(|row| figure_of(row, place).is_some()))
-            .collect();
-        let from_source: Vec<_> = (0..table.columns.len())
-            .filter(|&place| table.rows.iter().any(|row| source_of(row, place).is_some()))
-            .collect();
-        let ratios: Vec<_> = table.rows.iter().filter_map(ratio_of).collect();
-        let shared = SharedRatio::new(&ratios);
-        let source_ratios = table.rows.iter().any(|row| row.source_ratio.is_some());
+/// Returns the reason, if a ratio of the table is withheld; it must then follow the table.
+pub(super) fn why_no_ratio(table: &Table) -> Option<&'static str> {
+    let withheld = table.rows.iter().filter_map(ratio_of).any(|ratio| ratio.value.is_none());
+    withheld.then_some(WHY_NO_RATIO)
+}
 
-        let here = |text: String| Heading { text, of_source: false };
-        let there = |text: String| Heading { text, of_source: true };
-        let mut header: Vec<_> =
-            std::iter::repeat_n(here(String::new()), 1 + usize::from(grouped_rows)).collect();
-        let names = header.len();
-        let title = |place: usize| {
-            let column = &table.columns[place];
-            if column.unit.is_empty() {
-                column.title.to_owned()
-            } else {
-                format!("{}, {}", column.title, column.unit)
-            }
-        };
-        header.extend(shown.iter().map(|&place| here(title(place))));
-        if !ratios.is_empty() {
-            header.push(here(shared.heading(table)));
-        }
-        header.extend(from_source.iter().map(|&place| there(title(place))));
-        if source_ratios {
-            header.push(there("ratio (computed)".to_owned()));
-        }
+/// Returns the cells of a table. A group's name is in its first row only.
+pub(super) fn cells(table: &Table) -> Cells {
+    let grouped_rows = table.rows.iter().any(|row| !row.group.is_empty());
+    // Columns without any figure are left out: only a longer run measures them.
+    let shown: Vec<_> = (0..table.columns.len())
+        .filter(|&place| table.rows.iter().any(|row| figure_of(row, place).is_some()))
+        .collect();
+    let from_source: Vec<_> = (0..table.columns.len())
+        .filter(|&place| table.rows.iter().any(|row| source_of(row, place).is_some()))
+        .collect();
+    let ratios: Vec<_> = table.rows.iter().filter_map(ratio_of).collect();
+    let shared = SharedRatio::new(&ratios);
+    let source_ratios = table.rows.iter().any(|row| row.source_ratio.is_some());
 
-        let mut group = None;
-        let rows = table.rows.iter().map(|row| {
-            let mut cells = Vec::with_capacity(header.len());
-            if grouped_rows {
-                let same = group.replace(&row.group) == Some(&row.group);
-                cells.push(GridCell::new(if same { "" } else { &row.group }));
-            }
-            cells.push(GridCell::new(&row.name));
-            for &place in &shown {
-                let digits = table.columns[place].digits;
-                cells.push(match figure_of(row, place) {
-                    Some(figure) => GridCell {
-                        text: number(figure.value, digits),
-                        spread: (figure.low != figure.high)
-                            .then(|| range(figure.low, figure.high, digits)),
-                    },
-                    None => GridCell::new(NOTHING),
-                });
-            }
-            if !ratios.is_empty() {
-                cells.push(
-                    ratio_of(row).map_or_else(|| GridCell::new(""), |ratio| shared.cell(ratio)),
-                );
-            }
-            for &place in &from_source {
-                let digits = source_digits(table, place);
-                cells.push(GridCell::new(
-                    source_of(row, place)
-                        .map_or_else(|| NOTHING.to_owned(), |value| number(value, digits)),
-                ));
-            }
-            if source_ratios {
-                cells.push(GridCell::new(row.source_ratio.map(factor_text).unwrap_or_default()));
-            }
-            cells
-        });
-        let rows = rows.collect();
-        Self {
-            names,
-            header,
-            rows,
-            ratio_withheld: ratios.iter().any(|ratio| ratio.value.is_none()),
+    let here = |heading: String| Column { heading, of_source: false };
+    let there = |heading: String| Column { heading, of_source: true };
+    let mut columns: Vec<_> =
+        std::iter::repeat_n(here(String::new()), 1 + usize::from(grouped_rows)).collect();
+    let names = columns.len();
+    let title = |place: usize| {
+        let column = &table.columns[place];
+        if column.unit.is_empty() {
+            column.title.to_owned()
+        } else {
+            format!("{}, {}", column.title, column.unit)
         }
+    };
+    columns.extend(shown.iter().map(|&place| here(title(place))));
+    if !ratios.is_empty() {
+        columns.push(here(shared.heading(table)));
     }
+    columns.extend(from_source.iter().map(|&place| there(title(place))));
+    if source_ratios {
+        columns.push(there("ratio (computed)".to_owned()));
+    }
+
+    let mut group = None;
+    let rows = table.rows.iter().map(|row| {
+        let mut cells = Vec::with_capacity(columns.len());
+        if grouped_rows {
+            let same = group.replace(&row.group) == Some(&row.group);
+            cells.push(Cell::new(if same { "" } else { &row.group }));
+        }
+        cells.push(Cell::new(&row.name));
+        for &place in &shown {
+            let digits = table.columns[place].digits;
+            cells.push(match figure_of(row, place) {
+                Some(figure) => {
+                    with_spread(number(figure.value, digits), [figure.low, figure.high], digits)
+                }
+                None => Cell::new(NOTHING),
+            });
+        }
+        if !ratios.is_empty() {
+            cells.push(ratio_of(row).map_or_else(|| Cell::new(""), |ratio| shared.cell(ratio)));
+        }
+        for &place in &from_source {
+            let digits = source_digits(table, place);
+            cells.push(Cell::new(
+                source_of(row, place)
+                    .map_or_else(|| NOTHING.to_owned(), |value| number(value, digits)),
+            ));
+        }
+        if source_ratios {
+            cells.push(Cell::new(row.source_ratio.map(factor).unwrap_or_default()));
+        }
+        cells
+    });
+    let rows = rows.collect();
+    Cells { names, columns, rows, main: None, class: "lab" }
 }
 
 /// The properties that all ratios of a table share; they are shown in the heading.
@@ -187,20 +139,21 @@ impl<'a> SharedRatio<'a> {
         }
     }
 
-    fn cell(&self, ratio: &Ratio) -> GridCell {
-        let mut text = ratio.value.map_or_else(|| NO_RATIO.to_owned(), factor_text);
+    fn cell(&self, ratio: &Ratio) -> Cell {
+        let mut text = ratio.value.map_or_else(|| NO_RATIO.to_owned(), factor);
         if self.column.is_none() {
             text = format!("{} {text}", ratio.column.replace('_', " "));
         }
         if self.against.is_none() {
             text = format!("{text} to {}", ratio.against);
         }
-        GridCell {
-            text,
-            spread: (ratio.low != ratio.high)
-                .then(|| range(ratio.low, ratio.high, ratio_digits(ratio.low))),
-        }
+        with_spread(text, [ratio.low, ratio.high], factor_digits(ratio.low))
     }
+}
+
+/// Returns a cell with the spread of its figure.
+fn with_spread(text: String, [low, high]: [f64; 2], digits: usize) -> Cell {
+    Cell { note: (low != high).then(|| range(low, high, digits)), ..Cell::new(text) }
 }
 
 /// Returns a row's ratio, unless it is a division by zero.
@@ -245,7 +198,7 @@ pub(super) fn mark(mark: &Mark) -> String {
         None if low != high => format!("between {} and {}, ", number(low, 3), number(high, 3)),
         None => String::new(),
     };
-    format!("{value}{side} {}", shortest(mark.target))
+    format!("{value}{side} {}", shortest(mark.target, 3))
 }
 
 /// Returns the verdict on a mark in words.
@@ -266,45 +219,19 @@ pub(super) fn origin(mark: &Mark) -> Option<&'static str> {
     }
 }
 
-pub(super) fn factor_text(factor: f64) -> String {
-    format!("{}x", number(factor, ratio_digits(factor)))
-}
-
-/// Returns the digits after the point that show two significant digits.
-fn ratio_digits(factor: f64) -> usize {
-    if factor.abs() < 0.1 { 3 } else { 2 }
-}
-
-pub(super) fn range(low: f64, high: f64, digits: usize) -> String {
-    format!("{}-{}", number(low, digits), number(high, digits))
-}
-
-/// Formats a number with `digits` digits after the point, and commas between thousands.
-pub(super) fn number(value: f64, digits: usize) -> String {
-    let text = format!("{:.digits$}", value.abs());
-    let (whole, fraction) =
-        text.split_once('.').map_or((text.as_str(), ""), |(whole, fraction)| (whole, fraction));
-    let whole = whole.parse().map_or_else(|_| whole.to_owned(), grouped);
-    let sign =
-        if value < 0.0 && text.contains(|digit| ('1'..='9').contains(&digit)) { "-" } else { "" };
-    if fraction.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") }
-}
-
-/// Formats a number with no more digits after the point than it needs.
-pub(super) fn shortest(value: f64) -> String {
-    let text = number(value, MAX_SOURCE_DIGITS);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use superpacket_lab::experiment::Column;
 
     /// A table with two groups, a ratio that is shown and one that is withheld. The source has
     /// figures for one of the two columns; the other column has a single figure.
     pub(in super::super) fn table() -> Table {
-        let column = |name, title, unit, digits| Column { name, title, unit, digits };
+        let column = |name, title, unit, digits| superpacket_lab::experiment::Column {
+            name,
+            title,
+            unit,
+            digits,
+        };
         let row =
             |group: &str, name: &str, value: f64, ratio: Option<Option<f64>>, source: f64| Row {
                 group: group.into(),
@@ -345,18 +272,18 @@ pub(super) mod tests {
     fn columns_without_figures_are_left_out() {
         let mut table = table();
         table.rows[0].figures[1] = None;
-        let grid = Grid::new(&table);
+        let grid = cells(&table);
         assert!(
-            grid.header.iter().all(|heading| heading.text != "frames")
-                && grid.rows.iter().all(|row| row.len() == grid.header.len())
+            grid.columns.iter().all(|column| column.heading != "frames")
+                && grid.rows.iter().all(|row| row.len() == grid.columns.len())
         );
     }
 
     #[test]
     fn cells_say_figure_spread_source_and_ratio() {
-        let grid = Grid::new(&table());
+        let grid = cells(&table());
         let header: Vec<_> =
-            grid.header.iter().map(|heading| (heading.text.as_str(), heading.of_source)).collect();
+            grid.columns.iter().map(|column| (column.heading.as_str(), column.of_source)).collect();
         let expected = [
             ("", false),
             ("", false),
@@ -366,9 +293,12 @@ pub(super) mod tests {
             ("throughput, Gb/s", true),
             ("ratio (computed)", true),
         ];
-        assert_eq!((grid.names, header.as_slice(), grid.ratio_withheld), (2, &expected[..], true));
+        assert_eq!(
+            (grid.names, header.as_slice(), why_no_ratio(&table()).is_some()),
+            (2, &expected[..], true)
+        );
         let rows: Vec<Vec<_>> =
-            grid.rows.iter().map(|row| row.iter().map(GridCell::joined).collect()).collect();
+            grid.rows.iter().map(|row| row.iter().map(Cell::joined).collect()).collect();
         assert_eq!(rows[1], ["", "LRO", "5.0 (4.5-5.5)", "-", "2.50x (2.00-3.25)", "8.8", "2.38x"]);
         assert_eq!(rows[2], ["linear", "none", "2.0 (1.5-2.5)", "-", "", "4.1", ""]);
         assert_eq!(rows[3][4], "no ratio (2.00-3.25)");
@@ -381,11 +311,11 @@ pub(super) mod tests {
         for (row, value) in table.rows.iter_mut().zip([8530.80, 9249.65, 16.0, 20.10]) {
             row.source[0] = Some(value);
         }
-        let shown: Vec<_> = Grid::new(&table).rows.iter().map(|row| row[5].text.clone()).collect();
+        let shown: Vec<_> = cells(&table).rows.iter().map(|row| row[5].text.clone()).collect();
         assert_eq!(shown, ["8,530.80", "9,249.65", "16.00", "20.10"]);
         table.rows[0].source[0] = Some(8.75 / 3.0);
         assert_eq!(
-            Grid::new(&table).rows[0][5].text,
+            cells(&table).rows[0][5].text,
             "2.9",
             "what was computed of them has the table's"
         );
@@ -400,8 +330,8 @@ pub(super) mod tests {
             }
         };
         change(&mut table.rows[3].ratio);
-        let grid = Grid::new(&table);
-        assert_eq!(grid.header[4].text, "ratio");
+        let grid = cells(&table);
+        assert_eq!(grid.columns[4].heading, "ratio");
         assert_eq!(grid.rows[1][4].text, "throughput 2.50x to none");
         assert_eq!(grid.rows[3][4].text, "frames no ratio to GRO");
     }
@@ -410,8 +340,11 @@ pub(super) mod tests {
     fn a_division_by_zero_is_not_a_ratio() {
         let mut table = table();
         table.rows[3].ratio = Some(Ratio::exact("none", "throughput", f64::NAN));
-        let grid = Grid::new(&table);
-        assert_eq!((grid.rows[3][4].joined().as_str(), grid.ratio_withheld), ("", false));
+        let grid = cells(&table);
+        assert_eq!(
+            (grid.rows[3][4].joined().as_str(), why_no_ratio(&table).is_some()),
+            ("", false)
+        );
     }
 
     #[test]
@@ -457,18 +390,6 @@ pub(super) mod tests {
         assert_eq!(
             (mark(&unmeasured), verdict(&unmeasured)),
             ("at least 1".into(), "cannot be said")
-        );
-    }
-
-    #[test]
-    fn numbers_have_their_thousands_set_apart() {
-        assert_eq!(
-            (number(1_234_567.0, 0), number(-1234.56, 1), number(-0.04, 1)),
-            ("1,234,567".into(), "-1,234.6".into(), "0.0".into())
-        );
-        assert_eq!(
-            (shortest(108.7), shortest(3061.05), shortest(89.0)),
-            ("108.7".into(), "3,061.05".into(), "89".into())
         );
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
+use superpacket_captures::present::{Table, markdown as escaped};
 use superpacket_lab::experiment::{Experiment, Mark};
 
 use super::LabReport;
-use super::grid::{Grid, WHY_NO_RATIO, mark, method, origin, verdict};
-use crate::report::printable;
+use super::grid::{cells, mark, method, origin, verdict, why_no_ratio};
 
 /// Marker line before the generated part of a document.
 pub(super) const BEGIN: &str = "<!-- lab: begin -->";
@@ -58,23 +58,18 @@ fn generated_part(report: &LabReport) -> String {
 }
 
 fn marks(marks: &[Mark], text: &mut String) {
-    text.push_str("| mark | reached, target | |\n|---|---|---|\n");
-    for found in marks {
+    let rows = marks.iter().map(|found| {
         let origin = origin(found).map(|origin| format!(" ({origin})")).unwrap_or_default();
-        let verdict = if found.met == Some(true) {
-            verdict(found).to_owned()
-        } else {
-            format!("**{}**", verdict(found))
-        };
         let reason = found.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        let _ = writeln!(
-            text,
-            "| {}{origin} | {} | {verdict}{} |",
-            escaped(&found.name),
-            escaped(&mark(found)),
-            escaped(&reason)
-        );
-    }
+        let emphasis = if found.met == Some(true) { "" } else { "**" };
+        [
+            format!("{}{origin}", found.name),
+            mark(found),
+            format!("{emphasis}{}{emphasis}{reason}", verdict(found)),
+        ]
+    });
+    let table = Table::new(["mark", "reached, target", ""], rows);
+    text.push_str(&Table { names: 3, ..table }.markdown());
     text.push('\n');
 }
 
@@ -87,26 +82,10 @@ fn experiment(experiment: &Experiment, text: &mut String) {
         escaped(experiment.summary)
     );
     for table in &experiment.tables {
-        let grid = Grid::new(table);
         let _ = writeln!(text, "{}: {}.\n", escaped(&table.title), method(table));
-        for heading in &grid.header {
-            let source = if heading.of_source { "source's " } else { "" };
-            let _ = write!(text, "| {source}{} ", escaped(&heading.text));
-        }
-        text.push_str("|\n");
-        for place in 0..grid.header.len() {
-            text.push_str(if place < grid.names { "|---" } else { "|---:" });
-        }
-        text.push_str("|\n");
-        for row in &grid.rows {
-            for cell in row {
-                let _ = write!(text, "| {} ", escaped(&cell.joined()));
-            }
-            text.push_str("|\n");
-        }
-        text.push('\n');
-        if grid.ratio_withheld {
-            let _ = writeln!(text, "{WHY_NO_RATIO}.\n");
+        let _ = writeln!(text, "{}", cells(table).markdown());
+        if let Some(why) = why_no_ratio(table) {
+            let _ = writeln!(text, "{why}.\n");
         }
     }
     for note in &experiment.notes {
@@ -115,11 +94,6 @@ fn experiment(experiment: &Experiment, text: &mut String) {
     if !experiment.notes.is_empty() {
         text.push('\n');
     }
-}
-
-/// Escapes text so that it contains no cell border, markup or marker.
-fn escaped(text: &str) -> String {
-    printable(text).replace('|', "\\|").replace('<', "&lt;")
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use crate::captures::is_stream;
 use crate::failure::Failure;
 use crate::progress::warn;
 use crate::report::{print, print_json};
-use superpacket_captures::plot::WIDE;
+use superpacket_captures::present::svg_file;
 
 /// The results of a run.
 #[derive(Debug, Serialize)]
@@ -342,11 +342,9 @@ impl OutputFiles {
         }
         if let Some(directory) = &self.svg {
             for experiment in &report.experiments {
-                for (index, svg) in
-                    experiment.tables.iter().filter_map(|table| plot::bars(table, WIDE)).enumerate()
-                {
+                for (index, chart) in experiment.tables.iter().filter_map(plot::bars).enumerate() {
                     let path = directory.join(format!("lab-{}-{}.svg", experiment.name, index + 1));
-                    write_file(&path, plot::file(&svg?).as_bytes()).map_err(unwritable(&path))?;
+                    write_file(&path, svg_file(&chart)?.as_bytes()).map_err(unwritable(&path))?;
                 }
             }
         }

@@ -1,10 +1,10 @@
 //! The full report as text, for terminals of any width.
 
-use comfy_table::{CellAlignment, Table as TextTable, presets};
+use superpacket_captures::present::{NOTHING, Table as Cells, printable};
 use superpacket_lab::experiment::{Experiment, Mark, Table};
 
-use super::grid::{Grid, NOTHING, WHY_NO_RATIO, mark, method, origin, verdict};
-use crate::report::{self, printable};
+use super::grid::{cells, mark, method, origin, verdict, why_no_ratio};
+use crate::report;
 
 /// Returns the width of the terminal. If standard output is no terminal, the width is unlimited.
 pub(super) fn width() -> usize {
@@ -45,47 +45,27 @@ pub(super) fn marks<'a>(marks: impl Iterator<Item = &'a Mark>, width: usize) -> 
 
 /// Renders a table, or a list of its figures if the table is too wide.
 fn table(table: &Table, width: usize, text: &mut String) {
-    let grid = Grid::new(table);
-    let wide = wide(&grid);
+    let mut shown = cells(table);
+    for column in &mut shown.columns {
+        let source = if column.of_source { "source's\n" } else { "" };
+        // A unit below its name keeps columns narrow.
+        column.heading = format!("{source}{}", column.heading.replace(", ", "\n"));
+    }
+    let wide = report::render(&shown, 4);
     if wide.lines().all(|line| line.chars().count() <= width) {
         text.push_str(&wide);
     } else {
-        narrow(&grid, width, text);
+        narrow(&cells(table), width, text);
     }
-    if grid.ratio_withheld {
-        paragraph(WHY_NO_RATIO, 2, width, text);
+    if let Some(why) = why_no_ratio(table) {
+        paragraph(why, 2, width, text);
     }
 }
 
-fn wide(grid: &Grid) -> String {
-    let mut table = TextTable::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(grid.header.iter().map(|heading| {
-        let source = if heading.of_source { "source's\n" } else { "" };
-        // A unit below its name keeps columns narrow.
-        format!("{source}{}", heading.text.replace(", ", "\n"))
-    }));
-    for row in &grid.rows {
-        table.add_row(row.iter().map(|cell| printable(&cell.joined())));
-    }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((if index == 0 { 4 } else { 1 }, 1));
-        if index >= grid.names {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    let mut text = String::new();
-    for line in table.lines() {
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-fn narrow(grid: &Grid, width: usize, text: &mut String) {
+fn narrow(cells: &Cells, width: usize, text: &mut String) {
     let mut group = String::new();
-    for row in &grid.rows {
-        let (names, figures) = row.split_at(grid.names);
+    for row in &cells.rows {
+        let (names, figures) = row.split_at(cells.names);
         if let [first, _] = names
             && !first.text.is_empty()
         {
@@ -93,10 +73,11 @@ fn narrow(grid: &Grid, width: usize, text: &mut String) {
         }
         let name = names.last().map_or("", |name| &name.text);
         paragraph(&format!("{group}{name}"), 4, width, text);
-        for (heading, cell) in grid.header[grid.names..].iter().zip(figures) {
+        for (column, cell) in cells.columns[cells.names..].iter().zip(figures) {
             if !cell.text.is_empty() && cell.text != NOTHING {
-                let source = if heading.of_source { "source's " } else { "" };
-                hanging(&format!("{source}{}: {}", heading.text, cell.joined()), 6, 8, width, text);
+                let source = if column.of_source { "source's " } else { "" };
+                let figure = format!("{source}{}: {}", column.heading, cell.joined());
+                hanging(&figure, 6, 8, width, text);
             }
         }
     }

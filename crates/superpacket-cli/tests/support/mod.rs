@@ -54,6 +54,11 @@ pub fn spaced(frames: &[Frame]) -> Vec<CapturedFrame> {
         .collect()
 }
 
+/// Returns the words of a command line.
+pub fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
 /// A temporary directory for a test's files, in which the program is run.
 pub struct Bench {
     directory: TempDir,

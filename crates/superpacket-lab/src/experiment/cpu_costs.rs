@@ -185,29 +185,13 @@ pub(crate) fn row<'a>(
     name: impl Into<String>,
     rounds: impl Iterator<Item = &'a CpuCosts> + Clone,
 ) -> Row {
-    let figures = figures(rounds).into();
-    Row {
-        group: group.into(),
-        name: name.into(),
-        figures,
-        source: Vec::new(),
-        ratio: None,
-        source_ratio: None,
-    }
+    Row::new(group, name, figures(rounds).into())
 }
 
 /// Returns the CPU times as a separate table, for experiments whose main table follows the original
 /// report.
 pub(crate) fn table(rows: Vec<Row>, rounds: usize) -> Table {
-    Table {
-        title: "Where the CPU time went".into(),
-        form: Form::Live,
-        columns: COLUMNS.into(),
-        rows,
-        rounds,
-        plot: None,
-        made: None,
-    }
+    Table::new(Form::Live, "Where the CPU time went", &COLUMNS, rows, rounds)
 }
 
 #[cfg(test)]

@@ -77,6 +77,20 @@ pub struct Table {
     pub plot: Option<usize>,
 }
 
+impl Table {
+    /// Returns a table without a plot.
+    pub(crate) fn new(
+        form: Form,
+        title: impl Into<String>,
+        columns: &[Column],
+        rows: Vec<Row>,
+        rounds: usize,
+    ) -> Self {
+        let (title, columns) = (title.into(), columns.into());
+        Self { title, form, columns, rows, rounds, plot: None, made: None }
+    }
+}
+
 /// Description of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
@@ -88,6 +102,13 @@ pub struct Column {
     pub unit: &'static str,
     /// Digits after the decimal point.
     pub digits: usize,
+}
+
+impl Column {
+    /// Returns a column of counts.
+    pub(crate) const fn count(name: &'static str, title: &'static str) -> Self {
+        Self { name, title, unit: "", digits: 0 }
+    }
 }
 
 /// A row of a table.
@@ -105,6 +126,43 @@ pub struct Row {
     pub ratio: Option<Ratio>,
     /// The original report's value of the same ratio.
     pub source_ratio: Option<f64>,
+}
+
+impl Row {
+    /// Returns a row that is compared with nothing.
+    pub(crate) fn new(
+        group: impl Into<String>,
+        name: impl Into<String>,
+        figures: Vec<Option<Figure>>,
+    ) -> Self {
+        Self {
+            group: group.into(),
+            name: name.into(),
+            figures,
+            source: Vec::new(),
+            ratio: None,
+            source_ratio: None,
+        }
+    }
+
+    /// Returns a row of figures without spread that is compared with nothing.
+    pub(crate) fn exact(
+        group: impl Into<String>,
+        name: impl Into<String>,
+        figures: &[f64],
+    ) -> Self {
+        let figures = figures.iter().map(|&figure| Some(Figure::exact(figure)));
+        Self::new(group, name, figures.collect())
+    }
+
+    /// Returns a row of counts that is compared with nothing.
+    pub(crate) fn counts<const N: usize>(
+        group: impl Into<String>,
+        name: impl Into<String>,
+        counts: [u64; N],
+    ) -> Self {
+        Self::exact(group, name, &counts.map(|count| count as f64))
+    }
 }
 
 /// A value with its spread.

@@ -14,7 +14,7 @@ mod simulated;
 #[cfg(test)]
 mod tests;
 
-use super::{Column, Entry, Experiment, Figure, Row, Session};
+use super::{Column, Entry, Experiment, Session};
 use crate::error::LabError;
 
 /// The RPS experiment, as the list of experiments has it.
@@ -64,15 +64,3 @@ fn empty() -> Experiment {
 
 const TRANSACTIONS: Column = Column { name: "transactions", title: "tps", unit: "1/s", digits: 0 };
 const CPU: Column = Column { name: "cpu", title: "CPU", unit: "%", digits: 0 };
-
-/// Returns a row of figures without spread and without comparison.
-fn exact_row(name: impl Into<String>, figures: &[f64]) -> Row {
-    Row {
-        group: String::new(),
-        name: name.into(),
-        figures: figures.iter().map(|&figure| Some(Figure::exact(figure))).collect(),
-        source: vec![None; figures.len()],
-        ratio: None,
-        source_ratio: None,
-    }
-}

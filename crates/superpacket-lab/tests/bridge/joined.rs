@@ -51,13 +51,21 @@ pub fn by_veth(
     options: &str,
     prepare: impl FnOnce(&ThreeHosts) -> Result<(), LabError>,
 ) -> Result<Option<Joined>, LabError> {
+    joined(kind, options, prepare, |_| ())
+}
+
+fn joined(
+    kind: &str,
+    options: &str,
+    prepare: impl FnOnce(&ThreeHosts) -> Result<(), LabError>,
+    change: impl FnOnce(&mut [PortSettings]),
+) -> Result<Option<Joined>, LabError> {
     let Some(hosts) = available_or_skip(ThreeHosts::new()) else { return Ok(None) };
     prepare(&hosts)?;
     let names = ["port-a", "port-b"].map(|name| format!("{kind}:{name}{options}"));
-    let settings = BridgeSettings {
-        ports: names.iter().map(|name| port(name)).collect(),
-        ..BridgeSettings::default()
-    };
+    let mut ports: Vec<_> = names.iter().map(|name| port(name)).collect();
+    change(&mut ports);
+    let settings = BridgeSettings { ports, ..BridgeSettings::default() };
     let bridge = started(hosts.middle.run(|| Ok::<_, LabError>(Bridge::start(settings)))?)?;
     let ThreeHosts { a, b, middle, a_side, b_side } = hosts;
     Ok(Some(Joined {
@@ -101,23 +109,7 @@ pub fn by_packet_asked(
     prepare: impl FnOnce(&ThreeHosts) -> Result<(), LabError>,
     change: impl FnOnce(&mut [PortSettings]),
 ) -> Result<Option<Joined>, LabError> {
-    let Some(hosts) = available_or_skip(ThreeHosts::new()) else { return Ok(None) };
-    prepare(&hosts)?;
-    let names = ["port-a", "port-b"].map(|name| format!("packet:{name}"));
-    let mut ports: Vec<_> = names.iter().map(|name| port(name)).collect();
-    change(&mut ports);
-    let settings = BridgeSettings { ports, ..BridgeSettings::default() };
-    let bridge = started(hosts.middle.run(|| Ok::<_, LabError>(Bridge::start(settings)))?)?;
-    let ThreeHosts { a, b, middle, a_side, b_side } = hosts;
-    Ok(Some(Joined {
-        a,
-        b,
-        middle,
-        bridge,
-        names,
-        sides: Some([a_side, b_side]),
-        wires: Vec::new(),
-    }))
+    joined("packet", "", prepare, change)
 }
 
 /// Joins two hosts by packet sockets, each behind a wire with these settings.

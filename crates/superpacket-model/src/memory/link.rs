@@ -60,13 +60,14 @@ pub(super) struct MemoryRing {
     pub(super) signalled: bool,
 }
 
-/// The state of sending to an inbox: packet memory, and the packets of the current call.
+/// The state of sending to one end of a link: memory for packets, and the packets of the current
+/// call.
 #[derive(Debug)]
 pub(super) struct SendState {
     pub(super) store: Store,
-    /// Packets of the current call, per queue.
+    /// Packets that the current call adds, for each receive queue.
     pub(super) staged: Vec<Vec<RxPacket<Buffer>>>,
-    /// Free slots left in the current call, per queue.
+    /// Number of packets for which each receive queue has room left in the current call.
     pub(super) room: Vec<usize>,
 }
 
@@ -134,7 +135,7 @@ pub(super) struct OpenEnd {
 }
 
 impl OpenEnd {
-    /// Opens a free end of a link; `None` if both ends are open. Errors call the port `port`.
+    /// Opens a free end of a link; `None` if both ends are open. Errors name the port `port`.
     pub(super) fn open(
         link: &Arc<MemoryLink>,
         port: &str,
@@ -172,7 +173,7 @@ impl OpenEnd {
         LinkControl { link: self.link.clone(), mtu: self.mtu.clone() }
     }
 
-    /// Returns the receive queues of the other end; `None` if that is not open.
+    /// Returns the receive queues of the other end; `None` if the other end is not open.
     pub(super) fn other(&self) -> Option<Arc<Inbox>> {
         lock(&self.link.ends[1 - self.index].inbox).clone()
     }

@@ -19,7 +19,7 @@ use super::transmit::MemoryTransmit;
 /// The open links that have a name.
 static LINKS: LazyLock<Mutex<HashMap<String, Weak<MemoryLink>>>> = LazyLock::new(Mutex::default);
 
-/// Opens a free end of the link with this name. Errors call the port `port`.
+/// Opens a free end of the link with this name. Errors name the port `port`.
 pub(crate) fn join(
     name: &str,
     port: &str,

@@ -5,7 +5,7 @@ use superpacket_port::{Buffer, Region};
 /// Size of a slot in bytes. A frame of an Ethernet MTU of 1500 takes one slot.
 const SLOT: usize = 2048;
 
-/// A region of slots that packets are copied into in turn and lent from.
+/// Memory in slots, used in turn, into which packets are copied and which is lent as buffers.
 #[derive(Debug)]
 pub(super) struct Store {
     region: Region,
@@ -24,8 +24,8 @@ impl Store {
         Store { region, next: 0 }
     }
 
-    /// Restarts at the first slot if that is free, so that slots that are still in the CPU cache
-    /// are reused.
+    /// Restarts the search for free slots at the first slot, if that is free, so that slots that
+    /// are still in the CPU cache are reused.
     pub(super) fn rewind(&mut self) {
         if self.region.is_free(0, 1) {
             self.next = 0;

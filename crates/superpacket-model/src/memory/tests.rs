@@ -236,7 +236,7 @@ fn flows_keep_to_their_queues() {
         &MemorySettings { queues: 4, ..MemorySettings::default() },
     );
     let mut out = left.transmitter().expect("opens");
-    let flow = |port: u16| Frame::tcp4(1, 8).with(|frame| frame.tcp_mut().source_port = port);
+    let flow = |port: u16| Frame::tcp4(1, 8).with_tcp(|tcp| tcp.source_port = port);
     let sent: Vec<_> = (0..400).map(|index| flow(1000 + index % 40)).collect();
     send_all(&mut *out, &sent);
     let mut queues_of = std::collections::HashMap::new();

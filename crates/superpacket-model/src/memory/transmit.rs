@@ -18,7 +18,8 @@ use crate::fit::PortLimits;
 #[derive(Debug)]
 pub(super) struct MemoryTransmit {
     end: Arc<OpenEnd>,
-    /// PortLimits of this end. The MTU here is the initial one; `end.mtu` is current.
+    /// The offloads and sizes that this end may send. The MTU here is the initial one; the present
+    /// one is `end.mtu`.
     limits: PortLimits,
     /// Hash that chooses the receive queue of a flow.
     toeplitz: Toeplitz,

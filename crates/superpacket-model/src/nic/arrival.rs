@@ -21,7 +21,7 @@ pub(super) struct ArrivedFrame<'a, I> {
     head: [u8; MAX_HEADER],
     /// Number of bytes in `head` that are set.
     filled: usize,
-    /// The rest of the slice that the head ends in.
+    /// The bytes that follow those in `head`, up to the end of their slice.
     current: &'a [u8],
     /// The slices after `current`.
     rest: I,
@@ -29,7 +29,7 @@ pub(super) struct ArrivedFrame<'a, I> {
     pub(super) length: usize,
     /// Length on the wire in bytes, with padding and tag.
     pub(super) wire_length: usize,
-    /// The VLAN tag that is not in the frame's bytes.
+    /// The VLAN tag that was stripped from the frame's bytes, by this card or before.
     pub(super) vlan: Option<VlanTag>,
     /// Whether padding was added.
     pub(super) padded: bool,

@@ -2,7 +2,7 @@
 
 use superpacket::checksum::{Sum, at_offset, pseudo_header, words};
 use superpacket::packet::RxChecksum;
-use superpacket::wire::{IpVersion, Layout, Protocol, Tunnel, ethernet, gre, udp};
+use superpacket::wire::{IpVersion, Layout, Protocol, ethernet};
 
 /// The result of verifying a frame's checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,26 +74,16 @@ pub(super) fn verify(sums: &FrameSums<'_>, layout: &Layout) -> Verdict {
     let head = sums.head;
     let (mut right, mut wrong) = (0, false);
     let unknown = layout.refusal.is_some()
-        || !is_header_right(head, layout.network, layout.version)
-        || layout.outers().any(|outer| !is_header_right(head, outer.network, outer.version));
+        || layout.levels().any(|level| !is_header_right(head, level.network, level.version));
     if !unknown {
-        let outers = layout.outers().filter_map(|outer| {
-            let transport = usize::from(outer.transport);
-            let sum = Sum::new(sums.from(transport));
-            match outer.tunnel {
-                Tunnel::Vxlan | Tunnel::Geneve if field(head, transport + udp::CHECKSUM) != 0 => {
-                    let network = head.get(usize::from(outer.network)..).unwrap_or(&[]);
-                    let length = layout.end - u32::from(outer.transport);
-                    Some(sum.add_sum(pseudo_header(
-                        network,
-                        outer.version,
-                        Protocol::Udp.number(),
-                        length,
-                    )))
-                }
-                Tunnel::Gre if field(head, transport) & gre::CHECKSUM_PRESENT != 0 => Some(sum),
-                _ => None,
+        let outers = layout.outers().filter(|outer| outer.checksum(head).is_some()).map(|outer| {
+            let sum = Sum::new(sums.from(usize::from(outer.transport)));
+            if !outer.tunnel.is_udp() {
+                return sum;
             }
+            let network = head.get(usize::from(outer.network)..).unwrap_or(&[]);
+            let length = layout.end - u32::from(outer.transport);
+            sum.add_sum(pseudo_header(network, outer.version, Protocol::Udp.number(), length))
         });
         let inner = covers_all(head, layout).then(|| {
             Sum::new(sums.from(usize::from(layout.transport))).subtract(transport_sum(head, layout))
@@ -160,18 +150,13 @@ mod tests {
         }
         assert_eq!(verdict(&tcp.clone().in_vxlan4()), known(0), "the outer checksum is 0");
         assert_eq!(verdict(&tcp.clone().in_vxlan6()), known(1));
-        assert_eq!(
-            verdict(&Frame::udp4(9).with(|frame| frame.udp_mut().checksum = Checksum::Zero)),
-            UNKNOWN
-        );
+        assert_eq!(verdict(&Frame::udp4(9).with_checksum(Checksum::Zero)), UNKNOWN);
         assert_eq!(verdict(&Frame::dccp4(9, 80)), UNKNOWN);
     }
 
     #[test]
     fn a_wrong_checksum_is_not_reported_as_right() {
-        let wrong = |frame: Frame| {
-            frame.with(|frame| *frame.checksum_mut().expect("has one") = Checksum::Wrong)
-        };
+        let wrong = |frame: Frame| frame.with_checksum(Checksum::Wrong);
         let none = Verdict { wrong: true, ..UNKNOWN };
         assert_eq!(verdict(&wrong(Frame::tcp4(1, 100))), none);
         assert_eq!(verdict(&wrong(Frame::udp6(100))), none);
@@ -180,9 +165,7 @@ mod tests {
             Verdict { wrong: true, ..known(0) },
             "the outer one is right"
         );
-        let outer = Frame::tcp4(1, 100)
-            .in_vxlan6()
-            .with(|frame| frame.outer_udp_mut().checksum = Checksum::Wrong);
+        let outer = Frame::tcp4(1, 100).in_vxlan6().with_outer_checksum(Checksum::Wrong);
         assert_eq!(verdict(&outer), none);
     }
 }

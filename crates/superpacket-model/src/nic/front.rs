@@ -22,7 +22,8 @@ use super::settings::{NicSettings, Padding, RingFull, RxSums};
 /// frames.
 const POLL_BATCH: usize = 64;
 
-/// Maximum packets that one pump takes from the wrapped port, so that it ends under any load.
+/// Maximum number of packets that one call of `pump` takes from the wrapped port, so that the call
+/// ends under any load.
 const MAX_PER_PUMP: usize = 1 << 16;
 
 /// The receiving side of a card, shared by the receivers of all queues.
@@ -40,7 +41,7 @@ pub(super) struct Front {
     monitor: NicMonitor,
 }
 
-/// The state of the card that processes one frame at a time.
+/// The state with which the card processes received frames, one at a time.
 #[derive(Debug)]
 struct NicDevice {
     settings: NicSettings,
@@ -90,8 +91,8 @@ struct FrameMeta {
     checksum: RxChecksum,
     /// Whether the card computed the checksums itself, so that they are right.
     computed: bool,
-    /// Whether the checksum is filled in while the frame is copied. Its field holds the sum of the
-    /// pseudo-header until then.
+    /// Whether the checksum is filled in while the frame is copied. The checksum field holds the
+    /// sum of the pseudo-header until then.
     fill: bool,
 }
 
@@ -221,7 +222,7 @@ impl Front {
         Ok(count)
     }
 
-    /// Tells the wrapped port that its buffers have been dropped.
+    /// Tells the wrapped port that buffers of its memory have been dropped.
     pub(super) fn give_back(&mut self) {
         self.inner.iter_mut().for_each(|receive| receive.give_back());
     }
@@ -264,7 +265,8 @@ impl NicDevice {
     }
 
     /// Delivers a frame with a partial checksum, which is filled in during the copy. Returns
-    /// `false`, and delivers no frame, if the packet is of another kind or needs the general path.
+    /// `false`, and delivers no frame, if the packet has no partial checksum or is not simple
+    /// enough. The caller then uses [`deliver_segments`](Self::deliver_segments).
     fn deliver_filled(&mut self, packet: &RxPacket<Buffer>) -> bool {
         let RxChecksum::Partial { start, offset } = packet.checksum else { return false };
         let (length, first) =
@@ -290,7 +292,7 @@ impl NicDevice {
         }
         let field = usize::from(layout.checksum());
         // With a wrong pseudo-header sum, the filled checksum would be wrong, and the card has to
-        // report that. The general path does so.
+        // report that. `deliver_segments` does so.
         if head.get(field..field + 2) != Some(&(!transport_sum(head, &layout)).to_be_bytes()) {
             return false;
         }
@@ -474,8 +476,8 @@ fn computed_sum(head: &[u8], layout: &Layout) -> Sum {
     before.add(at_offset(transport_sum(head, layout), transport - ethernet::HEADER_LENGTH))
 }
 
-/// Copies a frame into the buffers that were found for it. Returns the sum of its bytes if `simd`
-/// is given, else zero.
+/// Copies a frame into the memory that [`Pages::find`] found for it. Returns the sum of the frame's
+/// bytes if `simd` is given, else zero.
 fn copy<'a, I: Iterator<Item = &'a [u8]>>(
     pages: &mut Pages,
     arrival: &mut ArrivedFrame<'a, I>,

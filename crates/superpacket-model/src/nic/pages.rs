@@ -11,7 +11,7 @@ use crate::fit::{MAX_TAGS, TAG};
 /// Maximum size of a card's buffers in bytes: 4 GiB.
 const MAX_MEMORY: u64 = 4 << 30;
 
-/// Size in bytes of the parts that a page is lent in.
+/// Size in bytes of the slots of a page, which are lent separately.
 const PART: usize = 2048;
 
 /// Size of a header buffer in bytes; the largest value of the `copy` setting.
@@ -41,7 +41,7 @@ pub(super) struct Pages {
     /// Slots per page.
     per_page: usize,
     pages: usize,
-    /// Index of the open page.
+    /// Index of the page into which frames are put now.
     page: usize,
     /// First unused slot of the open page.
     next: usize,
@@ -50,7 +50,7 @@ pub(super) struct Pages {
     headers: Option<Pool>,
     /// The places that [`Pages::find`] found for the current frame.
     runs: Vec<SlotRun>,
-    /// The slot of the current frame's header buffer, and the bytes copied into it.
+    /// The slot of the current frame's header buffer, and the number of bytes copied into it.
     header: Option<(usize, usize)>,
     /// Number of pages taken into use since the start.
     pub(super) begun: u64,
@@ -58,7 +58,7 @@ pub(super) struct Pages {
 
 impl Pages {
     /// Allocates memory for frames of at most `longest` bytes from the IP header on; `None` if that
-    /// is more than [`MAX_MEMORY`], or than there is.
+    /// is more than [`MAX_MEMORY`], or more than is available.
     pub(super) fn new(settings: &NicSettings, longest: usize) -> Option<Self> {
         let frame = settings.headroom + longest + ETHERNET + MAX_TAGS * TAG;
         // Enough for full rings, the same number of frames held by the user, and one poll.
@@ -89,8 +89,8 @@ impl Pages {
         })
     }
 
-    /// Restarts at the first page if that is free, so that pages that are still in the CPU cache
-    /// are reused.
+    /// Restarts the search for free pages at the first page, if that is free, so that pages that
+    /// are still in the CPU cache are reused.
     pub(super) fn rewind(&mut self) {
         if self.region.is_free(0, self.per_page) {
             (self.page, self.next) = (self.pages - 1, self.per_page);
@@ -148,7 +148,8 @@ impl Pages {
         Some(buffers)
     }
 
-    /// Calls `write` for each place found last, in the frame's byte order.
+    /// Calls `write` with the memory of each place that [`find`](Self::find) found last, in the
+    /// order of the frame's bytes.
     pub(super) fn fill(&mut self, mut write: impl FnMut(&mut [u8])) {
         if let (Some((slot, length)), Some(headers)) = (self.header, &mut self.headers)
             && let Some(bytes) = headers.slot_mut(slot).and_then(|bytes| bytes.get_mut(..length))
@@ -166,7 +167,8 @@ impl Pages {
         }
     }
 
-    /// Overwrites two bytes at `offset` of the frame in the places found last.
+    /// Overwrites two bytes at `offset` of the frame that was written to the places that
+    /// [`find`](Self::find) found last.
     pub(super) fn overwrite(&mut self, offset: usize, bytes: [u8; 2]) {
         let mut start = 0;
         self.fill(|target| {
@@ -181,7 +183,7 @@ impl Pages {
         });
     }
 
-    /// Lends the places found last, in the frame's byte order.
+    /// Lends the places that [`find`](Self::find) found last, in the order of the frame's bytes.
     pub(super) fn lend(&mut self) -> impl Iterator<Item = Buffer> + '_ {
         let header = match (self.header.take(), &mut self.headers) {
             (Some((slot, length)), Some(headers)) => headers.lend(slot, 0..length),

@@ -22,7 +22,8 @@ use crate::memory::{self, MemoryPort, MemorySettings};
 /// MTU in bytes if neither the settings nor the wrapped port have one: the MTU of Ethernet.
 const DEFAULT_MTU: u32 = 1500;
 
-/// Maximum length of a received IP packet with `wire: false`, in bytes: super-packets pass whole.
+/// Maximum length in bytes of a received IP packet with the setting `wire=off`, under which
+/// super-packets pass whole.
 const LONGEST_WHOLE: usize = 65_535;
 
 /// A port that behaves like a network card around another port; see the [module](super).
@@ -69,13 +70,7 @@ pub fn pair(
 }
 
 impl NicPort {
-    /// Wraps a port in a model NIC. Errors call the NIC `name`.
-    ///
-    /// # Errors
-    /// - [`PortError::Spec`] if a setting is out of range.
-    /// - [`PortError::Unsupported`] if the wrapped port does not carry Ethernet frames or has
-    ///   handed out its receivers, or if the card's buffers would take more than 4 GiB.
-    /// - [`PortError::System`] if the system has no more file descriptors.
+    /// Wraps a port in a model NIC, which errors name `name`.
     pub fn new(
         name: &str,
         settings: &NicSettings,
@@ -167,7 +162,8 @@ impl NicPort {
         }
     }
 
-    /// Returns the active offloads. Without `wire`, the wrapped port must support them too.
+    /// Returns the active offloads. With the setting `wire=off`, the wrapped port must support them
+    /// too.
     fn features(&self) -> superpacket_port::features::FeatureSet {
         let own = self.settings.features();
         if self.settings.wire {

@@ -18,7 +18,7 @@ pub(super) struct NicReceive {
     /// `epoll` descriptor that is readable if the ring holds frames or the wrapped port has
     /// packets.
     pub(super) readiness: OwnedFd,
-    /// Frames that the transmitters could not pass on to the wrapped port at once.
+    /// The transmitters that hold frames which could not be passed on to the wrapped port at once.
     pub(super) unsent: Unsent,
 }
 

@@ -16,7 +16,7 @@ use crate::memory::lock;
 /// the CPU cache.
 const FLUSH_BYTES: usize = 128 << 10;
 
-/// The limits and offloads of the card's transmission.
+/// The limits and offloads of the sending side of a card.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hardware {
     pub(super) limits: PortLimits,
@@ -25,7 +25,8 @@ pub(super) struct Hardware {
     pub(super) wire: bool,
 }
 
-/// The frames on their way from one transmitter of the card to the wrapped port.
+/// The frames on their way from one transmitter of the card to the wrapped port, and that port's
+/// transmitter.
 #[derive(Debug)]
 struct OutgoingWire {
     inner: Box<dyn Transmit>,
@@ -33,13 +34,13 @@ struct OutgoingWire {
     batch: TxBatch,
     /// Number of frames of `batch` that the wrapped port has taken.
     done: usize,
-    /// Packets that the frames of `batch` were made of.
+    /// The packets of which the frames of `batch` were made.
     made: Vec<PreparedPacket>,
     segmenter: Segmenter,
     /// Scratch space for a frame in one buffer.
     whole: Vec<u8>,
     monitor: NicMonitor,
-    /// Whether this transmitter is counted in `unsent`.
+    /// Whether this transmitter is counted in `unsent`, since it has unsent frames.
     counted: bool,
     /// Number of transmitters of the card with unsent frames.
     unsent: Arc<AtomicUsize>,
@@ -60,7 +61,7 @@ struct PreparedPacket {
 /// the remaining segments of super-packets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unsent {
-    /// Number of transmitters that hold such frames.
+    /// Number of transmitters that hold frames which the wrapped port has not taken.
     count: Arc<AtomicUsize>,
     senders: Arc<Mutex<Vec<Weak<Mutex<OutgoingWire>>>>>,
 }
@@ -75,7 +76,7 @@ impl Unsent {
         senders.retain(|sender| sender.strong_count() != 0);
         for sender in senders.iter().filter_map(Weak::upgrade) {
             let mut wire = lock(&sender);
-            // If it stops again, the next transmission reports the reason.
+            // If the wrapped port stops again, the next transmission reports the reason.
             drop(wire.flush_rest());
         }
     }
@@ -118,7 +119,7 @@ impl Hardware {
     /// Checks that the card can send the packet.
     ///
     /// # Errors
-    /// The [`Stop`] to report for it.
+    /// The [`Stop`] that the transmitter reports for the packet.
     fn check(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> Result<(), Stop> {
         let Some(layout) = self.limits.check(outgoing, batch, frame)? else { return Ok(()) };
         let Some(gso) = frame.gso else { return Ok(()) };
@@ -188,8 +189,8 @@ fn count_frames(monitor: &NicMonitor, frames: &[TxFrame]) {
 }
 
 impl OutgoingWire {
-    /// Passes the remaining frames of earlier calls to the wrapped port. Returns the reason if it
-    /// stops before the last one.
+    /// Passes the remaining frames of earlier calls to the wrapped port. Returns the reason if the
+    /// port stops before the last one.
     fn flush_rest(&mut self) -> Option<Stop> {
         if self.done == self.batch.frames().len() {
             return None;
@@ -205,9 +206,9 @@ impl OutgoingWire {
         stop
     }
 
-    /// Prepares packets and passes their frames to the wrapped port, until one is stopped. If that
-    /// is in the middle of a super-packet, the remaining segments are kept for later. `cuts`:
-    /// whether the card segments and fills in checksums.
+    /// Prepares packets and passes their frames to the wrapped port, until that stops. If it stops
+    /// in the middle of a super-packet, the remaining segments are kept for later. `cuts` says
+    /// whether the card segments packets and fills in checksums.
     fn send(
         &mut self,
         outgoing: &Outgoing,
@@ -295,8 +296,8 @@ impl OutgoingWire {
         Ok(())
     }
 
-    /// Passes frames to the wrapped port until it has taken all, or stops. Frames that it refuses
-    /// are dropped and counted. Returns the reason if it stops.
+    /// Passes frames to the wrapped port until the port has taken all, or stops. Frames that the
+    /// port refuses are dropped and counted. Returns the reason if the port stops.
     fn flush(&mut self) -> Option<Stop> {
         loop {
             let frames = self.batch.frames();

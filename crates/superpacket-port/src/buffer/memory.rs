@@ -64,7 +64,7 @@ pub(super) enum Memory {
         data: NonNull<u8>,
         length: usize,
     },
-    /// A part of the owner's memory.
+    /// A part of memory that other regions use too. It lives as long as the owner.
     Shared {
         data: NonNull<u8>,
         _owner: Arc<dyn Any + Send + Sync>,
@@ -88,7 +88,7 @@ pub(super) fn heap_layout(slots: usize, slot_size: usize) -> Layout {
 }
 
 impl Memory {
-    /// Allocates a block of [`heap_layout`]; `None` if there is no memory.
+    /// Allocates a block with a layout that [`heap_layout`] returned; `None` if there is no memory.
     pub(super) fn heap(layout: Layout) -> Option<Self> {
         // SAFETY: the size is not zero.
         let block = NonNull::new(unsafe { alloc_zeroed(layout) })?;
@@ -98,7 +98,7 @@ impl Memory {
         Some(Memory::Heap { data, block, layout })
     }
 
-    /// Returns the start of the first slot.
+    /// Returns the address of the first slot.
     #[inline]
     pub(super) const fn start(&self) -> NonNull<u8> {
         match *self {

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use super::memory::FlaggedMemory;
 
-/// Wait before the first check. Buffers in queues are usually returned sooner.
+/// Wait before the first check whether a dropped region's buffers have been returned. Buffers in
+/// queues are usually returned sooner.
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 
 /// Maximum wait between two checks.
@@ -18,10 +19,11 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 
 static ORPHANS: Mutex<Orphans> = Mutex::new(Orphans { regions: Vec::new(), is_watched: false });
 
-/// The regions of this process that wait for their buffers.
+/// The regions of this process that were dropped while some of their slots were lent, and that are
+/// kept until the slots are returned.
 struct Orphans {
     regions: Vec<FlaggedMemory>,
-    /// Whether the polling thread runs.
+    /// Whether the thread runs that frees the regions whose buffers have been returned.
     is_watched: bool,
 }
 

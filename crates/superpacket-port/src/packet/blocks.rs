@@ -13,20 +13,24 @@ use super::shared::PacketCounters;
 use super::socket::{FLAG, MappedRing, Socket};
 use crate::{Buffer, Region};
 
-/// A ring of blocks.
+/// A receive ring of `TPACKET_V3`: blocks of memory, which the kernel fills with frames.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    /// The flags of lent frames, as slots. The frames of a block use the flags from the block's
-    /// first slot on, in order.
+    /// The ring's memory. It is divided into slots of [`FLAG`] bytes only to have enough flags: the
+    /// frame that is lent as number n of a block uses the flag of the block's slot n, wherever the
+    /// frame's bytes lie.
     region: Region,
     block_size: usize,
-    /// The lent frames of each block.
+    /// For each block, the number of frames lent, and of those that are known to have been
+    /// returned.
     lent: Box<[LentFrames]>,
-    /// Number of the block that is read now or next.
+    /// Number of the block that is being read, or that is to be read next.
     next: usize,
-    /// The unread rest of that block; `None` until the kernel hands it over.
+    /// The unread rest of the block with number `next`; `None` until the kernel hands that block
+    /// over.
     cursor: Option<BlockCursor>,
-    /// Number of blocks taken from the kernel and not returned, including the present one.
+    /// Number of blocks that the kernel handed over and that were not returned to it, including the
+    /// block that is being read.
     taken: usize,
     ignores_outgoing: bool,
 }
@@ -45,10 +49,8 @@ struct BlockCursor {
 }
 
 impl Blocks {
-    /// Creates a ring of blocks of `block_size` bytes in `mapped`. Also returns the socket.
-    ///
-    /// # Errors
-    /// If there is no memory for the list of lent frames.
+    /// Creates a ring of blocks of `block_size` bytes in the memory of `mapped`. Also returns the
+    /// socket of `mapped`.
     pub fn try_new(
         mapped: MappedRing,
         block_size: usize,
@@ -68,7 +70,7 @@ impl Blocks {
         &self.region
     }
 
-    /// Appends up to `limit` packets.
+    /// Appends up to `limit` received packets to `packets`, and returns their number.
     pub fn poll(
         &mut self,
         counters: &PacketCounters,
@@ -105,14 +107,15 @@ impl Blocks {
         // SAFETY: a block that was handed over begins with this structure of integers, and blocks
         // are aligned to pages.
         let header = unsafe { self.start(self.next).cast::<libc::tpacket_block_desc>().read() };
-        // SAFETY: there is no other variant, and it consists of integers.
+        // SAFETY: the union `hdr` has no other variant, and the variant consists of integers.
         let header = unsafe { header.hdr.bh1 };
         self.taken += 1;
         self.lent[self.next] = LentFrames::default();
         Some(BlockCursor { offset: header.offset_to_first_pkt as usize, frames: header.num_pkts })
     }
 
-    /// Appends the frame at `cursor`, unless it must be skipped, and advances the cursor.
+    /// Appends the frame at `cursor` to `packets`, unless it must be skipped, and advances the
+    /// cursor. Returns whether the frame was appended.
     #[inline]
     fn take(
         &mut self,
@@ -136,7 +139,7 @@ impl Blocks {
             self.start(self.next).add(offset).cast::<libc::tpacket3_hdr>().read_unaligned()
         };
         cursor.offset += header.tp_next_offset as usize;
-        // SAFETY: there is no other variant, and it consists of integers.
+        // SAFETY: the union has no other variant, and the variant consists of integers.
         let extra = header.hv1;
         let metadata = Metadata {
             status: header.tp_status,
@@ -202,7 +205,7 @@ impl Blocks {
         }
     }
 
-    /// Returns whether more than half of the blocks are taken.
+    /// Returns whether more than half of the blocks are taken, so that the kernel cannot fill them.
     pub const fn is_crowded(&self) -> bool {
         self.taken * 2 > self.lent.len()
     }
@@ -219,7 +222,8 @@ impl Blocks {
         unsafe { AtomicU32::from_ptr(self.start(block).add(BLOCK_STATUS).cast()) }
     }
 
-    /// Returns whether this machine sent the frame. An address follows the frame's header.
+    /// Returns whether this machine sent the frame at `offset` of the block that is being read. The
+    /// link-layer address after the frame's header tells.
     fn is_outgoing(&self, offset: usize) -> bool {
         // SAFETY: header and address lie within the block, as the caller has checked.
         let kind = unsafe {
@@ -235,5 +239,6 @@ const BLOCK_STATUS: usize = std::mem::offset_of!(libc::tpacket_block_desc, hdr);
 /// Offset of `sll_pkttype` in `struct sockaddr_ll`.
 const PACKET_TYPE: usize = std::mem::offset_of!(libc::sockaddr_ll, sll_pkttype);
 
-// The address follows at a multiple of `TPACKET_ALIGNMENT`.
+// The link-layer address follows the frame's header directly, since that ends at a multiple of
+// `TPACKET_ALIGNMENT`.
 const _: () = assert!(size_of::<libc::tpacket3_hdr>().is_multiple_of(16));

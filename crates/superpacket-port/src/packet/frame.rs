@@ -10,15 +10,17 @@ use crate::Buffer;
 /// Length of the virtio header before each frame, in bytes.
 pub(super) const VIRTIO: usize = Format::Plain.length();
 
-/// The metadata of a frame, common to both versions of the ring.
+/// The metadata of a received frame that rings of `TPACKET_V2` and of `TPACKET_V3` both have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Metadata {
-    /// Status bits (`TP_STATUS_...`).
+    /// Status bits of the frame (`TP_STATUS_...`).
     pub status: u32,
     pub seconds: u32,
     pub nanoseconds: u32,
-    /// The control word and protocol of a stripped VLAN tag; `status` tells which are valid.
+    /// The control word (TCI) of a VLAN tag that was removed from the frame. `status` tells whether
+    /// it is valid.
     pub vlan_tci: u16,
+    /// The protocol (TPID) of the removed VLAN tag. `status` tells whether it is valid.
     pub vlan_tpid: u16,
     /// The flow hash; 0 if there is none.
     pub hash: u32,
@@ -48,7 +50,7 @@ pub(super) fn packet(
         let protocol = if known { metadata.vlan_tpid } else { ethernet::VLAN };
         packet.vlan = Some(VlanTag { protocol, control: metadata.vlan_tci });
     }
-    // Most single frames have no flag except DATA_VALID, and no type.
+    // Most single frames have no flag except DATA_VALID, and no GSO type.
     if header[0] & !flags::DATA_VALID == 0 && header[1] == gso_type::NONE {
         let is_valid = header[0] != 0 || metadata.status & libc::TP_STATUS_CSUM_VALID != 0;
         packet.checksum =
@@ -61,7 +63,7 @@ pub(super) fn packet(
     Ok(packet)
 }
 
-/// Returns the checksum state and segmentation described by a header.
+/// Returns the checksum state and the segmentation that a frame's virtio header describes.
 fn offload(header: &Header, frame: &[u8]) -> Result<(RxChecksum, Option<Gso>), VirtioError> {
     let head = &frame[..frame.len().min(MAX_HEADER)];
     match header.offload(Format::Plain, head, frame.len(), Layer::Ethernet) {
@@ -71,9 +73,9 @@ fn offload(header: &Header, frame: &[u8]) -> Result<(RxChecksum, Option<Gso>), V
     }
 }
 
-/// Interprets the header of a super-packet in a tunnel. The kernel gives the type of the inner
-/// packet, as if there were no tunnel (`virtio_net_hdr_from_skb`). The same rules apply to the
-/// inner headers.
+/// Interprets the virtio header of a super-packet in a tunnel. The kernel gives the GSO type of the
+/// inner packet, as if there were no tunnel (`virtio_net_hdr_from_skb`), so the type is compared
+/// with the inner headers.
 fn tunnelled(
     header: &Header,
     frame: &[u8],
@@ -91,8 +93,8 @@ fn tunnelled(
     if layout.outer.is_none() {
         return Err(wrong);
     }
-    // If Linux's GRO has merged two nested tunnels by a hint, the inner headers keep the lengths of
-    // the first segment (`geneve_post_decap_hint`).
+    // If Linux's GRO has merged two nested tunnels by Geneve's GRO hint option, the inner headers
+    // keep the lengths of the first segment (`geneve_post_decap_hint`).
     if let (Some(_), Some(refusal @ (Refusal::Padded | Refusal::Truncated | Refusal::UdpLength))) =
         (layout.nested, layout.refusal)
     {

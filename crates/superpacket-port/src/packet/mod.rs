@@ -2,13 +2,13 @@
 //!
 //! | option | default | |
 //! |---|---|---|
-//! | `version` | `v2` | `v2`: a slot for each frame, handed over at once. `v3`: frames packed in blocks, which are handed over when full or `retire` old: fewer bytes touched for each frame, but a lone request waits |
-//! | `ring`, `slot` | `4m`, `2k` | of `v2`: bytes of memory and of a slot. Longer frames are read from the socket |
-//! | `blocks`, `block`, `retire` | `16`, `256k`, `1` | of `v3`: how many blocks, bytes of each, and milliseconds until one that is not full is handed over |
-//! | `hash` | `off` | of `v3`: the kernel's flow hash is asked for; where the device has none, it costs time |
-//! | `queues`, `fanout` | `1`, `hash` | how many receive queues, and how the kernel shares the traffic among them: `hash`, `balance`, `cpu`, `rollover`, `random`, `queue` |
+//! | `version` | `v2` | `v2`: a slot for each frame, which the kernel hands over at once. `v3`: frames packed in blocks, which the kernel hands over when they are full or `retire` milliseconds old: it touches fewer bytes per frame, but a single request waits |
+//! | `ring`, `slot` | `4m`, `2k` | for `v2`: bytes of memory and of a slot. Longer frames are read from the socket |
+//! | `blocks`, `block`, `retire` | `16`, `256k`, `1` | for `v3`: number of blocks, bytes of each, and milliseconds until a block that is not full is handed over |
+//! | `hash` | `off` | for `v3`: the kernel is asked for the flow hash, which costs time if the device has none |
+//! | `queues`, `fanout` | `1`, `hash` | number of receive queues, and how the kernel distributes the traffic among them: `hash`, `balance`, `cpu`, `rollover`, `random`, `queue` |
 //! | `promiscuous` | `on` | frames for other hardware addresses are received too |
-//! | `tso` | `kernel` | `kernel`: super-packets are handed over also where the device does not cut them itself, and the kernel does, for less than many frames cost that are sent one by one; `device`: only where the device cuts them |
+//! | `tso` | `kernel` | `kernel`: super-packets are sent even if the device cannot segment them; the kernel then does, which costs less than sending the frames one by one. `device`: super-packets are sent only if the device segments them |
 //!
 //! Memory is per queue. Frames sent by this machine on the interface, by this port or otherwise,
 //! are not received.
@@ -166,7 +166,8 @@ impl Drop for PacketPort {
     }
 }
 
-/// Returns the offloads of the device, and of the kernel's path to it.
+/// Returns the capabilities of a packet port: the device's offloads, and those that the kernel
+/// carries out in place of the device.
 fn capabilities(
     port: &str,
     interface: &NetworkInterface,
@@ -179,8 +180,8 @@ fn capabilities(
     let has_hash = matches!(options.ring, RingOptions::Blocks { hash: true, .. });
     let features = FeatureSet::all()
         // The kernel completes partial checksums if the device cannot (`skb_csum_hwoffload_help`),
-        // and also segments super-packets. Segmentation in software may be faster here, where the
-        // payloads' sums are known.
+        // and it also segments super-packets. This program may segment faster, since it knows the
+        // payloads' sums.
         .set(
             Feature::TcpSegmentationOffload,
             device.tcp_segmentation_offload || options.kernel_segmentation,

@@ -6,29 +6,30 @@ use crate::{PortSpec, SpecError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PacketOptions {
     pub ring: RingOptions,
-    /// Number of receive queues, which are sockets that share the traffic.
+    /// Number of receive queues. Each is a socket, and the sockets share the traffic.
     pub queues: u16,
-    /// Distribution mode among the queues (`PACKET_FANOUT_HASH`, ...).
+    /// The mode in which the kernel distributes packets among the queues (`PACKET_FANOUT_HASH`,
+    /// ...).
     pub fanout: u32,
     /// Whether frames for other hardware addresses are received.
     pub promiscuous: bool,
-    /// Whether TCP and UDP super-packets are handed over even if the device cannot segment them, so
-    /// that the kernel does.
+    /// Whether the kernel is given TCP and UDP super-packets even if the device cannot segment
+    /// them, so that the kernel segments them.
     pub kernel_segmentation: bool,
 }
 
 /// The memory for received frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RingOptions {
-    /// `TPACKET_V2`: one slot per frame, handed over at once.
+    /// `TPACKET_V2`: one slot per frame, which the kernel hands over at once.
     Slots {
         /// Number of slots.
         slots: usize,
         /// Size of a slot in bytes.
         slot_size: usize,
     },
-    /// `TPACKET_V3`: blocks with several frames, handed over when they are full or `retire`
-    /// milliseconds old.
+    /// `TPACKET_V3`: blocks with several frames, which the kernel hands over when they are full or
+    /// `retire` milliseconds old.
     Blocks {
         /// Number of blocks.
         blocks: usize,
@@ -61,7 +62,7 @@ const KNOWN: [&str; 11] = [
     "tso",
 ];
 
-/// Distribution modes by their names in port strings.
+/// The modes in which the kernel distributes packets among queues, by their names in port strings.
 const FANOUT: [(&str, u32); 6] = [
     ("hash", libc::PACKET_FANOUT_HASH),
     ("balance", libc::PACKET_FANOUT_LB),

@@ -15,7 +15,7 @@ use super::socket::{MappedRing, Socket};
 use crate::interface::NetworkInterface;
 use crate::{Buffer, LinkState, PortError, Receive};
 
-/// The receiving end of a queue.
+/// The receiving end of one queue of a packet port.
 pub(super) struct PacketReceiver {
     shared: Arc<PacketShared>,
     socket: Arc<Socket>,
@@ -35,10 +35,7 @@ enum PacketRing {
 }
 
 impl PacketReceiver {
-    /// Creates the end of a queue with the mapped ring. Also returns the socket.
-    ///
-    /// # Errors
-    /// If there is no memory for the ring's bookkeeping.
+    /// Creates the receiving end of a queue whose ring is `mapped`. Also returns the socket.
     pub fn try_new(
         shared: Arc<PacketShared>,
         interface: NetworkInterface,

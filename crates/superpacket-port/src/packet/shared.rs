@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use superpacket::virtio::VirtioError;
 
-/// State shared by the ends of a port.
+/// State shared by the receiving and the sending ends of a packet port.
 #[derive(Debug)]
 pub(super) struct PacketShared {
     pub(super) name: String,
     pub(super) counters: PacketCounters,
 }
 
-/// The counters of [`PortCounters`](crate::PortCounters).
+/// The counters that a packet port reports as [`PortCounters`](crate::PortCounters).
 #[derive(Debug, Default)]
 pub(super) struct PacketCounters {
     /// Dropped packets per receive queue.
@@ -22,7 +22,8 @@ pub(super) struct PacketCounters {
 }
 
 impl PacketCounters {
-    /// Counts packets of a receive queue that found no room, or were too long.
+    /// Counts packets of a receive queue that were dropped because they found no room, or were too
+    /// long.
     #[cold]
     pub(super) fn dropped(&self, queue: u16, packets: u64) {
         if let Some(dropped) = self.rx_dropped.get(usize::from(queue)) {
@@ -30,7 +31,7 @@ impl PacketCounters {
         }
     }
 
-    /// Counts and logs a virtio header that contradicts its frame.
+    /// Counts and logs a received frame whose virtio header contradicts it.
     #[cold]
     pub(super) fn malformed(&self, error: &VirtioError) {
         tracing::debug!(%error, "a received frame is left out");

@@ -21,20 +21,20 @@ use super::shared::PacketCounters;
 use super::socket::{MappedRing, Socket};
 use crate::{Buffer, Pool, Region};
 
-/// A ring of slots.
+/// A receive ring of `TPACKET_V2`: memory slots, each for one frame.
 #[derive(Debug)]
 pub(super) struct SlotRing {
     region: Region,
     /// Number of the slot that is read next.
     next: usize,
-    /// Number of slots before it that have not been returned to the kernel.
+    /// Number of slots before `next` that have not been returned to the kernel.
     taken: usize,
     long: LongFrames,
     ignores_outgoing: bool,
 }
 
 impl SlotRing {
-    /// Creates a ring in `mapped`. Also returns the socket.
+    /// Creates a ring in the memory of `mapped`. Also returns the socket of `mapped`.
     pub fn new(mapped: MappedRing) -> (Self, Socket) {
         let ring = SlotRing {
             region: mapped.region,
@@ -51,7 +51,7 @@ impl SlotRing {
         &self.region
     }
 
-    /// Appends up to `limit` packets.
+    /// Appends up to `limit` received packets to `packets`, and returns their number.
     pub fn poll(
         &mut self,
         socket: &Socket,
@@ -75,7 +75,8 @@ impl SlotRing {
         count
     }
 
-    /// Appends the packet in a slot, unless it must be skipped.
+    /// Appends the packet in a slot to `packets`, unless it must be skipped. Returns whether it was
+    /// appended.
     #[inline]
     fn take(
         &mut self,
@@ -101,7 +102,7 @@ impl SlotRing {
         let length = header.tp_len as usize + VIRTIO;
         let mac = usize::from(header.tp_mac);
         let buffer = if is_long {
-            // It must be removed from the queue, even if it is then skipped.
+            // The frame must be removed from the socket's queue, even if it is then skipped.
             self.long.read(socket, length)
         } else if header.tp_snaplen < header.tp_len {
             // The frame is longer than a slot, and the socket's queue was full.
@@ -147,7 +148,7 @@ impl SlotRing {
         }
     }
 
-    /// Returns whether more than half of the slots are taken.
+    /// Returns whether more than half of the slots are taken, so that the kernel cannot fill them.
     pub const fn is_crowded(&self) -> bool {
         self.taken * 2 > self.region.slots()
     }
@@ -164,7 +165,8 @@ impl SlotRing {
         unsafe { AtomicU32::from_ptr(self.start(slot).cast()) }
     }
 
-    /// Returns whether this machine sent the frame. An address follows the slot's header.
+    /// Returns whether this machine sent the frame in a slot. The link-layer address after the
+    /// slot's header tells.
     fn is_outgoing(&self, slot: usize) -> bool {
         // SAFETY: a slot that was handed over contains a complete address at this offset.
         let kind =
@@ -176,10 +178,12 @@ impl SlotRing {
 /// Offset of `sll_pkttype` in `struct sockaddr_ll`.
 const PACKET_TYPE: usize = std::mem::offset_of!(libc::sockaddr_ll, sll_pkttype);
 
-// The address follows at a multiple of `TPACKET_ALIGNMENT`.
+// The link-layer address follows the slot's header directly, since that ends at a multiple of
+// `TPACKET_ALIGNMENT`.
 const _: () = assert!(size_of::<libc::tpacket2_hdr>().is_multiple_of(16));
 
-/// Memory for frames read from the socket: pools of slots in two sizes, or a separate allocation.
+/// Memory for frames longer than a slot of the ring, which are read from the socket: pools of slots
+/// in two sizes, or a separate allocation.
 #[derive(Debug, Default)]
 struct LongFrames {
     /// Slots for super-packets up to 64 KB.
@@ -188,8 +192,8 @@ struct LongFrames {
     big_tcp: Option<Pool>,
 }
 
-/// Number and size of slots for super-packets: 64 KB, headers and a reserve. They are few, to stay
-/// in the cache.
+/// Number of slots for super-packets, and their size: 64 KB, headers and a reserve. They are few,
+/// to stay in the cache.
 const SUPER_PACKET_SLOTS: (usize, usize) = (32, 68 << 10);
 
 /// Number and size of slots for BIG TCP super-packets.
@@ -200,8 +204,8 @@ const BIG_TCP_SLOTS: (usize, usize) = (16, 260 << 10);
 const MAX_FRAME_LENGTH: usize = 1 << 20;
 
 impl LongFrames {
-    /// Reads the next frame, of `length` bytes including its virtio header. Returns `None` if there
-    /// is none, or if it is dropped for lack of memory.
+    /// Reads the next frame, of `length` bytes including its virtio header, from the socket.
+    /// Returns `None` if there is no frame, or if it is dropped for lack of memory.
     fn read(&mut self, socket: impl AsFd, length: usize) -> Option<Buffer> {
         let (pool, (slots, slot_size)) = if length <= SUPER_PACKET_SLOTS.1 {
             (&mut self.super_packets, SUPER_PACKET_SLOTS)
@@ -220,7 +224,8 @@ impl LongFrames {
         }
         let mut bytes = Vec::new();
         if length > MAX_FRAME_LENGTH || bytes.try_reserve_exact(length).is_err() {
-            // The frame must be removed from the queue, since its slot is taken.
+            // The frame must be removed from the socket's queue, since its slot in the ring is
+            // taken.
             return receive(socket, &mut [0; VIRTIO]).and(None);
         }
         bytes.resize(length, 0);
@@ -230,7 +235,8 @@ impl LongFrames {
     }
 }
 
-/// Reads a complete frame; one that does not fit is dropped.
+/// Reads one frame from the socket into `room`, and returns its length. A frame that does not fit
+/// is dropped.
 fn receive(socket: impl AsFd, room: &mut [u8]) -> Option<usize> {
     loop {
         match rustix::net::recv(&socket, &mut *room, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {

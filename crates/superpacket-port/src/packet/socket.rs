@@ -20,8 +20,8 @@ use crate::{PortError, Region};
 /// Size in bytes of the receive queue for frames longer than a slot, and of the send queue.
 const SOCKET_BUFFER: usize = 8 << 20;
 
-/// Bytes of a block per flag for lent frames. A frame with its header takes at least 82 bytes, so
-/// flags are always sufficient.
+/// Number of bytes of a block that share one flag for a lent frame. A frame with its header takes
+/// at least 82 bytes, so a block always has enough flags.
 pub(super) const FLAG: usize = 64;
 
 /// A packet socket of one interface.
@@ -39,8 +39,8 @@ pub(super) struct Socket {
 #[derive(Debug)]
 pub(super) struct MappedRing {
     pub socket: Socket,
-    /// The ring's memory: divided into the ring's slots, or into flags of [`FLAG`] bytes for frames
-    /// in blocks.
+    /// The ring's memory. For `TPACKET_V2` it is divided into the ring's slots; for `TPACKET_V3`,
+    /// into pieces of [`FLAG`] bytes, which each have a flag for one lent frame.
     pub region: Region,
     /// Whether the kernel leaves out frames sent by this machine.
     pub ignores_outgoing: bool,
@@ -220,7 +220,7 @@ impl Socket {
         self.socket.take_drops().map_or(0, u64::from)
     }
 
-    /// Records that memory of the ring is lent, and will be after the socket is dropped.
+    /// Records that memory of the ring is lent, and will still be after the socket is dropped.
     pub fn ring_outlives(&self) {
         self.ring_outlives.store(true, Ordering::Relaxed);
     }
@@ -241,9 +241,10 @@ impl Socket {
         self.socket.set(SO_DETACH_FILTER, 0)
     }
 
-    /// Joins a fanout group, or creates one. Returns its number.
+    /// Joins a fanout group, or creates one. Returns the group's number.
     fn join(&self, mode: u32, group: Option<u32>) -> io::Result<u32> {
-        // The group has a separate hook: ignoring outgoing frames must be requested again.
+        // The group has its own hook into the kernel's receive path, so it must be told again to
+        // ignore outgoing frames.
         let with = |flags: u32| group.unwrap_or(0) | (mode | flags) << 16;
         let unique = if group.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
         let joined =
@@ -278,5 +279,6 @@ impl AsFd for Socket {
     }
 }
 
-/// Size in bytes of a block of slots, unless one slot is longer.
+/// Size in bytes of the blocks of which the kernel makes a ring of slots, unless one slot is
+/// longer.
 const BLOCK: usize = 64 << 10;

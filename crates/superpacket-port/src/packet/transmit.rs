@@ -1,4 +1,4 @@
-//! The sending end, which gathers frames from their slices, many per system call.
+//! The sending end of a packet port, which gathers frames from their slices, many per system call.
 
 use std::fmt;
 use std::io;
@@ -15,13 +15,13 @@ use super::socket::Socket;
 use crate::system::{MessageMemory, Messages};
 use crate::{MAX_SLICES, Outgoing, PortError, Progress, Stop, Transmit, TxBatch, TxFrame};
 
-/// Maximum number of slices per frame: the virtio header takes one piece.
+/// Maximum number of slices per frame. The virtio header takes one of the pieces of a message.
 pub(super) const MAX_FRAME_SLICES: usize = MAX_SLICES - 1;
 
 /// Maximum number of frames per system call.
 const MAX_MESSAGES: usize = 256;
 
-/// Number of pieces from which on a system call takes no further frame.
+/// Number of pieces of memory from which on a system call takes no further frame.
 const MANY_PIECES: usize = 8192;
 
 /// The sending end of a packet port.
@@ -97,8 +97,8 @@ impl fmt::Debug for PacketTransmitter {
     }
 }
 
-/// Describes frames starting with number `from`, as many as fit one system call. Stops before a
-/// frame that this kind of port cannot describe, and returns the reason.
+/// Adds the frames of `batch` to `messages`, starting with number `from`, as many as fit one system
+/// call. Stops before a frame that this kind of port cannot describe, and returns the reason.
 fn gather<'a>(
     messages: &mut Messages<'_, 'a, VIRTIO>,
     outgoing: &'a Outgoing,
@@ -145,7 +145,7 @@ fn header(outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> io::Result<[
     Ok(bytes)
 }
 
-/// Converts the error for a frame that no virtio header can describe.
+/// Converts the error for a frame that no virtio header can describe into a system error.
 fn unfit(error: VirtioError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }

@@ -6,7 +6,7 @@ use superpacket::packet::Layer;
 
 use superpacket_captures::file::{CaptureError, Frame, Reader, Source, Start, start_of};
 
-/// The number of skipped frames.
+/// Number of frames of a capture that were skipped because they cannot be replayed.
 #[derive(Debug, Default)]
 pub(super) struct SkippedFrames(AtomicU64);
 
@@ -20,7 +20,7 @@ impl SkippedFrames {
     }
 }
 
-/// A frame read in advance.
+/// A frame of a capture, read in advance.
 #[derive(Debug)]
 pub(super) struct ReadyFrame {
     pub(super) bytes: Vec<u8>,
@@ -31,16 +31,17 @@ pub(super) struct ReadyFrame {
 /// The result of reading a capture.
 #[derive(Debug)]
 pub(super) enum ReadResult {
-    /// A frame, and its first header.
+    /// A frame, and the header with which it begins.
     Frame(ReadyFrame, Layer),
-    /// All frames within the limit were skipped, since they cannot be replayed.
+    /// All frames that were looked at have been skipped, since they cannot be replayed; more may
+    /// follow.
     LeftOut,
     /// The end of the capture.
     End,
 }
 
-/// Reads the next frame that can be replayed: a complete frame of this layer, or of any layer if
-/// `None`.
+/// Reads the next frame that can be replayed: a complete frame that begins with the header of
+/// `layer`, or with either header if `None`.
 pub(super) fn read(
     reader: &mut Reader,
     layer: Option<Layer>,
@@ -75,8 +76,8 @@ pub(super) fn read_among(
     Ok(ReadResult::LeftOut)
 }
 
-/// Returns the frame without the header of its link type. Returns `None` if the frame is
-/// incomplete, or neither Ethernet nor IP.
+/// Returns the frame without the header of its link type, and the header with which the rest
+/// begins. Returns `None` if the frame is incomplete, or neither Ethernet nor IP.
 fn payload<'a>(frame: &Frame<'a>) -> Option<(&'a [u8], Layer)> {
     if frame.is_truncated() || frame.data.is_empty() {
         return None;

@@ -9,8 +9,8 @@
 //! | option | | default |
 //! |---|---|---|
 //! | `mode=replay` | `replay` or `record` | `replay` |
-//! | `speed=timed` | `timed`: by the capture's clock; a number: so many times as fast; `max`: as fast as it is polled | `timed` |
-//! | `loop=N` | the capture is replayed so many times, one after the other; `forever` | 1 |
+//! | `speed=timed` | `timed`: by the capture's clock; a number: that many times as fast; `max`: as fast as the port is polled | `timed` |
+//! | `loop=N` | the capture is replayed N times, one after the other; `forever`: without end | 1 |
 //! | `record=OUT` | the file to record in; its ending chooses the format, as everywhere (`.pcap`, `.pcapng`, `.gz`, `.zst`) | none |
 //! | `layer=ethernet` | what a port with `mode=record` is sent: `ethernet` frames or `ip` packets | `ethernet` |
 //!
@@ -72,7 +72,7 @@ impl ReplayPort {
         ReplayOptions::read(spec).map(drop)
     }
 
-    /// Opens the capture named by a port string of kind `pcap`, or creates it.
+    /// Opens the capture file that a port string of kind `pcap` names, or creates it.
     pub(super) fn open(spec: &PortSpec) -> Result<Self, PortError> {
         let options = ReplayOptions::read(spec)?;
         let errors = Arc::new(SkippedFrames::default());

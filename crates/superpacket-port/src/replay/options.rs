@@ -24,7 +24,7 @@ pub(super) enum ReplayMode {
     },
     /// The port records the frames sent, and receives none.
     Record {
-        /// The first header of the frames sent.
+        /// The header with which the frames sent begin.
         layer: Layer,
     },
 }

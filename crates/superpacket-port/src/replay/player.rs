@@ -14,8 +14,8 @@ use super::timer::{monotonic_nanoseconds, set_timer};
 use crate::{Buffer, PortError, Receive};
 use superpacket_captures::file::{CaptureError, Format, Reader, Source, Truncated};
 
-/// Time for which opening a port waits for the first frame of a pipe, which tells the layer of its
-/// packets.
+/// Time for which opening a port waits for the first frame of a pipe, which tells with which header
+/// the packets begin.
 const FIRST_FRAME: Duration = Duration::from_millis(500);
 
 /// Maximum number of frames of a pipe skipped in one poll.
@@ -25,8 +25,8 @@ const MAX_SKIPPED_OF_PIPE: usize = 64;
 /// file can contain enough empty frames to take hours.
 const MAX_SKIPPED_OF_FILE: usize = 4096;
 
-/// Maximum number of frames of a file examined for the first replayable one when its port is
-/// opened. This takes a fraction of a second.
+/// Maximum number of frames of a file that are examined, when its port is opened, to find the first
+/// one that can be replayed. This takes a fraction of a second.
 const MAX_EXAMINED_FRAMES: usize = 1 << 20;
 
 /// A capture that is being replayed.
@@ -35,12 +35,12 @@ pub(super) struct Player {
     text: String,
     path: String,
     speed: Speed,
-    /// Number of further repetitions; `None` for endless.
+    /// Number of further repetitions of the capture; `None` for endless.
     repetitions_left: Option<u64>,
     layer: Layer,
     format: Option<Format>,
     errors: Arc<SkippedFrames>,
-    /// Becomes readable when the next frame is due; never after the last one.
+    /// Becomes readable when the next frame is due; never again after the last frame.
     timer: Arc<OwnedFd>,
     clock: Clock,
     /// The capture being read; `None` after the last frame.
@@ -119,7 +119,7 @@ impl Player {
         Ok(player)
     }
 
-    /// Returns the first header of the packets.
+    /// Returns the header with which the replayed packets begin.
     pub(super) const fn layer(&self) -> Layer {
         self.layer
     }
@@ -129,8 +129,9 @@ impl Player {
         self.format
     }
 
-    /// Reads the next frame. If a pipe has not delivered it yet, the timer becomes readable when it
-    /// arrives. If many frames of a file must be skipped first, the timer becomes readable at once.
+    /// Reads the next frame into `next`. If a pipe has not delivered it yet, the timer becomes
+    /// readable when it arrives. If many frames of a file must be skipped first, the timer becomes
+    /// readable at once.
     fn advance(&mut self) -> Result<(), PortError> {
         for _ in 0..MAX_SKIPPED_OF_PIPE {
             let read = match &mut self.input {
@@ -170,11 +171,11 @@ impl Player {
                 }
             }
         }
-        // Other ports are polled before the rest.
+        // Stops here, so that other ports are polled before the rest is skipped.
         self.wait_until(1)
     }
 
-    /// Starts the thread that reads the pipe.
+    /// Starts the thread that reads the pipe, if `input` is a pipe without a thread.
     fn start_reading(&mut self) -> Result<(), PortError> {
         if let Some(PlayerInput::Pipe(pipe)) = self.input.take() {
             let stream = CaptureStream::start(
@@ -221,12 +222,12 @@ impl Player {
         self.advance()
     }
 
-    /// Makes the timer readable at a monotonic time in nanoseconds; 0 means never.
+    /// Makes the timer readable at `time`, in nanoseconds of the monotonic clock; 0 means never.
     fn wait_until(&self, time: u64) -> Result<(), PortError> {
         set_timer(&self.text, &self.timer, time)
     }
 
-    /// Returns whether the next frame has not been read yet.
+    /// Returns whether the capture has not ended, and its next frame has not been read yet.
     fn is_awaited(&self) -> bool {
         self.next.is_none() && self.input.is_some()
     }
@@ -237,14 +238,14 @@ struct Opening {
     layer: Layer,
     format: Option<Format>,
     next: Option<ReadyFrame>,
-    /// The capture to be read on; `None` at its end.
+    /// The capture, from which the next frames are read; `None` at its end.
     input: Option<PlayerInput>,
     end: Option<Truncated>,
 }
 
 impl Opening {
-    /// Searches the first frames for one that can be replayed. If there is none, the header tells
-    /// the layer, as for a pipe without a frame.
+    /// Searches the first frames of a file for one that can be replayed. If there is none, the link
+    /// type in the file header tells with which header the packets begin.
     fn of_file(mut reader: Box<Reader>, errors: &SkippedFrames) -> Result<Self, CaptureError> {
         let format = Some(reader.format());
         let (next, layer, is_end) =
@@ -263,7 +264,7 @@ impl Opening {
         })
     }
 
-    /// Waits for the first frame, at most for [`FIRST_FRAME`].
+    /// Waits for the first frame of a pipe, at most for [`FIRST_FRAME`].
     fn of_pipe(mut pipe: Pipe) -> Result<Self, CaptureError> {
         let start = pipe.look(FIRST_FRAME)?;
         let layer = start.layer.unwrap_or(Layer::Ethernet);
@@ -296,7 +297,7 @@ impl Receive for Player {
                 break self.wait_until(1);
             }
             let Some(next) = &self.next else {
-                // The reader has set the timer.
+                // The thread that reads the pipe sets the timer.
                 break if self.is_awaited() { Ok(()) } else { self.wait_until(0) };
             };
             let due = match self.speed {
@@ -332,16 +333,16 @@ impl Receive for Player {
 /// Maps the capture's times to the monotonic clock.
 #[derive(Debug, Default)]
 struct Clock {
-    /// A time in the capture and the corresponding monotonic time, in nanoseconds; `None` before
-    /// the first frame with a time.
+    /// A time in the capture and the monotonic time that corresponds to it, in nanoseconds; `None`
+    /// before the first frame that has a time.
     origin: Option<(u64, u64)>,
-    /// Time at which the previous frame was due; 0 if there was none.
+    /// Time at which the previous frame was due, in nanoseconds; 0 if there was none.
     last: u64,
 }
 
 impl Clock {
-    /// Returns the time at which a frame captured at `time` is due. Frames keep their order, even
-    /// if their times do not.
+    /// Returns the monotonic time at which a frame captured at `time` is due. Frames keep their
+    /// order, even if their times do not.
     fn due(&mut self, time: Option<u64>, speed: f64, now: u64) -> u64 {
         let start = if self.last == 0 { now } else { self.last };
         let Some(time) = time else { return start };
@@ -351,7 +352,7 @@ impl Clock {
         begin.saturating_add(since).max(self.last)
     }
 
-    /// Records the time at which the delivered frame was due.
+    /// Records the time at which a delivered frame was due.
     fn sent(&mut self, due: u64) {
         self.last = due;
     }
@@ -360,7 +361,8 @@ impl Clock {
         self.last != 0
     }
 
-    /// Restarts the mapping: the next frame is due at once, whatever its time is.
+    /// Restarts the mapping of the capture's times to the clock: the next frame is due at once,
+    /// whatever its time is.
     fn begin_again(&mut self) {
         self.origin = None;
     }

@@ -12,7 +12,7 @@ use superpacket_captures::file::{
     Record, Sink, TimeResolution, Timestamp, Writer,
 };
 
-/// A capture that is being written. A file gets its name when this is dropped.
+/// A capture that is being written. A capture file gets its name when this is dropped.
 pub(super) struct Recorder {
     text: String,
     layer: Layer,
@@ -38,8 +38,8 @@ impl std::fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// Creates the file at `path` for the port `text`. The parts of its format that the suffix
-    /// leaves open are as in `like`. Times are in nanoseconds.
+    /// Creates the file at `path` for the port `text`. What the path's suffix does not tell about
+    /// the file format is as in the format `like`. Times are in nanoseconds.
     pub(super) fn create(
         text: &str,
         path: &str,
@@ -71,7 +71,7 @@ impl Recorder {
         Ok(Recorder { text: text.into(), layer, output })
     }
 
-    /// Returns the number of frames refused because the reader was too slow.
+    /// Returns the number of frames refused because the reader of a pipe was too slow.
     pub(super) fn full(&self) -> u64 {
         match &self.output {
             RecorderOutput::File(_) => 0,
@@ -141,7 +141,7 @@ impl Drop for Recorder {
     }
 }
 
-/// A sending end that records. All ends of a port write into the same file.
+/// The sending end of a port that records. All ends of a port write into the same capture.
 #[derive(Debug)]
 pub(super) struct RecorderEnd {
     recorder: Arc<Recorder>,
@@ -168,7 +168,7 @@ impl Transmit for RecorderEnd {
     }
 }
 
-/// The sending end of a port that only replays.
+/// The sending end of a port that only replays: it discards the frames.
 #[derive(Debug)]
 pub(super) struct Discard;
 

@@ -29,10 +29,10 @@ const CAPACITY: usize = 64;
 /// Maximum number of bytes of a pipe examined for the first frame.
 const MAX_EXAMINED_BYTES: usize = 1 << 20;
 
-/// An event of a stream.
+/// A message of the thread that reads a pipe.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A frame, and its first header.
+    /// A frame, and the header with which it begins.
     Frame(ReadyFrame, Layer),
     /// The end of the capture, possibly within a record.
     End(Option<Truncated>),
@@ -45,7 +45,7 @@ pub(super) enum Event {
 pub(super) struct Pipe {
     name: String,
     file: File,
-    /// The bytes already read, to examine the capture's start.
+    /// The bytes already read, from which the start of the capture is examined.
     head: Vec<u8>,
 }
 
@@ -54,11 +54,13 @@ pub(super) struct Pipe {
 pub(super) struct Start {
     /// The format; `None` if too few bytes have arrived.
     pub(super) format: Option<Format>,
-    /// The first header of the packets, derived from the first frame or from the file header.
+    /// The header with which the packets begin, derived from the first frame or from the file
+    /// header.
     pub(super) layer: Option<Layer>,
 }
 
-/// Returns the first header of packets according to the capture's file header, if it has been read.
+/// Returns the header with which packets begin according to the capture's file header, if that has
+/// been read.
 pub(super) fn by_header(reader: &Reader) -> Option<Layer> {
     reader.interfaces().first().map(|interface| layer_of(interface.link_type))
 }
@@ -91,7 +93,8 @@ impl Pipe {
         }
     }
 
-    /// Waits for the first frame, at most for `patience`.
+    /// Waits for the first frame, at most for `patience`, and returns what the capture's first
+    /// bytes tell.
     pub(super) fn look(&mut self, patience: Duration) -> Result<Start, CaptureError> {
         let until = Instant::now() + patience;
         let mut has_ended = false;
@@ -108,7 +111,8 @@ impl Pipe {
         }
     }
 
-    /// Examines the bytes that have arrived. Also returns whether they contain a frame.
+    /// Examines the bytes that have arrived from the pipe. Also returns whether they contain a
+    /// frame.
     fn examine(&self) -> Result<(Start, bool), CaptureError> {
         let mut reader =
             Reader::from_stream(&self.name, Box::new(io::Cursor::new(self.head.clone())))?;
@@ -118,7 +122,8 @@ impl Pipe {
         Ok((Start { format, layer: first.or(by_header(&reader)) }, first.is_some()))
     }
 
-    /// Reads more bytes, waiting at most until the given time. Returns whether the end was reached.
+    /// Reads more bytes of the pipe, waiting at most until the given time. Returns whether the
+    /// pipe's end was reached.
     fn read_more(&mut self, until: Instant) -> Result<bool, CaptureError> {
         let failed = |source| CaptureError::Open { file: self.name.clone(), source };
         let left = until.saturating_duration_since(Instant::now());
@@ -150,7 +155,7 @@ impl Pipe {
     }
 }
 
-/// Returns the first header of packets in captures with this link type.
+/// Returns the header with which packets begin in captures of this link type.
 const fn layer_of(link_type: LinkType) -> Layer {
     match link_type {
         LinkType::RAW | LinkType::RAW_12 | LinkType::RAW_14 | LinkType::IPV4 | LinkType::IPV6 => {
@@ -161,10 +166,11 @@ const fn layer_of(link_type: LinkType) -> Layer {
     }
 }
 
-/// A capture that another process is still writing.
+/// A capture that a thread reads from a pipe, into which another process may still write it.
 #[derive(Debug)]
 pub(super) struct CaptureStream {
-    /// The channel; `None` once dropped, which ends a thread that waits for room.
+    /// Receives the reading thread's messages; `None` once dropped, which ends a thread that waits
+    /// for room in the channel.
     events: Option<Receiver<Event>>,
     /// Becomes readable to make the thread end.
     stop: OwnedFd,
@@ -174,8 +180,8 @@ pub(super) struct CaptureStream {
 }
 
 impl CaptureStream {
-    /// Starts reading in a thread with the privileges of this one. After [`take`](Self::take) has
-    /// found no event, `timer` becomes readable at the next event.
+    /// Starts reading `pipe` in a thread with the privileges of this one. After
+    /// [`take`](Self::take) has found no event, `timer` becomes readable at the next event.
     pub(super) fn start(
         port: &str,
         pipe: Pipe,
@@ -219,7 +225,7 @@ impl CaptureStream {
         match self.events.as_ref()?.try_recv() {
             Ok(event) => Some(event),
             Err(TryRecvError::Empty) => None,
-            // The thread has panicked, which is logged, or the end was taken before.
+            // The reading thread has panicked, which is logged, or its last event was taken before.
             Err(TryRecvError::Disconnected) => Some(Event::End(None)),
         }
     }
@@ -236,7 +242,7 @@ impl Drop for CaptureStream {
     }
 }
 
-/// The thread's end of the channel.
+/// The end of the channel through which the reading thread sends its events.
 struct EventSender {
     events: SyncSender<Event>,
     is_waiting: Arc<AtomicBool>,
@@ -260,7 +266,7 @@ impl EventSender {
     }
 }
 
-/// Reads the capture to its end, or until the receiver no longer exists.
+/// Reads the capture and sends its frames, to its end or until the receiver no longer exists.
 fn read_all(name: &str, input: Box<dyn Read + Send>, events: &EventSender, errors: &SkippedFrames) {
     let last = match Reader::from_stream(name, input) {
         Err(error) => Event::Failure(error),
@@ -279,7 +285,7 @@ fn read_all(name: &str, input: Box<dyn Read + Send>, events: &EventSender, error
     events.send(last);
 }
 
-/// A file that is read when data is available, until it is stopped.
+/// A file that is read when data is available, until the descriptor `stop` becomes readable.
 struct StoppableInput {
     file: File,
     stop: OwnedFd,
@@ -297,7 +303,7 @@ impl Read for StoppableInput {
             if !descriptors[0].revents().is_empty() {
                 return Err(io::Error::other("the port was closed"));
             }
-            // The end and errors also count: reading reports them.
+            // The pipe's end and errors also count: reading reports them.
             if !descriptors[1].revents().is_empty() {
                 match self.file.read(buffer) {
                     // Another process that reads the same pipe was faster.

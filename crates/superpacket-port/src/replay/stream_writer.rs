@@ -24,20 +24,21 @@ use superpacket_captures::file::{
     Writer, open_special,
 };
 
-/// Maximum number of bytes in the queue, including `KEPT_PER_FRAME`.
+/// Maximum number of bytes in the queue, including [`KEPT_PER_FRAME`] for each frame.
 const CAPACITY: usize = 4 << 20;
 
-/// Bytes of memory counted per queued frame, in addition to its bytes.
+/// Bytes of memory counted per queued frame, in addition to the frame's own bytes.
 const KEPT_PER_FRAME: usize = 64;
 
-/// Time for which a reader can take the rest after the port was closed.
+/// Time for which a reader can still take queued frames after the port was closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Time for the thread to end after that; a blocking device may prevent it.
+/// Time for which closing a port waits until the writing thread has ended, after [`CLOSE_TIMEOUT`]
+/// has passed and the thread was told to stop. A blocking device may keep it from ending.
 const STOP_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Bytes written at once to an inherited pipe, which stays in blocking mode since other processes
-/// share it. A pipe that is ready accepts this many (`PIPE_BUF`).
+/// Number of bytes written at once to an inherited pipe, which stays in blocking mode since other
+/// processes share it. A pipe that is ready accepts this many (`PIPE_BUF`).
 const SHARED_PIECE: usize = 4096;
 
 /// The reason why a frame was not written.
@@ -45,7 +46,7 @@ const SHARED_PIECE: usize = 4096;
 pub(super) enum NotWritten {
     /// The queue is full.
     Full,
-    /// Writing has ended. The error is given once.
+    /// Writing has ended, by this error; `None` if the error has been reported before.
     Failed(Option<CaptureError>),
 }
 
@@ -98,28 +99,28 @@ impl OutputStream {
     }
 }
 
-/// A writer of a capture into a stream.
+/// A writer of a capture into a pipe, terminal or device.
 #[derive(Debug)]
 pub(super) struct StreamWriter {
     /// The port's name, for messages.
     port: String,
     queue: Arc<WriteQueue>,
     state: Mutex<WriterState>,
-    /// Number of times that the queue was full.
+    /// Number of times that a frame was refused because the queue was full.
     full: AtomicU64,
 }
 
 #[derive(Debug)]
 enum WriterState {
-    /// No frame has been sent yet. The thread starts with the first one, since it would otherwise
-    /// keep the privileges with which the port was opened.
+    /// No frame has been sent yet. The writing thread starts with the first one, since it would
+    /// otherwise keep the privileges with which the port was opened.
     Opened(CaptureParameters),
     Writing(WriterThread),
-    /// The thread could not be started.
+    /// The writing thread could not be started.
     Failed,
 }
 
-/// The parameters for starting a capture.
+/// The parameters for starting to write a capture.
 #[derive(Debug)]
 struct CaptureParameters {
     output: OutputStream,
@@ -127,13 +128,13 @@ struct CaptureParameters {
     interface: Interface,
 }
 
-/// The writing thread.
+/// The thread that writes queued frames, and the means to end it.
 #[derive(Debug)]
 struct WriterThread {
     frames: Sender<QueuedFrame>,
-    /// Becomes readable to make the thread end at once.
+    /// Becomes readable to make the thread end at once, even if frames are left.
     stop: OwnedFd,
-    /// Disconnected when the thread ends.
+    /// Disconnected when the writing thread ends.
     end: Receiver<()>,
     handle: JoinHandle<()>,
 }
@@ -156,7 +157,7 @@ struct WriteQueue {
 }
 
 impl WriteQueue {
-    /// Reserves room for a frame of `length` bytes; returns whether there was enough.
+    /// Reserves room in the queue for a frame of `length` bytes; returns whether there was enough.
     fn reserve(&self, length: usize) -> bool {
         let add = |waiting: usize| {
             waiting.checked_add(length + KEPT_PER_FRAME).filter(|sum| *sum <= CAPACITY)
@@ -179,7 +180,7 @@ impl WriteQueue {
 }
 
 impl StreamWriter {
-    /// Prepares a capture of one interface.
+    /// Prepares to write a capture of one interface to `output`.
     pub(super) fn new(
         port: &str,
         output: OutputStream,
@@ -199,7 +200,7 @@ impl StreamWriter {
         self.full.load(Ordering::Relaxed)
     }
 
-    /// Queues a frame of `length` bytes in these pieces, if there is room.
+    /// Queues a frame of `length` bytes, made of `pieces`, if there is room.
     pub(super) fn write<'a>(
         &self,
         length: usize,
@@ -221,7 +222,7 @@ impl StreamWriter {
         thread.frames.send(QueuedFrame { bytes, time }).map_err(|_| self.queue.failed())
     }
 
-    /// Starts the thread, with the privileges of this one, unless it runs.
+    /// Starts the writing thread, with the privileges of the calling thread, unless it runs.
     fn start(&self, state: &mut WriterState) {
         *state = match std::mem::replace(state, WriterState::Failed) {
             WriterState::Opened(beginning) => {
@@ -296,7 +297,7 @@ fn write_all(
 ) -> Result<(), CaptureError> {
     loop {
         let next = match waiting.try_recv() {
-            // Before waiting, passes on all data for a waiting reader.
+            // Before waiting for a frame, passes all data on to a waiting reader.
             Err(TryRecvError::Empty) => {
                 writer.flush()?;
                 waiting.recv().ok()
@@ -315,7 +316,7 @@ fn write_all(
     }
 }
 
-/// A file that is written when it accepts data, until it is stopped.
+/// A file that is written when it accepts data, until the descriptor `stop` becomes readable.
 struct StoppableOutput {
     file: File,
     piece: usize,

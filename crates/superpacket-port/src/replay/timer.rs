@@ -11,7 +11,7 @@ use crate::PortError;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// Makes a timer readable at a monotonic time in nanoseconds; 0 means never.
+/// Makes a timer readable at `time`, in nanoseconds of the monotonic clock; 0 means never.
 pub(super) fn set_timer(text: &str, timer: &OwnedFd, time: u64) -> Result<(), PortError> {
     let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
     let value =

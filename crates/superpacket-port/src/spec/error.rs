@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// The string does not begin with a kind of port and a colon.
+    /// The port string does not begin with a kind of port and a colon.
     #[error(
         "port {port:?} starts with no kind of port: tap:, tun:, packet:, xdp:, pcap:, nic:, memory:"
     )]
@@ -12,7 +12,7 @@ pub enum SpecError {
         /// The port string.
         port: String,
     },
-    /// No interface or file follows the kind.
+    /// No interface or file follows the kind of port.
     #[error("port {port:?} names no interface or file")]
     Device {
         /// The port string.
@@ -53,8 +53,8 @@ pub enum SpecError {
 }
 
 impl SpecError {
-    /// Describes the error without repeating the port string, if that is `text`: for callers that
-    /// have already shown it.
+    /// Describes the error without repeating the port string, if that is `text`. This is for
+    /// callers that have already shown it.
     pub fn problem(&self, text: &str) -> String {
         let (SpecError::Kind { port }
         | SpecError::Device { port }

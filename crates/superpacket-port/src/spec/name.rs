@@ -8,8 +8,8 @@ const MAX_NAME_LENGTH: usize = 32;
 /// Words that have a meaning in commands where a port's name may also stand.
 const RESERVED: [&str; 9] = ["all", "any", "auto", "default", "dev", "help", "none", "off", "on"];
 
-/// Splits the name off a port string: the text before the first `=`, if that comes before the colon
-/// after the kind. Options may also contain `=`, but follow the colon.
+/// Splits a port string into the name and the rest. The name is the text before the first `=`, if
+/// that comes before the colon after the kind. Options may also contain `=`, but follow the colon.
 pub(super) fn split(text: &str) -> (Option<&str>, &str) {
     let kind = text.split_once(':').map_or(text, |(kind, _)| kind);
     match kind.split_once('=') {
@@ -18,7 +18,8 @@ pub(super) fn split(text: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// Checks a name. The error is a phrase that follows the name.
+/// Checks whether a port may have this name. The error is a phrase that continues a sentence after
+/// the name.
 pub(super) fn check(name: &str) -> Result<(), String> {
     let is_allowed =
         |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);

@@ -66,10 +66,7 @@ impl SpecOptions {
         bytes.ok_or_else(|| self.wrong(key, "takes a number of bytes: 2048, 4k, 1m"))
     }
 
-    /// Returns the value of a switch, `on` or `off`; `default` if the option is absent.
-    ///
-    /// # Errors
-    /// [`SpecError::Option`] for other values.
+    /// Returns whether an option is `on` or `off`; `default` if the option is absent.
     pub fn switch(&self, key: &str, default: bool) -> Result<bool, SpecError> {
         match self.get(key) {
             None => Ok(default),
@@ -79,16 +76,13 @@ impl SpecOptions {
         }
     }
 
-    /// Returns an error about an option.
+    /// Returns an error about the option `key`, with a phrase that says what is wrong with it.
     pub fn wrong(&self, key: &str, problem: &str) -> SpecError {
         let option = self.get(key).map_or_else(|| key.to_owned(), |value| format!("{key}={value}"));
         SpecError::Option { port: self.port.clone(), option, problem: problem.into() }
     }
 
-    /// Refuses all options except these.
-    ///
-    /// # Errors
-    /// [`SpecError::Option`], with the first unknown option and a list of the known ones.
+    /// Refuses all options except those in `known`.
     pub fn only(&self, known: &[&str]) -> Result<(), SpecError> {
         match self.pairs.iter().find(|(key, _)| !known.contains(&key.as_str())) {
             None => Ok(()),

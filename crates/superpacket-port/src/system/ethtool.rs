@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
 
-/// The device of one interface.
+/// A handle to the network device of one interface.
 ///
 /// Every call may fail with the system call's error: `ENODEV` if the interface no longer exists,
 /// `EPERM` for changes without `CAP_NET_ADMIN`, `EOPNOTSUPP` if the driver does not support the
@@ -39,26 +39,26 @@ pub struct Feature {
 /// A switch for a group of features. It has its own commands, which are older than named features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switch {
-    /// `rx-checksumming`.
+    /// Verification of received checksums (`rx-checksumming`).
     RxChecksumming,
-    /// `tx-checksumming`.
+    /// Completion of the checksums of sent packets (`tx-checksumming`).
     TxChecksumming,
-    /// `scatter-gather`.
+    /// Sending of packets that lie in several pieces (`scatter-gather`).
     ScatterGather,
-    /// `tcp-segmentation-offload`.
+    /// Segmentation of TCP super-packets by the device (`tcp-segmentation-offload`).
     TcpSegmentation,
-    /// `generic-segmentation-offload`.
+    /// Segmentation of super-packets by the kernel (`generic-segmentation-offload`).
     GenericSegmentation,
-    /// `generic-receive-offload`.
+    /// Aggregation of received packets by the kernel (`generic-receive-offload`).
     GenericReceive,
 }
 
 /// Number of a device's queues in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channels {
-    /// Receive queues.
+    /// Number of receive queues in use.
     pub rx: u32,
-    /// Transmit queues.
+    /// Number of transmit queues in use.
     pub tx: u32,
 }
 
@@ -94,7 +94,7 @@ impl<'a> Ethtool<'a> {
         Ok(text(&bytes[4..36]))
     }
 
-    /// Returns all features, ordered by their bits.
+    /// Returns all features of the device, ordered by their bits.
     ///
     /// # Errors
     /// The system call's error; `EOPNOTSUPP` if the kernel has no named features.
@@ -191,7 +191,7 @@ impl<'a> Ethtool<'a> {
         Ok(bytes(&words[3..]).chunks_exact(NAME).map(text).collect())
     }
 
-    /// Reads a `struct ethtool_value`.
+    /// Runs a command that reads one number (`struct ethtool_value`).
     fn value(&self, command: u32) -> io::Result<u32> {
         let mut words = [0; 2];
         self.call(command, &mut words)?;
@@ -236,7 +236,8 @@ const ETH_FLAG_RXHASH: u32 = 1 << 28;
 /// Length of `struct ethtool_drvinfo`, in 32-bit words.
 const DRIVER_INFO: usize = 49;
 
-/// Length of one name in a string set, in bytes (`ETH_GSTRING_LEN`).
+/// Length in bytes of one name in a set of strings, such as the features' names
+/// (`ETH_GSTRING_LEN`).
 const NAME: usize = 32;
 
 /// Maximum number of features accepted, far above any kernel's. Checked before memory is allocated
@@ -278,7 +279,7 @@ unsafe impl Ioctl for EthtoolCall<'_> {
     }
 }
 
-/// Returns the words' bytes in memory order.
+/// Returns the bytes of 32-bit words in memory order.
 fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }

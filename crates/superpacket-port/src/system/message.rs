@@ -81,7 +81,7 @@ pub fn receive_message(
     })
 }
 
-/// Messages prepared once, to be sent repeatedly.
+/// Messages that are prepared once, and can be sent repeatedly.
 #[derive(Debug)]
 pub struct Burst<'bytes> {
     headers: Vec<libc::mmsghdr>,
@@ -152,7 +152,7 @@ impl<const HEADER: usize> MessageMemory<HEADER> {
 /// Messages for one call of `sendmmsg(2)`.
 pub(crate) struct Messages<'memory, 'bytes, const HEADER: usize> {
     memory: &'memory mut MessageMemory<HEADER>,
-    /// The slices that the pieces point to, apart from the headers.
+    /// Stands for the slices that the pieces point to, apart from the headers.
     bytes: PhantomData<&'bytes [u8]>,
 }
 

@@ -29,8 +29,8 @@ pub fn enter_new_network_namespace() -> io::Result<()> {
     Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?)
 }
 
-/// Makes the program that `command` starts run in this network namespace. The program is killed
-/// when the thread that started it ends (`PR_SET_PDEATHSIG`).
+/// Makes the program that `command` starts run in the network namespace `namespace`. The program is
+/// killed when the thread that started it ends (`PR_SET_PDEATHSIG`).
 ///
 /// The descriptor stays open until the command is dropped.
 pub fn start_in_network_namespace(command: &mut Command, namespace: Arc<OwnedFd>) {
@@ -225,7 +225,8 @@ mod tests {
         assert_eq!(here(), before);
     }
 
-    /// Works in a process with many threads, such as this one, since the child has one.
+    /// The child process has one thread, so this works in a process with many threads, such as this
+    /// one.
     #[test]
     fn what_is_tried_in_a_child_changes_nothing_here() {
         let state = || {

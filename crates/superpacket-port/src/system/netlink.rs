@@ -31,10 +31,7 @@ pub struct RouteSocket {
 }
 
 impl RouteSocket {
-    /// Opens one in this thread's network namespace.
-    ///
-    /// # Errors
-    /// The system call's error.
+    /// Opens a socket in this thread's network namespace.
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -161,18 +158,15 @@ impl LinkEvents {
         Ok(LinkEvents { socket, sees_other_namespaces })
     }
 
-    /// Returns whether the socket also reports interfaces that were moved from here to another
-    /// network namespace. This needs `CAP_NET_BROADCAST` in that namespace's user namespace
-    /// (`NETLINK_LISTEN_ALL_NSID`, Linux 4.2).
+    /// Returns whether the socket also reports interfaces that were moved from its network
+    /// namespace to another one. This needs `CAP_NET_BROADCAST` in the user namespace that owns the
+    /// other one (`NETLINK_LISTEN_ALL_NSID`, Linux 4.2).
     pub const fn hears_other_namespaces(&self) -> bool {
         self.sees_other_namespaces
     }
 
-    /// Discards the pending notifications without blocking. Returns whether there were any, or so
-    /// many that the socket's buffer overflowed.
-    ///
-    /// # Errors
-    /// The system call's error.
+    /// Discards the pending notifications without blocking. Returns whether there were any, which
+    /// also holds if they were so many that the socket's buffer overflowed.
     pub fn take(&self) -> io::Result<bool> {
         // The content is not read: the caller asks for the interface's present state.
         let mut found = false;

@@ -51,7 +51,7 @@ impl PacketSocket {
         self.bind_to(index, protocol)
     }
 
-    /// Binds the socket. `protocol` is in network byte order.
+    /// Binds the socket to the interface with this index. `protocol` is in network byte order.
     fn bind_to(&self, index: u32, protocol: u16) -> io::Result<()> {
         let address = address(index.cast_signed(), protocol);
         let length = size_of_val(&address) as libc::socklen_t;
@@ -155,7 +155,7 @@ impl PacketSocket {
         self.set(PACKET_IGNORE_OUTGOING, i32::from(on))
     }
 
-    /// Switches the virtio header before each frame (`PACKET_VNET_HDR`).
+    /// Switches the virtio header before each frame on or off (`PACKET_VNET_HDR`).
     ///
     /// # Errors
     /// The system call's error.
@@ -191,7 +191,8 @@ fn promiscuous(index: u32) -> libc::packet_mreq {
     libc::packet_mreq { mr_ifindex, mr_type, mr_alen: 0, mr_address: [0; 8] }
 }
 
-/// Returns a link-layer address. `protocol` is in network byte order.
+/// Returns the link-layer address of the interface with this index. `protocol` is in network byte
+/// order.
 fn address(index: i32, protocol: u16) -> libc::sockaddr_ll {
     libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,

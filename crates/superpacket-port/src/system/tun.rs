@@ -13,10 +13,11 @@ use superpacket::virtio::{ByteOrder, Format};
 /// `TUN_F_UDP_TUNNEL_GSO` of Linux 6.17: the reader accepts unsegmented super-packets in UDP
 /// tunnels.
 pub const TUN_F_UDP_TUNNEL_GSO: u32 = 0x80;
-/// `TUN_F_UDP_TUNNEL_GSO_CSUM`: also those whose outer UDP checksum is still to be filled in.
+/// `TUN_F_UDP_TUNNEL_GSO_CSUM` of Linux 6.17: the reader also accepts super-packets in UDP tunnels
+/// whose outer UDP checksum is still to be filled in.
 pub const TUN_F_UDP_TUNNEL_GSO_CSUM: u32 = 0x100;
 
-/// The layer of a TUN/TAP device.
+/// The kind of a TUN/TAP device, which decides whether it carries frames or IP packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunKind {
     /// A device that carries Ethernet frames.
@@ -159,8 +160,8 @@ impl TunQueue {
     }
 }
 
-/// Returns a request about an interface. A name that does not fit is refused, since the kernel
-/// would not.
+/// Returns the request for a system call about the interface `name`. A name that is too long is
+/// refused, since the kernel would not refuse it.
 fn interface_request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: all zeros are valid for this structure of integers and pointers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

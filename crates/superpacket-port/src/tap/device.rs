@@ -20,27 +20,27 @@ use crate::interface::NetworkInterface;
 use crate::system::{TunKind, TunQueue, open_tun};
 use crate::{LinkState, PortCounters, PortError, PortState};
 
-/// An open device, together with its queues.
+/// An open TAP or TUN device, together with its queues.
 #[derive(Debug)]
 pub(super) struct TapDevice {
-    /// The port's name. If it was not given one, it is the port string with the interface's real
-    /// name.
+    /// The port's name: the one that was given, or the port string with the interface's real name.
     pub(super) text: String,
     pub(super) kind: TunKind,
-    /// The virtio header before each packet, and its byte order.
+    /// The format of the virtio header before each packet.
     pub(super) format: Format,
+    /// The byte order of the virtio header before each packet.
     pub(super) order: ByteOrder,
     /// Whether the kernel accepts UDP super-packets (Linux 6.2).
     pub(super) takes_udp: bool,
     pub(super) counters: TapCounters,
     queues: Vec<TunQueue>,
-    /// The interface as last found, and its state.
-    place: Mutex<FoundInterface>,
-    /// Whether the first unusable header has been logged.
+    /// The device's interface as it was last found, and its state.
+    current: Mutex<FoundInterface>,
+    /// Whether the first unusable virtio header has been logged.
     warned: AtomicBool,
 }
 
-/// The counters of a port's ends, summed over all queues.
+/// The counters of the port's receiving and sending ends, summed over all queues.
 #[derive(Debug, Default)]
 pub(super) struct TapCounters {
     pub(super) rx_errors: AtomicU64,
@@ -100,7 +100,7 @@ impl TapDevice {
             takes_udp,
             counters: TapCounters::default(),
             queues,
-            place: Mutex::new(FoundInterface { interface, state, drops }),
+            current: Mutex::new(FoundInterface { interface, state, drops }),
             warned: AtomicBool::new(false),
         })
     }
@@ -143,7 +143,7 @@ impl TapDevice {
         )
     }
 
-    /// Logs the first unusable header; later ones are only counted.
+    /// Logs the first unusable virtio header; later ones are only counted.
     pub(super) fn warn_of_header(&self, error: &VirtioError) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(port = %self.text, %error, "a packet with an unusable header was left out; more are counted as rx_errors only");
@@ -153,27 +153,27 @@ impl TapDevice {
     /// Returns the device's present state. It may be down, renamed, moved to another network
     /// namespace, or deleted.
     pub(super) fn state(&self) -> PortState {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        place.state = match place.interface.state() {
-            PortState { link: LinkState::Gone, .. } => self.look_for(&mut place),
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.state = match current.interface.state() {
+            PortState { link: LinkState::Gone, .. } => self.look_for(&mut current),
             state => state,
         };
-        place.state
+        current.state
     }
 
-    /// Searches for an interface that has disappeared: a queue tells whether the device still
-    /// exists, and in which namespace.
-    fn look_for(&self, place: &mut FoundInterface) -> PortState {
+    /// Searches for the interface after it has disappeared. A queue tells whether the device still
+    /// exists, and in which network namespace.
+    fn look_for(&self, current: &mut FoundInterface) -> PortState {
         let gone = PortState { link: LinkState::Gone, mtu: 0 };
         let Ok(identity) = self.queues[0].identity() else { return gone };
         match self.find(&identity.name) {
             Ok(interface) => {
-                place.interface = interface;
-                place.interface.state()
+                current.interface = interface;
+                current.interface.state()
             }
             // The device is in a namespace that this process may not enter. A write will show
             // whether it is up.
-            Err(_) => PortState { link: LinkState::Up, mtu: place.state.mtu },
+            Err(_) => PortState { link: LinkState::Up, mtu: current.state.mtu },
         }
     }
 
@@ -193,13 +193,13 @@ impl TapDevice {
 
     /// Returns the interface's Ethernet address.
     pub(super) fn hardware_address(&self) -> Option<[u8; 6]> {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        place.interface.link().ok().flatten()?.hardware_address
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.interface.link().ok().flatten()?.hardware_address
     }
 
     pub(super) fn counters(&self) -> PortCounters {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        let FoundInterface { interface, drops, .. } = &mut *place;
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let FoundInterface { interface, drops, .. } = &mut *current;
         PortCounters {
             rx_dropped: drops.read(interface.name()),
             rx_errors: self.counters.rx_errors.load(Ordering::Relaxed),
@@ -238,7 +238,7 @@ fn attach_first(
     }
 }
 
-/// Attaches one queue; the inner error is that of `TUNSETIFF`.
+/// Attaches one queue to the device `name`. The inner error is that of `TUNSETIFF`.
 fn attach(
     text: &str,
     kind: TunKind,
@@ -249,8 +249,8 @@ fn attach(
     Ok(TunQueue::attach(fd, name, kind, several))
 }
 
-/// Sets the header and the offloads. Returns the header, and whether the kernel supports UDP
-/// super-packets.
+/// Sets the virtio header and the offloads of the device. Returns the header's format, and whether
+/// the kernel supports UDP super-packets.
 ///
 /// The super-packets that the kernel accepts depend only on its version and on the header's length.
 /// `TUNSETOFFLOAD` reveals the version.
@@ -289,7 +289,7 @@ fn set_up_offloads(
     Ok((format, known.has_udp()))
 }
 
-/// Explains why the kernel refused to attach.
+/// Returns the error that explains why the kernel refused to attach a queue to a device.
 fn refused(
     text: &str,
     kind: TunKind,
@@ -373,8 +373,9 @@ impl DropCounter {
     }
 }
 
-/// Returns the interface's transmit drops, which are packets that the host could not hand over. The
-/// columns are eight for receiving, then bytes, packets, errors and drops.
+/// Returns the interface's transmit drops, which are packets that the host could not hand over,
+/// from the text of `/proc/net/dev`. After the name, the columns are eight for receiving, then
+/// bytes, packets, errors and drops.
 fn dropped(text: &str, name: &str) -> Option<u64> {
     let line =
         text.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'))?;

@@ -9,12 +9,12 @@
 //! | option | | default |
 //! |---|---|---|
 //! | `queues=N` | 1 to 256 queues (`IFF_MULTI_QUEUE` from 2 on) | 1 |
-//! | `persist=on` | the device stays when the port is closed; `off`: it goes | as it is |
-//! | `mtu=N` | the longest IP packet in bytes | as it is: 1500 |
-//! | `up=on` | switches the interface on | `on` for a device that this port makes |
-//! | `offload=on` | what the host may hand over undone: `on`, `off`, or some of `csum,tso4,tso6,ecn,uso,tunnel,tunnel-csum` | `on`: all that the kernel knows |
+//! | `persist=on` | the device stays when the port is closed; `off`: it is deleted | as it is |
+//! | `mtu=N` | maximum length of an IP packet in bytes | as it is; 1500 for a new device |
+//! | `up=on` | switches the interface on | `on` for a device that this port creates |
+//! | `offload=on` | the work that the host may leave to the port: `on`, `off`, or some of `csum,tso4,tso6,ecn,uso,tunnel,tunnel-csum` | `on`: all that the kernel knows |
 //! | `header=N` | bytes of the virtio header before each packet: 10, 12, or 24, which tunnels need | 24 from Linux 6.17 on, else 10 |
-//! | `endian=native` | its byte order: `native`, `little` (`TUNSETVNETLE`), `big` (`TUNSETVNETBE`) | `native` |
+//! | `endian=native` | byte order of the virtio header: `native`, `little` (`TUNSETVNETLE`), `big` (`TUNSETVNETBE`) | `native` |
 //!
 //! The super-packets that the port accepts do not depend on `offload`. The kernel always segments
 //! TCP, UDP since Linux 6.2, and super-packets in UDP tunnels with a header of 24 bytes.
@@ -59,7 +59,7 @@ pub(super) struct TapPort {
     device: Arc<TapDevice>,
     /// The receiving ends, until they are handed out.
     receivers: Vec<Box<dyn Receive>>,
-    /// Number of the next transmitter's queue.
+    /// Number of the queue that the next transmitter uses.
     next: u16,
 }
 

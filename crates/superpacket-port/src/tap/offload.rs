@@ -5,11 +5,12 @@ use std::fmt;
 
 use crate::system::{TUN_F_UDP_TUNNEL_GSO as TUNNEL, TUN_F_UDP_TUNNEL_GSO_CSUM as TUNNEL_CHECKSUM};
 
-/// A set of `TUN_F_*` bits.
+/// A set of offloads that the host leaves to the port, as `TUN_F_*` bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct HostOffloads(u32);
 
-/// Names in port strings. The kernel accepts USO only for both IP versions together.
+/// The names of offloads in port strings, with their bits. The kernel accepts USO only for both IP
+/// versions together.
 const NAMES: [(&str, u32); 7] = [
     ("csum", libc::TUN_F_CSUM),
     ("tso4", libc::TUN_F_TSO4),
@@ -20,7 +21,8 @@ const NAMES: [(&str, u32); 7] = [
     ("tunnel-csum", TUNNEL_CHECKSUM),
 ];
 
-/// Dependencies: the kernel refuses the first bits without at least one of the second.
+/// Dependencies between offloads: the kernel refuses the first bits of a pair without at least one
+/// of the second.
 const NEEDS: [(u32, u32); 6] = [
     (libc::TUN_F_TSO4, libc::TUN_F_CSUM),
     (libc::TUN_F_TSO6, libc::TUN_F_CSUM),
@@ -45,8 +47,8 @@ impl HostOffloads {
     /// The sets supported by kernel versions, from the newest to the oldest.
     pub(super) const LADDER: [HostOffloads; 4] = [Self::ALL, Self::UDP, Self::TCP, Self::NONE];
 
-    /// Parses the option's value: `on` (`None`, meaning all that the kernel supports), `off`, or a
-    /// comma-separated list of names.
+    /// Parses the value of the option `offload`: `on` (`None`, meaning all that the kernel
+    /// supports), `off`, or a comma-separated list of names.
     ///
     /// The error is a phrase with the accepted values.
     pub(super) fn parse(value: &str) -> Result<Option<HostOffloads>, String> {
@@ -72,7 +74,7 @@ impl HostOffloads {
         }
     }
 
-    /// Returns the bits for the system call.
+    /// Returns the offloads as the bits that `TUNSETOFFLOAD` takes.
     pub(super) const fn bits(self) -> u32 {
         self.0
     }
@@ -92,7 +94,7 @@ impl HostOffloads {
         self.0 & TUNNEL != 0
     }
 
-    /// Returns the offloads that a header without tunnel fields can describe.
+    /// Returns this set without the offloads that only a header with tunnel fields can describe.
     pub(super) const fn without_tunnels(self) -> HostOffloads {
         HostOffloads(self.0 & !(TUNNEL | TUNNEL_CHECKSUM))
     }

@@ -22,9 +22,9 @@ pub(super) struct TapOptions {
     pub(super) up: Option<bool>,
     /// Offloads that the host leaves to the port; `None` for all that the kernel supports.
     pub(super) offloads: Option<HostOffloads>,
-    /// The header before each packet; `None` for the longest useful one.
+    /// The format of the virtio header before each packet; `None` for the longest useful one.
     pub(super) header: Option<Format>,
-    /// Byte order of the header; `None` for the machine's order.
+    /// Byte order of the virtio header; `None` for the machine's order.
     pub(super) order: Option<ByteOrder>,
 }
 

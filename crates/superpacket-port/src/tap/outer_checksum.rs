@@ -5,7 +5,7 @@ use superpacket::packet::Layer;
 use superpacket::virtio::Header;
 use superpacket::wire::MAX_HEADER;
 
-/// The first bytes of a frame, up to and including its changed outer UDP checksum.
+/// The first bytes of a frame in a tunnel, up to and including its changed outer UDP checksum.
 #[derive(Debug)]
 pub(super) struct FrameStart {
     bytes: [u8; MAX_HEADER],
@@ -13,8 +13,9 @@ pub(super) struct FrameStart {
 }
 
 impl FrameStart {
-    /// Returns the changed first bytes of a frame of `length` bytes that begins with `head`; `None`
-    /// if the frame needs no change.
+    /// Returns the first bytes of a frame of `length` bytes that begins with `head`, with the outer
+    /// UDP checksum that a frame with the virtio header `described` must have; `None` if the frame
+    /// needs no change.
     pub(super) fn of(
         described: &Header,
         head: &[u8],
@@ -98,11 +99,9 @@ mod tests {
 
     #[test]
     fn without_an_outer_checksum_a_frame_goes_as_it_is() {
-        let plain =
-            Frame::tcp4(1, 1_000).with(|frame| frame.tcp_mut().checksum = Checksum::Partial);
+        let plain = Frame::tcp4(1, 1_000).with_checksum(Checksum::Partial);
         assert!(front(&plain.clone()).1.is_none());
-        let without =
-            plain.in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Zero);
+        let without = plain.in_vxlan4().with_outer_checksum(Checksum::Zero);
         assert!(front(&without).1.is_none());
     }
 }

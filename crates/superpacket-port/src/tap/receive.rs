@@ -1,9 +1,4 @@
-//! The receiving end, which makes one `read` call per packet.
-//!
-//! Every packet is read into a slot large enough for any packet. A small packet is then copied,
-//! from the L1 cache, into a small slot. So 512 small packets occupy 1 MB instead of 35, and the
-//! large slot is reused at once. Calling `readv` with a small and a large slot would be slower,
-//! since the kernel must read two descriptors.
+//! The receiving end of a TAP or TUN port, which makes one `read` call per packet.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -31,11 +26,11 @@ const SMALL_SLOT: usize = 33 * 64;
 /// Number of small slots per queue, if there are few queues: two polls of packets.
 const SMALL_SLOTS: usize = 2 * POLL_LIMIT;
 
-/// Number of queues up to which each has all its slots. More queues share the same total, but each
-/// has at least a quarter.
+/// Number of queues up to which each queue has its full number of slots. More queues share the same
+/// total, but each has at least a quarter of the full number.
 const FEW_QUEUES: usize = 32;
 
-/// Returns the number of slots per queue.
+/// Returns the number of slots that each of `queues` queues has; `slots` is the full number.
 fn share(slots: usize, queues: u16) -> usize {
     (slots * FEW_QUEUES / usize::from(queues).max(1)).clamp(slots / 4, slots)
 }
@@ -62,7 +57,7 @@ impl TapSlots {
     }
 }
 
-/// The receiving end of a queue.
+/// The receiving end of one queue of a TAP or TUN port.
 #[derive(Debug)]
 pub(super) struct TapReceiver {
     device: Arc<TapDevice>,
@@ -80,8 +75,8 @@ impl TapReceiver {
         self.device.counters.rx_errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the packet whose `length` bytes, header included, lie in the large slot, and whether
-    /// it keeps that slot.
+    /// Returns the packet whose `length` bytes, virtio header included, lie in the slot `large`,
+    /// and whether it keeps that slot. A small packet is copied into a small slot instead.
     fn packet(
         &mut self,
         large: usize,
@@ -122,7 +117,8 @@ impl Receive for TapReceiver {
         packets: &mut Vec<RxPacket<Buffer>>,
         limit: usize,
     ) -> Result<usize, PortError> {
-        // Starts at the first slots: recently returned ones are in the cache.
+        // Starts the search for free slots at the first ones: recently returned slots are in the
+        // cache.
         self.small.rewind();
         self.large.rewind();
         let time = monotonic_nanoseconds();

@@ -1,5 +1,5 @@
-//! The sending end, which makes one `writev` call per frame: the virtio header and the frame's
-//! slices.
+//! The sending end of a TAP or TUN port, which makes one `writev` call per frame: the virtio header
+//! and the frame's slices.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::{LinkState, Outgoing, Progress, Stop, Transmit, TxBatch, TxFrame};
 /// bytes has 46.
 const INLINE: usize = 64;
 
-/// A sending end. Any number may write to one queue. The kernel returns a flow's packets through
-/// the queue that the flow was written to.
+/// A sending end of a TAP or TUN port. Any number of ends may write to one queue. The kernel
+/// returns a flow's packets through the queue that the flow was written to.
 #[derive(Debug)]
 pub(super) struct TapTransmitter {
     device: Arc<TapDevice>,
@@ -69,8 +69,8 @@ impl TapTransmitter {
         result.map_err(|error| self.stop(frame, error))
     }
 
-    /// Writes the frame's virtio header. If the frame's start must be changed, returns the new
-    /// start.
+    /// Writes the frame's virtio header to `header`. If the frame needs another outer UDP checksum,
+    /// returns the frame's first bytes with it.
     fn describe(
         &self,
         outgoing: &Outgoing,

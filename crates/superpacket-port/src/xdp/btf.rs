@@ -27,8 +27,8 @@ pub(super) fn kernel_function(name: &str) -> io::Result<i32> {
     })
 }
 
-/// Returns the number of the function `name`, or `Some(None)` if it does not exist. `None` means
-/// that the bytes are not BTF, or contain unknown kinds of types.
+/// Returns the number of the kernel function `name` in BTF data, or `Some(None)` if there is no
+/// such function. `None` means that the bytes are not BTF, or contain unknown kinds of types.
 fn function(bytes: &[u8], name: &str) -> Option<Option<i32>> {
     let word =
         |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?));

@@ -1,22 +1,22 @@
-//! The counters that a queue maintains itself.
+//! The counters that a queue of an AF_XDP port keeps itself, in addition to those of the kernel.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The counters of a queue. Only one thread at a time changes a counter.
+/// The counters of one queue. Only one thread at a time changes a counter.
 #[derive(Debug, Default)]
 pub(super) struct XdpCounts {
     /// Frames skipped because their descriptors were invalid.
     pub(super) malformed: AtomicU64,
     /// Frames sent from the chunks in which they were received.
     pub(super) sent_in_place: AtomicU64,
-    /// Frames copied to other chunks and sent from there.
+    /// Frames that were copied to other chunks, and sent from there.
     pub(super) sent_by_copy: AtomicU64,
-    /// Frames sent from both: received bytes from their chunks, the rest from copies.
+    /// Frames sent partly from the chunks in which they were received, and partly from copies.
     pub(super) sent_gathered: AtomicU64,
     /// Bytes copied to chunks.
     pub(super) bytes_copied: AtomicU64,
-    /// Number of times that a frame found no room, or that the device dropped one because its queue
-    /// was full.
+    /// Number of times that there was no room to send a frame, or that the device dropped one
+    /// because its queue was full.
     pub(super) tx_full: AtomicU64,
     /// Frames refused because they need an offload that the port lacks.
     pub(super) tx_refused: AtomicU64,

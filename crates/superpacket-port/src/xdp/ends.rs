@@ -1,4 +1,4 @@
-//! The receiving and sending ends of a port's queues, as used by the port's owner.
+//! The receiving and sending ends of an AF_XDP port's queues, as used by the port's owner.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use crate::{Buffer, Outgoing, PortError, Progress, Receive, Stop, Transmit, TxBa
 /// Interval at which polls of an empty ring check that the interface is up, in nanoseconds.
 const STATE_CHECK_INTERVAL: i64 = 10_000_000;
 
-/// The receiving end of a queue.
+/// The receiving end of one queue of an AF_XDP port.
 #[derive(Debug)]
 pub(super) struct XdpReceiver {
     queue: Arc<XdpQueue>,
     shared: Arc<XdpShared>,
     /// Time of the last check of the interface's state, in nanoseconds.
     last_check: i64,
-    /// Whether the interface was down at that check.
+    /// Whether the interface was down at the last check of its state.
     is_down: bool,
 }
 
@@ -34,8 +34,8 @@ impl XdpReceiver {
         XdpReceiver { queue, shared, last_check: 0, is_down: false }
     }
 
-    /// Does the work that is due when no frame is available: refills the fill ring, and checks the
-    /// interface.
+    /// Does the work that is due when no frame is available: returns chunks to the fill ring, and
+    /// checks the interface.
     fn idle(&mut self) -> Result<(), PortError> {
         let needs_wakeup = {
             let mut half = self.queue.receive();
@@ -119,7 +119,7 @@ fn wake(queue: &XdpQueue) -> Result<(), Errno> {
     rustix::net::recv(queue.socket(), &mut [0u8; 0][..], RecvFlags::DONTWAIT).map(drop)
 }
 
-/// The sending end of a port, through one of its queues.
+/// A sending end of an AF_XDP port, through one of the port's queues.
 #[derive(Debug)]
 pub(super) struct XdpSender {
     queue: Arc<XdpQueue>,
@@ -133,7 +133,7 @@ impl XdpSender {
         XdpSender { queue, place, shared }
     }
 
-    /// Returns the reason why a frame can never be sent, whatever the ring's state.
+    /// Returns the reason why a frame can never be sent, whatever room there is in the ring.
     fn unfit(&self, frame: &TxFrame, longest: usize) -> Option<Stop> {
         if !frame.is_plain() {
             XdpCounts::add(&self.queue.counts.tx_refused, 1);

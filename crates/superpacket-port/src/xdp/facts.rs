@@ -2,19 +2,19 @@
 
 use std::sync::atomic::AtomicBool;
 
-/// The properties of a port that its queues use.
+/// The properties of an AF_XDP port that its queues use.
 #[derive(Debug)]
 pub(super) struct PortFacts {
     /// The port's name.
     pub(super) name: String,
-    /// Whether incomplete checksums are detected.
+    /// Whether incomplete checksums of received frames are detected.
     pub(super) detect: bool,
-    /// Whether the program stores the flow hash before frames.
+    /// Whether the XDP program stores the flow hash in the bytes before each frame.
     pub(super) hash: bool,
-    /// Whether the kernel polls the device on request.
+    /// Whether the kernel polls the device when the port polls (busy polling).
     pub(super) busy_poll: bool,
-    /// Whether the device moves the frames itself.
+    /// Whether the device moves the frames to and from the port's memory itself (zero copy).
     pub(super) zero_copy: bool,
-    /// Whether frames may be left in a TX ring.
+    /// Whether frames may be left in a TX ring, because the kernel could not take them yet.
     pub(super) stalled: AtomicBool,
 }

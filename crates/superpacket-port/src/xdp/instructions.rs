@@ -2,12 +2,12 @@
 
 use crate::system::bpf::Instruction;
 
-/// Marks that a hash follows, in the bytes before a frame. Its reader overwrites it, so that no
-/// later frame inherits the hash.
+/// Value that the program stores before a frame, to say that the frame's hash follows. The reader
+/// of the hash overwrites it, so that no later frame inherits the hash.
 pub(super) const MARK: u32 = 0x5350_4858;
 
-/// Bytes that the program stores before a frame: the mark and the hash, 4 bytes each in the
-/// machine's byte order. A hash of 0 means none.
+/// Number of bytes that the program stores before a frame: [`MARK`] and the hash, 4 bytes each in
+/// the machine's byte order. A hash of 0 means none.
 pub(super) const METADATA: usize = 8;
 
 /// The action for frames without a socket: the interface's own network stack receives them.
@@ -37,15 +37,15 @@ const JUMP_IF_REGISTER_GREATER: u8 = 0x2d;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 
-/// Marks a load of a map, given by its descriptor.
+/// Value of the source register that marks a load of a map, given by its descriptor.
 const PSEUDO_MAP_FD: u8 = 1;
-/// Marks a call of a kernel function, given by its BTF number.
+/// Value of the source register that marks a call of a kernel function, given by its BTF number.
 const PSEUDO_KFUNC_CALL: u8 = 2;
 
 /// Returns the program `return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS);`
 ///
-/// With `hash`, the number of `bpf_xdp_metadata_rx_hash`, the program first reserves [`METADATA`]
-/// bytes before the frame, if possible, and stores the hash there.
+/// If `hash` is given, the number of the kernel function `bpf_xdp_metadata_rx_hash`, the program
+/// first reserves [`METADATA`] bytes before the frame, if possible, and stores the hash there.
 pub(super) fn program(map: i32, hash: Option<i32>) -> Vec<Instruction> {
     let mut program = vec![Instruction::new(MOVE_REGISTER, 6, 1, 0, 0)];
     if let Some(function) = hash {

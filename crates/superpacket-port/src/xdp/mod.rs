@@ -3,14 +3,14 @@
 //! | option | values | default |
 //! |---|---|---|
 //! | `queue` | a number, or `all` | `all`: every receive queue in use, one end each; frames of other queues go to the interface's own stack |
-//! | `mode` | `auto`, `native` (the program runs in the driver), `generic` (behind it) | `auto`: native where the driver has XDP |
-//! | `copy` | `auto`, `copy` (the kernel moves frames), `zero` (the device does) | `auto`: zero where the driver can |
+//! | `mode` | `auto`, `native` (the XDP program runs in the driver), `generic` (after the driver) | `auto`: `native` if the driver has XDP |
+//! | `copy` | `auto`, `copy` (the kernel copies frames to and from the port's memory), `zero` (the device moves them itself) | `auto`: `zero` if the driver supports it |
 //! | `frames` | a power of two from 64 to 65536 | `4096` chunks of memory for each queue, half to receive, half to send |
 //! | `frame` | `2k`, `4k` | `2k` bytes a chunk, of which received frames use 256 less |
-//! | `multi_buffer` | `auto`, `on`, `off`: frames in several chunks (Linux 6.6) | `auto`: where the MTU needs it, and where the kernel copies anyway |
+//! | `multi_buffer` | `auto`, `on`, `off`: frames in several chunks (Linux 6.6) | `auto`: on if the MTU needs it, or if the kernel copies anyway |
 //! | `gather` | `on`, `off`: a frame whose payload lies in received chunks goes out from there, and only its headers are copied, to a chunk of their own; it asks for `multi_buffer=on` | `off`: what fits one chunk is copied there, since the kernel takes a page for each further chunk of a frame |
-//! | `busy_poll` | microseconds that a look for packets polls the device (Linux 5.11) | `0`: not at all |
-//! | `partial` | `auto`, `detect`, `off`: unfinished checksums are recognized | `auto`: on veth |
+//! | `busy_poll` | microseconds for which looking for packets also polls the device (Linux 5.11) | `0`: not at all |
+//! | `partial` | `auto`, `detect`, `off`: incomplete checksums of received frames are recognized | `auto`: on veth |
 //! | `hash` | `on`, `off`: the driver is asked for the flow hash of each frame (XDP metadata, Linux 6.3, `mode=native`) | `off` |
 //! | `promiscuous` | `on`, `off`: the device is asked for frames to all addresses | `on` |
 //!
@@ -96,7 +96,7 @@ pub struct XdpPort {
     several: bool,
     are_receivers_out: bool,
     next_sender: usize,
-    /// The counters of each queue's socket, when last read.
+    /// The counters of each queue's socket, as they were last read.
     statistics: Vec<XdpStatistics>,
 }
 
@@ -117,14 +117,14 @@ pub struct XdpStatistics {
     pub tx_invalid: u64,
     /// Frames sent from the chunks in which they were received.
     pub sent_in_place: u64,
-    /// Frames copied to other chunks and sent from there.
+    /// Frames that were copied to other chunks, and sent from there.
     pub sent_by_copy: u64,
-    /// Frames sent from both: received bytes from their chunks, the rest, such as headers, from
-    /// copies (`gather=on`).
+    /// Frames sent partly from the chunks in which they were received, and partly from copies, for
+    /// example of headers (`gather=on`).
     pub sent_gathered: u64,
     /// Bytes copied to chunks.
     pub bytes_copied: u64,
-    /// Number of times that the TX ring or the device's queue was full.
+    /// Number of times that a TX ring or the device's queue was full.
     pub tx_full: u64,
     /// Frames refused because they need an offload that the port lacks.
     pub tx_refused: u64,
@@ -220,12 +220,13 @@ impl XdpPort {
         })
     }
 
-    /// Returns whether the program runs in the driver (`mode=native`).
+    /// Returns whether the XDP program runs in the driver (`mode=native`).
     pub fn is_native(&self) -> bool {
         self.slot == AttachMode::Native
     }
 
-    /// Returns whether the device moves the frames itself (`copy=zero`).
+    /// Returns whether the device moves the frames to and from the port's memory itself
+    /// (`copy=zero`).
     pub fn is_zero_copy(&self) -> bool {
         self.shared.facts.zero_copy
     }

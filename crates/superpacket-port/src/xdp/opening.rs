@@ -18,7 +18,7 @@ use crate::{PortError, PortSpec};
 /// Description of the failed action for errors of allocating frame memory.
 const MAPPING: &str = "mapping memory for frames (mmap)";
 
-/// The inputs for opening a port.
+/// The inputs of all steps of opening an AF_XDP port.
 pub(super) struct Opening<'a> {
     pub(super) spec: &'a PortSpec,
     pub(super) options: XdpOptions,
@@ -49,7 +49,8 @@ impl Opening<'_> {
         }
     }
 
-    /// Loads the program for `queues`. Also returns whether it accepts frames of several buffers.
+    /// Loads the XDP program for `queues`. Also returns whether it accepts frames of several
+    /// buffers.
     pub(super) fn program(
         &self,
         queues: &[u32],
@@ -100,7 +101,7 @@ impl Opening<'_> {
         Ok(HashFunction { function, interface: self.link.index })
     }
 
-    /// Attaches the program in the mode that the options select.
+    /// Attaches the XDP program in the mode that the options select.
     pub(super) fn attach(
         &self,
         redirect: &Redirect,
@@ -138,7 +139,7 @@ impl Opening<'_> {
         })
     }
 
-    /// Returns the error for an interface with another program.
+    /// Returns the error for an interface that has another XDP program.
     fn taken(&self, interface: &mut NetworkInterface) -> PortError {
         let program = interface.link().ok().flatten().and_then(|link| link.xdp_program);
         let which = program.map_or_else(String::new, |number| format!(" (number {number})"));
@@ -165,7 +166,8 @@ impl Opening<'_> {
         ))
     }
 
-    /// Opens and binds a socket per queue. Also returns whether frames may have several chunks.
+    /// Opens and binds a socket for each queue. Also returns whether frames may have several
+    /// chunks.
     pub(super) fn bind(
         &self,
         numbers: &[u32],
@@ -208,7 +210,7 @@ impl Opening<'_> {
                         )),
                         _ => self.system(action, error),
                     };
-                    // Another copy mode would not help.
+                    // With another copy mode, the call would fail in the same way.
                     if matches!(
                         number,
                         Some(
@@ -247,9 +249,9 @@ impl Opening<'_> {
         Ok(queues)
     }
 
-    /// Opens and binds the socket of a queue. It shares the registration of another socket with the
-    /// same flags, if there is one, and otherwise registers the memory again. `opened` are the
-    /// port's queues so far.
+    /// Opens and binds the socket of a queue. The socket shares the memory registration of another
+    /// socket with the same bind flags, if there is one, and otherwise registers the memory again.
+    /// `opened` are the port's queues whose sockets are bound already.
     fn socket(
         &self,
         number: u32,
@@ -294,7 +296,8 @@ fn unmapped(error: io::Error) -> CallError {
     CallError { action: MAPPING, error }
 }
 
-/// Returns the queues whose registration of `umem` can be shared by a socket with `flags`.
+/// Returns the queues whose registration of `umem` with the kernel can be shared by a socket that
+/// is bound with `flags`.
 fn sharing(
     umem: &Arc<Umem>,
     flags: SocketAddrXdpFlags,
@@ -315,7 +318,8 @@ fn sharing(
     queues
 }
 
-/// Returns whether the error concerns the queue or its interface, independently of the memory.
+/// Returns whether a failed `bind` concerns the queue or its interface, independently of the
+/// memory.
 fn is_about_queue(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

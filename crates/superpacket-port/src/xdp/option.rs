@@ -4,29 +4,29 @@ use superpacket::packet::MAX_BUFFERS;
 
 use super::super::{PortSpec, SpecError};
 
-/// The mode in which the program is attached.
+/// The option for the mode in which the XDP program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AttachOption {
-    /// In the driver, or generic if the driver has no XDP.
+    /// The program runs in the driver, or after it if the driver has no XDP.
     Auto,
-    /// In the driver (`XDP_FLAGS_DRV_MODE`).
+    /// The program runs in the driver (`XDP_FLAGS_DRV_MODE`).
     Native,
-    /// Generic, in the kernel's network stack after the driver (`XDP_FLAGS_SKB_MODE`).
+    /// The program runs in the kernel's network stack, after the driver (`XDP_FLAGS_SKB_MODE`).
     Generic,
 }
 
 /// The copy mode: whether the kernel or the device moves frames into the port's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CopyMode {
-    /// The device if it can, otherwise the kernel.
+    /// The device moves the frames if it can, otherwise the kernel.
     Auto,
-    /// The kernel (`XDP_COPY`).
+    /// The kernel moves the frames (`XDP_COPY`).
     Copy,
-    /// The device (`XDP_ZEROCOPY`).
+    /// The device moves the frames (`XDP_ZEROCOPY`).
     Zero,
 }
 
-/// A switch with an automatic setting.
+/// An option that is on, off, or decided when the port is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AutoSwitch {
     Auto,
@@ -37,7 +37,7 @@ pub(super) enum AutoSwitch {
 /// The options of an AF_XDP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct XdpOptions {
-    /// The only queue to use; `None` for all.
+    /// The only queue to use; `None` for all queues of the interface.
     pub(super) queue: Option<u32>,
     pub(super) attach: AttachOption,
     pub(super) copying: CopyMode,
@@ -145,7 +145,7 @@ impl XdpOptions {
         })
     }
 
-    /// Returns the number of entries per ring.
+    /// Returns the number of entries of each ring.
     pub(super) const fn ring_size(&self) -> u32 {
         self.frames / 2
     }
@@ -160,7 +160,8 @@ impl XdpOptions {
 /// Bytes left free at the start of each chunk with a received frame (`XDP_PACKET_HEADROOM`).
 pub(super) const HEADROOM: u32 = 256;
 
-/// Maximum number of chunks per frame: that of fragments in a kernel packet (`MAX_SKB_FRAGS`).
+/// Maximum number of chunks per frame, which is the kernel's maximum number of fragments per packet
+/// (`MAX_SKB_FRAGS`).
 pub(super) const MAX_CHUNKS: usize = MAX_BUFFERS;
 
 #[cfg(test)]

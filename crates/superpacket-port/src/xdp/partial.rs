@@ -20,7 +20,8 @@ fn detect_partial(head: &[u8], length: usize) -> Option<RxChecksum> {
     let layout = parse(head, length, Layer::Ethernet).ok()?;
     let be16 = |at: usize| Some(u16::from_be_bytes(*head.get(at..)?.first_chunk()?));
     let network = usize::from(layout.network);
-    // In a tunnel, padding may follow the inner packet, so its own length counts.
+    // In a tunnel, padding may follow the inner packet, so the length in the inner IP header
+    // counts.
     let stated = match layout.version {
         IpVersion::V4 => usize::from(be16(network + ipv4::TOTAL_LENGTH)?),
         IpVersion::V6 => usize::from(be16(network + ipv6::PAYLOAD_LENGTH)?) + ipv6::HEADER_LENGTH,
@@ -35,7 +36,7 @@ fn detect_partial(head: &[u8], length: usize) -> Option<RxChecksum> {
     )
     .fold();
     let found = be16(usize::from(layout.checksum()))?;
-    // A UDP checksum of zero means that there is none.
+    // A value of zero in the UDP checksum field means that there is no checksum.
     (found == pseudo && found != 0).then(|| RxChecksum::Partial {
         start: layout.transport,
         offset: layout.protocol.checksum_offset(),

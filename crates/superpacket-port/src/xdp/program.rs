@@ -22,12 +22,12 @@ const LOG_SIZE: usize = 64 << 10;
 /// The name of map and program as shown by `bpftool`.
 const NAME: Name = *b"superpacket\0\0\0\0\0";
 
-/// The place at which a program is attached.
+/// The place in the kernel at which an XDP program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AttachMode {
-    /// In the driver.
+    /// The program runs in the driver.
     Native,
-    /// In the kernel's network stack, after the driver.
+    /// The program runs in the kernel's network stack, after the driver.
     Generic,
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for AttachMode {
     }
 }
 
-/// The kernel refused a program.
+/// The kernel's refusal of an XDP program.
 #[derive(Debug)]
 pub(super) struct LoadError {
     pub(super) error: io::Error,
@@ -54,18 +54,18 @@ pub(super) struct LoadError {
 pub(super) struct HashFunction {
     /// The number of `bpf_xdp_metadata_rx_hash` in this kernel.
     pub(super) function: i32,
-    /// Index of the interface.
+    /// Index of the interface to which the program is bound.
     pub(super) interface: u32,
 }
 
-/// A loaded program, and its map of one socket per queue.
+/// A loaded XDP program, and its map, which has one socket per queue.
 #[derive(Debug)]
 pub(super) struct Redirect {
     map: SocketMap,
     program: OwnedFd,
 }
 
-/// A program attached to an interface, detached when dropped.
+/// An XDP program attached to an interface, detached when dropped.
 #[derive(Debug)]
 pub(super) struct Attachment {
     link: OwnedFd,
@@ -88,9 +88,9 @@ impl Redirect {
         SocketMap::new(queues, NAME)
     }
 
-    /// Loads the program that redirects to the sockets of `map` (`BPF_PROG_LOAD`). With
+    /// Loads the program that redirects frames to the sockets of `map` (`BPF_PROG_LOAD`). With
     /// `fragments`, it accepts frames of several buffers. With `hash`, it stores the device's flow
-    /// hash before frames.
+    /// hash before each frame.
     ///
     /// # Errors
     /// The system call's error and the verifier's messages: `EPERM` without `CAP_BPF` and

@@ -14,12 +14,10 @@ use super::socket::{self, Socket};
 use super::umem::{self, Lease, QueuePlace, Umem, zeroed_list};
 use crate::system::namespace_cookie;
 
-/// All queues of this process.
+/// All open queues of AF_XDP ports in this process.
 static ALL: Mutex<Vec<Weak<XdpQueue>>> = Mutex::new(Vec::new());
 
-/// A socket bound to a queue.
-///
-/// Its fields are dropped in order: rings and socket must be closed before the memory is reused.
+/// A socket bound to a queue of an interface.
 #[derive(Debug)]
 pub(super) struct XdpQueue {
     receive: Mutex<ReceiveHalf>,
@@ -35,8 +33,8 @@ pub(super) struct XdpQueue {
 
 impl XdpQueue {
     /// Binds `socket` to the queue `number` of an interface, after filling its fill ring with
-    /// memory of `lease`. It uses `flags`, or shares the UMEM of `shared`, which was bound with the
-    /// same flags.
+    /// chunks of `lease`. The socket is bound with `flags`, or shares the UMEM of `shared`, which
+    /// was bound with the same flags.
     ///
     /// # Errors
     /// The error of `bind`.
@@ -48,7 +46,8 @@ impl XdpQueue {
         flags: SocketAddrXdpFlags,
         shared: Option<&XdpQueue>,
     ) -> io::Result<Arc<Self>> {
-        // Done before taking the part, which stays with the lease if memory is short.
+        // The list is allocated before the part is taken: if memory is short, the part stays with
+        // the lease.
         let posted = zeroed_list(lease.umem().chunks())?;
         let part = lease.part().ok_or(io::ErrorKind::OutOfMemory)?;
         let umem = Arc::clone(lease.umem());
@@ -58,7 +57,8 @@ impl XdpQueue {
         let receive = ReceiveHalf::new(rx, fill, part.receive, Arc::clone(&umem), first);
         let send =
             SendHalf::new(tx, completion, part.send, Arc::clone(&umem), first, several, posted);
-        // Before Linux 5.14 namespaces have no number: withheld memory is then never released.
+        // Before Linux 5.14 network namespaces have no number: memory that the kernel may still use
+        // is then never released.
         let place = namespace_cookie(&descriptor).ok().map(|namespace| QueuePlace {
             namespace,
             interface,
@@ -78,7 +78,7 @@ impl XdpQueue {
         Ok(queue)
     }
 
-    /// Returns the queues that use parts of this UMEM.
+    /// Returns the open queues that use parts of this UMEM.
     pub(super) fn of(umem: &Arc<Umem>) -> Vec<Arc<Self>> {
         all()
             .iter()
@@ -87,32 +87,32 @@ impl XdpQueue {
             .collect()
     }
 
-    /// Returns the queue's number at the interface.
+    /// Returns the number that the queue has at its interface.
     pub(super) const fn number(&self) -> u32 {
         self.number
     }
 
-    /// Returns the socket.
+    /// Returns the socket's file descriptor.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 
-    /// Returns the memory.
+    /// Returns the UMEM from which the socket receives and sends.
     pub(super) const fn umem(&self) -> &Arc<Umem> {
         self.lease.umem()
     }
 
-    /// Locks the receiving half.
+    /// Locks the receiving half of the socket.
     pub(super) fn receive(&self) -> MutexGuard<'_, ReceiveHalf> {
         self.receive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the sending half.
+    /// Locks the sending half of the socket.
     pub(super) fn send(&self) -> MutexGuard<'_, SendHalf> {
         self.send.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the sending half, unless it is in use.
+    /// Locks the sending half of the socket, unless it is in use.
     pub(super) fn try_send(&self) -> Option<MutexGuard<'_, SendHalf>> {
         match self.send.try_lock() {
             Ok(half) => Some(half),
@@ -131,12 +131,13 @@ impl XdpQueue {
         }
     }
 
-    /// Returns the flags with which the socket was bound, or the socket that registered its UMEM.
+    /// Returns the bind flags of this socket; if it shares another socket's UMEM, those of that
+    /// socket.
     pub(super) const fn flags(&self) -> SocketAddrXdpFlags {
         self.flags
     }
 
-    /// Returns whether the device moves the frames itself.
+    /// Returns whether the device moves the frames to and from the memory itself (zero copy).
     pub(super) fn is_zero_copy(&self) -> bool {
         sockopt::xdp_options(&self.descriptor)
             .is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))

@@ -15,7 +15,7 @@ use super::ring::{Consumer, Producer};
 use super::umem::Umem;
 use crate::{Buffer, Region};
 
-/// The receiving half of a socket.
+/// The receiving half of an AF_XDP socket.
 #[derive(Debug)]
 pub(super) struct ReceiveHalf {
     rx: Consumer<XdpDesc>,
@@ -23,9 +23,9 @@ pub(super) struct ReceiveHalf {
     /// The chunks for received frames; `None` only after the queue is dropped.
     pub(super) region: Option<Region>,
     umem: Arc<Umem>,
-    /// Number of the first of these chunks in the UMEM.
+    /// Number of the first chunk of `region` in the UMEM.
     first: u32,
-    /// Slots whose frames were taken and which have not been returned to the kernel.
+    /// Slots of `region` whose frames were taken and which have not been returned to the kernel.
     outstanding: Vec<u32>,
 }
 
@@ -44,7 +44,8 @@ impl ReceiveHalf {
         half
     }
 
-    /// Returns all chunks that are not in use to the kernel. Returns their number.
+    /// Returns all chunks that are not in use to the kernel, through the fill ring. Returns the
+    /// number of those chunks.
     pub(super) fn refill(&mut self) -> usize {
         let Some(region) = &self.region else { return 0 };
         let before = self.outstanding.len();
@@ -52,8 +53,8 @@ impl ReceiveHalf {
         let (fill, umem, first) = (&mut self.fill, &self.umem, self.first);
         let mut room = fill.room();
         self.outstanding.retain(|&slot| {
-            // The lent flag is checked first: once it is clear, no descriptor for the slot is
-            // added.
+            // The lent flag is checked first: once it is clear, no descriptor for the slot can be
+            // added to a TX ring.
             let keep =
                 room == 0 || region.is_lent(slot as usize) || umem.is_in_flight(first + slot);
             if !keep {
@@ -121,7 +122,8 @@ impl ReceiveHalf {
         }
         let mut packet = self.buffer(from).map(RxPacket::new);
         for index in from + 1..=last {
-            // All chunks are taken, even if others are invalid, so that all are returned.
+            // The chunks of all descriptors are taken, even if some are invalid, so that all are
+            // returned.
             let buffer = self.buffer(index);
             packet = packet
                 .zip(buffer)
@@ -143,7 +145,8 @@ impl ReceiveHalf {
         Some(RxPacket::new(Buffer::from(bytes?)))
     }
 
-    /// Returns the hash that the program stored before the frame with the first descriptor `index`.
+    /// Returns the hash that the XDP program stored before the frame whose first descriptor is
+    /// `index`.
     fn hash(&mut self, index: u32) -> Option<FlowHash> {
         let (slot, within) = self.locate(index)?;
         let before =
@@ -161,7 +164,7 @@ impl ReceiveHalf {
         Some((slot as usize, (address % size) as usize))
     }
 
-    /// Lends the bytes of the descriptor `index`.
+    /// Lends the bytes of the descriptor `index` as a buffer.
     fn buffer(&mut self, index: u32) -> Option<Buffer> {
         let length = self.rx.peek(index).len as usize;
         let (slot, within) = self.locate(index)?;
@@ -180,8 +183,8 @@ impl ReceiveHalf {
         self.region.as_ref().is_some_and(|region| self.outstanding.len() * 2 > region.slots())
     }
 
-    /// Returns whether so many chunks are outstanding that other ports' completions should be
-    /// processed.
+    /// Returns whether so many chunks are outstanding that the completions of other queues should
+    /// be processed, which may hold some of them.
     pub(super) fn is_short(&self) -> bool {
         self.region.as_ref().is_some_and(|region| self.outstanding.len() * 4 > region.slots())
     }

@@ -20,13 +20,13 @@ const NEED_WAKEUP: u32 = 1;
 /// An entry of a ring: a kernel type without pointers, valid for all bit patterns.
 pub(super) trait RingEntry: Copy {}
 
-/// Addresses, in the fill and completion rings.
+/// Entries that are addresses, in the fill and completion rings.
 impl RingEntry for u64 {}
 
-/// Descriptors, in the RX and TX rings.
+/// Entries that are descriptors, in the RX and TX rings.
 impl RingEntry for rustix::net::xdp::XdpDesc {}
 
-/// A mapped ring.
+/// One of the four rings of a socket, mapped into this process.
 #[derive(Debug)]
 struct XdpRing<T> {
     map: NonNull<u8>,
@@ -44,7 +44,8 @@ struct XdpRing<T> {
 unsafe impl<T: Send> Send for XdpRing<T> {}
 
 impl<T: RingEntry> XdpRing<T> {
-    /// Maps a ring of `size` entries, a power of two, at the offset `place` of the socket.
+    /// Maps a ring of `size` entries, a power of two, which the socket offers at the offset
+    /// `place`.
     fn map(
         socket: BorrowedFd<'_>,
         place: u64,
@@ -106,7 +107,7 @@ impl<T> XdpRing<T> {
         unsafe { self.consumer.as_ref() }
     }
 
-    /// Returns whether the kernel waits for a system call.
+    /// Returns whether the kernel waits for a system call before it processes the ring.
     fn needs_wakeup(&self) -> bool {
         // Publishing must come before reading the flag, or both sides might wait for each other.
         fence(Ordering::SeqCst);
@@ -140,7 +141,7 @@ pub(super) struct Producer<T> {
 }
 
 impl<T: RingEntry> Producer<T> {
-    /// Maps the ring of `size` entries at the offset `place` of the socket.
+    /// Maps the ring of `size` entries that the socket offers at the offset `place`.
     ///
     /// # Errors
     /// The error of `mmap`.
@@ -187,7 +188,7 @@ impl<T: RingEntry> Producer<T> {
             .min(self.ring.size)
     }
 
-    /// Returns whether the kernel waits for a system call before it takes more.
+    /// Returns whether the kernel waits for a system call before it takes more entries.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.ring.needs_wakeup()
     }
@@ -201,7 +202,7 @@ pub(super) struct Consumer<T> {
 }
 
 impl<T: RingEntry> Consumer<T> {
-    /// Maps the ring of `size` entries at the offset `place` of the socket.
+    /// Maps the ring of `size` entries that the socket offers at the offset `place`.
     ///
     /// # Errors
     /// The error of `mmap`.
@@ -245,7 +246,7 @@ mod tests {
     const OFFSETS: XdpRingOffset =
         XdpRingOffset { producer: 0, consumer: 64, desc: 128, flags: Some(32) };
 
-    /// Both ends of a ring in a memory file. The counters start at `first`.
+    /// Returns both ends of a ring in a memory file. The counters start at `first`.
     fn ring(size: u32, first: u32) -> (Producer<u64>, Consumer<u64>) {
         let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC)
             .expect("a file in memory");

@@ -17,12 +17,13 @@ use super::ring::{Consumer, Producer};
 use super::umem::Umem;
 use crate::{Outgoing, PortError, Region, Slice, Stop, TxBatch, TxFrame};
 
-/// Number of checks for completions before a socket is closed, and the wait between them. A device
-/// usually sends its queue within a few milliseconds.
+/// Number of checks for completions before a socket is closed. A device usually sends its queue
+/// within a few milliseconds.
 const SETTLE_CHECKS: u32 = 20;
+/// Time between two of the checks before a socket is closed.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The sending half of a socket.
+/// The sending half of an AF_XDP socket.
 #[derive(Debug)]
 pub(super) struct SendHalf {
     tx: Producer<XdpDesc>,
@@ -30,15 +31,16 @@ pub(super) struct SendHalf {
     /// The chunks for copied frames; `None` only after the queue is dropped.
     region: Option<Region>,
     umem: Arc<Umem>,
-    /// Number of the first of these chunks in the UMEM.
+    /// Number of the first chunk of `region` in the UMEM.
     first: u32,
     /// The slots of `region` that are not in use.
     free: Vec<u32>,
     /// Number of this queue's descriptors that refer to each receive chunk of the UMEM.
     posted: Vec<u16>,
-    /// Number of descriptors not completed: at most the size of the completion ring.
+    /// Number of descriptors that the kernel has not completed: at most the size of the completion
+    /// ring.
     pending: u32,
-    /// Number of entries per ring.
+    /// Number of entries of each ring of the socket.
     size: u32,
     /// Whether frames of several chunks may be sent.
     several: bool,
@@ -48,21 +50,21 @@ pub(super) struct SendHalf {
 
 /// How a frame to be sent is stored.
 enum FramePlacement {
-    /// In the chunk in which it was received, at this address.
+    /// In one receive chunk, at this address.
     Chunk(u64),
-    /// In one receive chunk per slice.
+    /// In several receive chunks, one per slice.
     Chunks,
     /// Partly in receive chunks; each other slice is copied to a chunk.
     Gathered {
         /// Number of copied slices.
         copied: usize,
     },
-    /// Elsewhere: copied to this number of chunks.
+    /// Outside receive chunks, so the frame is copied to this number of chunks.
     Copy(usize),
 }
 
 impl SendHalf {
-    /// Creates the half; `posted` has a zero per chunk of the UMEM.
+    /// Creates the sending half of a socket; `posted` has a zero per chunk of the UMEM.
     pub(super) fn new(
         tx: Producer<XdpDesc>,
         completion: Consumer<u64>,
@@ -80,7 +82,7 @@ impl SendHalf {
             completion,
             region: Some(region),
             umem,
-            // The receive chunks come first, and are equally many.
+            // The receive chunks of the queue come before its send chunks, and are equally many.
             first: part + slots,
             free: (0..slots).rev().collect(),
             pending: 0,
@@ -111,13 +113,13 @@ impl SendHalf {
         is_settled(self)
     }
 
-    /// Returns the memory, and the number of incomplete descriptors per chunk, before the socket is
-    /// closed.
+    /// Returns the chunks for copied frames, and the number of incomplete descriptors per chunk of
+    /// the UMEM, before the socket is closed.
     pub(super) fn close(&mut self) -> Option<(Region, Vec<u16>)> {
         self.region.take().map(|region| (region, std::mem::take(&mut self.posted)))
     }
 
-    /// Processes completions: takes back the chunks that the kernel has sent.
+    /// Processes completions: takes back the chunks whose frames the kernel has sent.
     pub(super) fn reap(&mut self) {
         let count = self.completion.available();
         if count == 0 {
@@ -150,12 +152,12 @@ impl SendHalf {
         self.tx.untaken()
     }
 
-    /// Returns the maximum length of a frame in bytes.
+    /// Returns the maximum length of a frame that can be sent, in bytes.
     pub(super) fn longest(&self) -> usize {
         self.umem.frame_size() as usize * if self.several { MAX_CHUNKS } else { 1 }
     }
 
-    /// Writes the descriptors of a frame; returns whether there was room.
+    /// Writes the descriptors of a frame to the TX ring; returns whether there was room.
     pub(super) fn push(
         &mut self,
         outgoing: &Outgoing,
@@ -248,8 +250,8 @@ impl SendHalf {
         self.tx.push(XdpDesc { addr, len, options });
     }
 
-    /// Writes a descriptor per slice: received bytes stay in place, and each other slice is copied
-    /// to a chunk. The caller has checked that enough chunks are free.
+    /// Writes a descriptor for each slice: received bytes stay in place, and each other slice is
+    /// copied to a chunk. The caller has checked that enough chunks are free.
     fn gather(&mut self, outgoing: &Outgoing, slices: &[Slice], counts: &XdpCounts) -> bool {
         let size = u64::from(self.umem.frame_size());
         for (index, slice) in slices.iter().enumerate() {
@@ -303,8 +305,8 @@ impl SendHalf {
         true
     }
 
-    /// Publishes the pushed descriptors and, if necessary, wakes the kernel. Descriptors that it
-    /// cannot take yet stay in the ring.
+    /// Publishes the pushed descriptors and, if necessary, wakes the kernel. Descriptors that the
+    /// kernel cannot take yet stay in the ring.
     ///
     /// Returns the reason if the interface accepts no more frames.
     pub(super) fn kick(
@@ -325,7 +327,7 @@ impl SendHalf {
                 Err(Errno::NXIO | Errno::NODEV | Errno::BADF | Errno::BADFD) => {
                     return Some(Stop::Gone(PortError::Gone { port: facts.name.clone() }));
                 }
-                // The device's queue was full: it dropped a frame, and the others follow.
+                // The device's queue was full: the kernel dropped a frame, and the others follow.
                 Err(Errno::BUSY) => XdpCounts::add(&counts.tx_full, 1),
                 // `EAGAIN`: the kernel took 32 or as many as it could; the ring tells the number.
                 // It skips and counts invalid descriptors.

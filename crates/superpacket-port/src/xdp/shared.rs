@@ -17,10 +17,11 @@ use crate::system::PacketSocket;
 /// MTU does not include.
 pub(super) const LINK_HEADER: u32 = ethernet::HEADER_LENGTH as u32 + 4;
 
-/// Time for which the MTU is cached when a longer frame is to be sent.
+/// Age from which on the cached MTU is read again when a frame that exceeds it is to be sent.
 const MTU_AGE: Duration = Duration::from_millis(10);
 
-/// State shared by a port's ends. Fields are dropped in order: the program first.
+/// State shared by the ends of an AF_XDP port. The fields are dropped in order, so that the program
+/// is detached first.
 #[derive(Debug)]
 pub(super) struct XdpShared {
     pub(super) _link: Attachment,
@@ -28,7 +29,7 @@ pub(super) struct XdpShared {
     pub(super) facts: PortFacts,
     pub(super) queues: Vec<Arc<XdpQueue>>,
     pub(super) interface: Mutex<(NetworkInterface, Instant)>,
-    /// Maximum length of an IP packet in bytes.
+    /// Maximum length of an IP packet in bytes, as it was last read.
     pub(super) mtu: AtomicU32,
 }
 
@@ -58,7 +59,7 @@ impl XdpShared {
         is_within()
     }
 
-    /// Tries again to send the frames left in TX rings.
+    /// Tries again to send the frames that are left in the port's TX rings.
     pub(super) fn resume(&self) {
         self.facts.stalled.store(false, Ordering::Relaxed);
         for queue in &self.queues {

@@ -22,15 +22,15 @@ use crate::system::{
 /// deferred work.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time for which registration waits for a closed socket's memory: the kernel releases it in
-/// deferred work, and charges it until then.
+/// Time for which registering memory waits until the kernel has released the memory of a closed
+/// socket. It does so in deferred work, and charges the memory until then.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Bytes of sent frames that a device may hold. The default of about 200 KB would be only a hundred
-/// frames.
+/// Number of bytes of sent frames that a device may hold. The default of about 200 KB would be only
+/// a hundred frames.
 const SEND_BUFFER: usize = 16 << 20;
 
-/// Number of frames per busy poll of the device.
+/// Maximum number of frames that one busy poll of the device processes.
 const BUSY_POLL_BUDGET: libc::c_int = 64;
 
 /// A failed system call.
@@ -130,7 +130,7 @@ impl Socket {
     }
 }
 
-/// Registers `umem` for the socket; its whole length is charged to the user.
+/// Registers `umem` for the socket. The kernel charges its whole length to the user.
 fn register(socket: BorrowedFd<'_>, umem: &Umem) -> Result<(), Errno> {
     let start = Instant::now();
     loop {
@@ -184,8 +184,9 @@ pub(super) fn bind(
     }
 }
 
-/// Returns whether sockets that share a UMEM accept frames of several chunks as the first one does.
-/// They do since Linux 6.7 (`XDP_UMEM_SG_FLAG`); older kernels silently drop such frames.
+/// Returns whether sockets that share a UMEM also share the ability of the first one to have frames
+/// in several chunks. They do since Linux 6.7 (`XDP_UMEM_SG_FLAG`); older kernels silently drop
+/// such frames.
 pub(super) fn sharing_keeps_several() -> bool {
     rustix::system::uname().release().to_str().is_ok_and(|release| is_at_least(release, (6, 7)))
 }

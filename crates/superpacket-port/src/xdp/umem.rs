@@ -42,15 +42,15 @@ const MAX_UMEM_BYTES: u64 = 16 << 30;
 /// All UMEMs of this process.
 static ALL: Mutex<Vec<Weak<Umem>>> = Mutex::new(Vec::new());
 
-/// Memory divided into chunks.
+/// Memory divided into chunks, from which AF_XDP sockets receive and send.
 pub(super) struct Umem {
     mapping: Arc<Mapping>,
     frame_size: u32,
-    /// Number of chunks per part.
+    /// Number of chunks in each part of the UMEM.
     frames: u32,
     /// Number of descriptors in TX rings that refer to each chunk.
     in_flight: Box<[AtomicU32]>,
-    /// The parts without a queue. The part returned first is used next.
+    /// The parts that no queue uses. The part returned first is used next.
     free: Mutex<VecDeque<UmemPart>>,
     /// Memory of closed sockets that the kernel may still use.
     withheld: Mutex<Vec<WithheldPart>>,
@@ -74,7 +74,8 @@ struct WithheldPart {
     /// withheld forever.
     place: Option<QueuePlace>,
     part: UmemPart,
-    /// Number of incomplete descriptors per chunk of the UMEM.
+    /// For each chunk of the UMEM, the number of descriptors of the closed socket that were not
+    /// completed.
     posted: Vec<u16>,
 }
 
@@ -134,26 +135,27 @@ impl Drop for Mapping {
     }
 }
 
-/// The chunks of one queue.
+/// The chunks of one queue: a part of a UMEM.
 #[derive(Debug)]
 pub(super) struct UmemPart {
     number: u32,
-    /// Chunks for received frames.
+    /// Chunks into which frames are received.
     pub(super) receive: Region,
-    /// Chunks for copied frames.
+    /// Chunks into which frames to be sent are copied.
     pub(super) send: Region,
 }
 
-/// The exclusive use of a part, which returns to the UMEM when dropped.
+/// The exclusive use of a part of a UMEM. The part returns to the UMEM when this is dropped.
 #[derive(Debug)]
 pub(super) struct Lease {
     umem: Arc<Umem>,
     number: u32,
     part: Option<UmemPart>,
-    /// Number of descriptors per chunk of the UMEM that the closed socket left incomplete.
+    /// For each chunk of the UMEM, the number of descriptors that the closed socket left
+    /// incomplete.
     left: Vec<u16>,
-    /// Set if the kernel may still use the part and the chunks in `left`: the queue to which the
-    /// socket was bound, as in [`WithheldPart::place`].
+    /// Set if the kernel may still use the part and the chunks counted in `left`. The value is the
+    /// queue to which the socket was bound, as in [`WithheldPart::place`].
     in_use: Option<Option<QueuePlace>>,
 }
 
@@ -192,7 +194,8 @@ impl Lease {
             .collect())
     }
 
-    /// Takes the part of `umem` that was returned last, or any part of that size.
+    /// Takes the part of `umem` that was returned last or, if no part is free, a part with as many
+    /// chunks of the same size in another UMEM.
     ///
     /// # Errors
     /// As for [`take`](Self::take).
@@ -212,7 +215,7 @@ impl Lease {
         }
     }
 
-    /// Returns the UMEM.
+    /// Returns the UMEM that the part belongs to.
     pub(super) const fn umem(&self) -> &Arc<Umem> {
         &self.umem
     }
@@ -222,13 +225,14 @@ impl Lease {
         self.number * self.umem.frames
     }
 
-    /// Takes the part out, once; [`retire`](Self::retire) returns it.
+    /// Takes the part out of the lease, once; [`retire`](Self::retire) returns it.
     pub(super) fn part(&mut self) -> Option<UmemPart> {
         self.part.take()
     }
 
-    /// Puts the part back, to be freed when this lease is dropped. `left` is the number of
-    /// incomplete descriptors per chunk. The socket must be closed before the lease is dropped.
+    /// Puts the part back into the lease, to be freed when the lease is dropped. `left` is the
+    /// number of incomplete descriptors per chunk of the UMEM. The socket must be closed before the
+    /// lease is dropped.
     pub(super) fn retire(&mut self, receive: Region, send: Region, left: Vec<u16>) {
         self.part = Some(UmemPart { number: self.number, receive, send });
         self.left = left;
@@ -254,7 +258,7 @@ impl Drop for Lease {
     }
 }
 
-/// Frees the memory withheld for this queue, after another socket was bound to it.
+/// Frees the memory withheld for the queue `place`, after another socket was bound to it.
 pub(super) fn release(place: QueuePlace) {
     let umems: Vec<Arc<Umem>> = ALL
         .lock()
@@ -336,8 +340,8 @@ impl Umem {
         self.withheld.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Frees a part, and subtracts its descriptors from the count of each chunk: the kernel has
-    /// finished with both.
+    /// Frees a part of the UMEM. For each chunk, `posted` descriptors are no longer in flight. The
+    /// kernel has finished with both.
     fn free_part(&self, part: UmemPart, posted: &[u16]) {
         for (chunk, &count) in posted.iter().enumerate().filter(|(_, count)| **count != 0) {
             self.in_flight[chunk].fetch_sub(u32::from(count), Ordering::Release);
@@ -345,12 +349,12 @@ impl Umem {
         self.free().push_back(part);
     }
 
-    /// Returns the address of the first byte.
+    /// Returns the address of the UMEM's first byte.
     pub(super) fn start(&self) -> u64 {
         self.mapping.data.as_ptr().addr() as u64
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the UMEM in bytes.
     pub(super) fn length(&self) -> usize {
         self.mapping.length
     }
@@ -360,7 +364,7 @@ impl Umem {
         self.frame_size
     }
 
-    /// Returns the number of chunks.
+    /// Returns the number of chunks in the UMEM.
     pub(super) const fn chunks(&self) -> usize {
         self.in_flight.len()
     }

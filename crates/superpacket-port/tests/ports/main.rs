@@ -1,4 +1,4 @@
-//! Live ports, between network namespaces.
+//! Tests of live ports, between network namespaces.
 #![cfg(target_os = "linux")]
 
 #[path = "../support/cable.rs"]

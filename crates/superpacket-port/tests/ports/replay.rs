@@ -1,4 +1,4 @@
-//! Captures replayed and recorded as ports.
+//! Tests of captures that are replayed and recorded as ports.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ fn write(path: &Path, link_types: &[LinkType], frames: &[Written]) {
     writer.finish().expect("finished");
 }
 
-/// 300 frames of a TCP flow, 10 microseconds apart.
+/// Returns 300 frames of a TCP flow, 10 microseconds apart.
 fn flow() -> Vec<Written> {
     let frames = superpacket_traffic::workload::w1(300);
     frames
@@ -79,7 +79,7 @@ fn bytes(packets: &[RxPacket<Buffer>]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Returns whether there is something to receive within this time.
+/// Returns whether the receiver becomes ready within this time.
 fn is_ready(receiver: &dyn Receive, within: Duration) -> bool {
     let timeout =
         Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
@@ -241,7 +241,7 @@ fn frames_that_are_not_whole_or_of_another_layer_are_counted() {
     assert_eq!(port.counters().rx_errors, 5);
 }
 
-/// The IP packet of a frame, with another header before it.
+/// Returns the IP packet of a frame, with `header` in place of the Ethernet header.
 fn ip(frame: &Written, header: &[u8]) -> Written {
     let bytes = [header, &frame.1[14..]].concat();
     (frame.0, bytes.clone(), bytes.len())
@@ -389,7 +389,7 @@ fn what_cannot_be_opened_is_explained() {
     }
 }
 
-/// Runs `check`, which would block forever if a port waited for a pipe.
+/// Runs `check`, and fails if it does not end, as when a port waits for a pipe.
 fn without_waiting(check: impl FnOnce() + Send + 'static) {
     let (done, ended) = std::sync::mpsc::channel();
     let checking = std::thread::spawn(move || {
@@ -402,7 +402,7 @@ fn without_waiting(check: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// A named pipe, and the end to write to, which keeps it open.
+/// Creates a named pipe. Returns its path, and the end to write to, which keeps it open.
 fn pipe(directory: &Path) -> (String, std::fs::File) {
     let path = directory.join("pipe");
     rustix::fs::mknodat(
@@ -418,7 +418,7 @@ fn pipe(directory: &Path) -> (String, std::fs::File) {
     (format!("pcap:{}", path.display()), writer)
 }
 
-/// The bytes of a pcap file with these frames.
+/// Returns the bytes of a pcap file with these frames.
 fn file_of(link_type: LinkType, frames: &[Written]) -> Vec<u8> {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("in.pcap");

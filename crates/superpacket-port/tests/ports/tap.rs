@@ -1,11 +1,11 @@
-//! TAP and TUN ports against the kernel, in network namespaces.
+//! Tests of TAP and TUN ports against the kernel, in network namespaces.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use crate::cable::{End, Passed, bytes, join, receive, wait};
+use crate::cable::{End, Passed, bytes, join, merge, receive, wait};
 use crate::support::{
     Host, PacketSocket, has_link_type, in_namespace, interface_exists, ip, not_built_in, quiet,
 };
@@ -13,7 +13,6 @@ use crate::without_memory::{is_run_in_a_child, limit_memory};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
-use superpacket::super_packet::SuperPacket;
 use superpacket_port::features::Feature;
 use superpacket_port::{
     Buffer, LinkState, Outgoing, POLL_LIMIT, Port, PortError, Progress, Stop, Transmit, TxBatch,
@@ -22,7 +21,7 @@ use superpacket_port::{
 use superpacket_traffic::frame::Frame;
 
 /// A port is refused before its device is created if there is no memory for its queues' slots. If
-/// there is, it uses none of it before packets arrive.
+/// there is memory, the port uses none of it before packets arrive.
 #[test]
 fn queues_that_there_is_no_memory_for_are_refused() {
     if is_run_in_a_child("tap::queues_that_there_is_no_memory_for_are_refused") {
@@ -44,7 +43,7 @@ fn queues_that_there_is_no_memory_for_are_refused() {
     });
 }
 
-/// Memory that this process has touched, in bytes.
+/// Returns the memory that this process has touched, in bytes.
 fn resident() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("lives");
     pages
@@ -63,7 +62,7 @@ fn try_port(text: &str) -> Result<Box<dyn Port>, PortError> {
     open(&text.parse().expect("well formed"))
 }
 
-/// A frame of `length` bytes that no protocol understands.
+/// Returns a frame of `length` bytes that no protocol understands.
 fn frame(length: usize) -> Vec<u8> {
     let head = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
     head.into_iter()
@@ -182,7 +181,8 @@ const CHUNK: usize = 1 << 16;
 
 /// Sends a stream by kernel TCP from one host to the other through two ports that are joined, and
 /// compares the bytes that arrive.
-fn transfer(from: &Host, to: &Host, a: &mut End, b: &mut End, address: IpAddr) -> [Passed; 2] {
+fn transfer(from: &Host, to: &Host, a: &mut End, b: &mut End, address: &str) -> [Passed; 2] {
+    let address: IpAddr = address.parse().expect("an address");
     let listener = to.run(move || TcpListener::bind((address, 0)).expect("the address is there"));
     let target = listener.local_addr().expect("bound");
     let sender = from.start(move || {
@@ -213,7 +213,7 @@ fn transfer(from: &Host, to: &Host, a: &mut End, b: &mut End, address: IpAddr) -
     })
 }
 
-/// Two hosts with a device `t0` each, and the ports of these.
+/// Creates two hosts with a device `t0` each, and returns them with the ports of these devices.
 fn two_hosts(kind: &str, options: &str) -> (Host, Host, End, End) {
     let hosts = [Host::new(), Host::new()];
     let ends = [1, 2].map(|number| {
@@ -246,13 +246,11 @@ fn super_packets_of_kernel_tcp_pass_a_tap() {
     in_namespace(|| {
         let (a, b, mut end_a, mut end_b) = two_hosts("tap", "");
         for address in ["10.9.0.2", "fd09::2"] {
-            let passed =
-                transfer(&a, &b, &mut end_a, &mut end_b, address.parse().expect("an address"));
+            let passed = transfer(&a, &b, &mut end_a, &mut end_b, address);
             assert_super_packets(&passed[0], 20_000);
             eprintln!("tap, {address}: {passed:?}");
         }
-        let back =
-            transfer(&b, &a, &mut end_b, &mut end_a, "10.9.0.1".parse().expect("an address"));
+        let back = transfer(&b, &a, &mut end_b, &mut end_a, "10.9.0.1");
         assert_super_packets(&back[0], 20_000);
         for end in [&mut end_a, &mut end_b] {
             let counters = end.port.counters();
@@ -267,8 +265,7 @@ fn super_packets_of_kernel_tcp_pass_a_tun() {
         let (a, b, mut end_a, mut end_b) = two_hosts("tun", "");
         assert_eq!((end_a.port.layer(), end_a.port.hardware_address()), (Layer::Ip, None));
         for address in ["10.9.0.2", "fd09::2"] {
-            let passed =
-                transfer(&a, &b, &mut end_a, &mut end_b, address.parse().expect("an address"));
+            let passed = transfer(&a, &b, &mut end_a, &mut end_b, address);
             assert_super_packets(&passed[0], 20_000);
         }
         assert_eq!(end_a.port.counters().rx_errors, 0);
@@ -286,8 +283,7 @@ fn every_header_carries_super_packets() {
             "?queues=2",
         ] {
             let (a, b, mut end_a, mut end_b) = two_hosts("tap", options);
-            let passed =
-                transfer(&a, &b, &mut end_a, &mut end_b, "10.9.0.2".parse().expect("an address"));
+            let passed = transfer(&a, &b, &mut end_a, &mut end_b, "10.9.0.2");
             assert_super_packets(&passed[0], 20_000);
             assert_eq!(end_a.port.counters().rx_errors, 0, "{options}");
         }
@@ -298,13 +294,11 @@ fn every_header_carries_super_packets() {
 fn without_offloads_the_host_cuts_and_fills_in() {
     in_namespace(|| {
         let (a, b, mut end_a, mut end_b) = two_hosts("tap", "?offload=off");
-        let passed =
-            transfer(&a, &b, &mut end_a, &mut end_b, "10.9.0.2".parse().expect("an address"));
+        let passed = transfer(&a, &b, &mut end_a, &mut end_b, "10.9.0.2");
         assert_eq!(passed[0].super_packets + passed[1].super_packets, 0);
         assert!(passed[0].frames >= TRANSFER / 1460);
         let (a, b, mut end_a, mut end_b) = two_hosts("tap", "?offload=csum,tso4");
-        let passed =
-            transfer(&a, &b, &mut end_a, &mut end_b, "fd09::2".parse().expect("an address"));
+        let passed = transfer(&a, &b, &mut end_a, &mut end_b, "fd09::2");
         assert_eq!(passed[0].super_packets, 0, "IPv6 was not asked for");
     });
 }
@@ -321,8 +315,7 @@ fn tagged_super_packets_pass() {
             host.ip("link set t0.5 up");
             host.ip(&format!("addr add 10.8.0.{number}/24 dev t0.5"));
         }
-        let passed =
-            transfer(&a, &b, &mut end_a, &mut end_b, "10.8.0.2".parse().expect("an address"));
+        let passed = transfer(&a, &b, &mut end_a, &mut end_b, "10.8.0.2");
         assert_super_packets(&passed[0], 20_000);
     });
 }
@@ -344,13 +337,7 @@ fn the_kernel_takes_a_tagged_super_packet() {
             .map(|frame| RxPacket::new(Buffer::from(frame.clone())).with_vlan(tag))
             .collect();
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
-            let staged = outgoing.stage(&packet);
-            batch.push_packet(&mut outgoing, &staged, &packet, 1023);
-            outgoing.keep(staged, &mut packet);
-        };
-        aggregator.receive_batch(&mut packets, 0, sink);
-        aggregator.poll_end(0, sink);
+        merge(&mut aggregator, &mut packets, &mut outgoing, &mut batch, 1023);
         let [frame] = batch.frames() else { panic!("they are one flow: {:?}", batch.frames()) };
         assert!(
             frame.gso.is_some()
@@ -379,8 +366,7 @@ fn super_packets_in_tunnels_pass() {
             host.ip("link set vx0 up");
             host.ip(&format!("addr add 10.7.0.{number}/24 dev vx0"));
         }
-        let passed =
-            transfer(&a, &b, &mut end_a, &mut end_b, "10.7.0.2".parse().expect("an address"));
+        let passed = transfer(&a, &b, &mut end_a, &mut end_b, "10.7.0.2");
         assert_super_packets(&passed[0], 20_000);
         let counters = end_a.port.counters();
         assert_eq!((counters.rx_errors, end_b.port.counters().tx_refused), (0, 0));
@@ -563,13 +549,7 @@ fn the_most_slices_are_taken() {
             let mut packets: Vec<_> =
                 frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.to_bytes()))).collect();
             let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-            let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
-                let staged = outgoing.stage(&packet);
-                batch.push_packet(&mut outgoing, &staged, &packet, max_slices);
-                outgoing.keep(staged, &mut packet);
-            };
-            aggregator.receive_batch(&mut packets, 0, sink);
-            aggregator.poll_end(0, sink);
+            merge(&mut aggregator, &mut packets, &mut outgoing, &mut batch, max_slices);
             let [only] = batch.frames() else {
                 panic!("{segments} segments merge to one, not {}", batch.frames().len())
             };
@@ -589,8 +569,8 @@ fn the_most_slices_are_taken() {
     });
 }
 
-/// Waits until the interface disappears. If another test starts a program, its child may hold the
-/// device a moment longer.
+/// Waits until the interface disappears, and returns whether it does. If another test starts a
+/// program, its child may hold the device a moment longer.
 fn goes(name: &str) -> bool {
     (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
@@ -725,8 +705,7 @@ fn a_device_that_is_moved_or_renamed_is_followed() {
         }
         let state = end_a.port.state();
         assert_eq!((state.link, state.mtu), (LinkState::Up, 1400));
-        let passed =
-            transfer(&a, &b, &mut end_a, &mut end_b, "10.9.0.2".parse().expect("an address"));
+        let passed = transfer(&a, &b, &mut end_a, &mut end_b, "10.9.0.2");
         assert_super_packets(&passed[0], 20_000);
         a.ip("link set moved down");
         assert_eq!(end_a.port.state().link, LinkState::Down);

@@ -17,12 +17,13 @@ pub struct End {
     packets: Vec<RxPacket<Buffer>>,
 }
 
-/// Counters of one direction.
+/// Counters of one direction of a cable.
 #[derive(Debug, Default)]
 pub struct Passed {
     pub frames: usize,
-    /// Those that came in as super-packets, and their bytes.
+    /// Number of the frames that were received as super-packets.
     pub super_packets: usize,
+    /// Bytes of the frames that were received as super-packets.
     pub super_bytes: usize,
 }
 
@@ -49,13 +50,7 @@ impl End {
             passed.super_bytes += if packet.gso.is_some() { packet.length() } else { 0 };
         }
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
-            let staged = outgoing.stage(&packet);
-            batch.push_packet(&mut outgoing, &staged, &packet, max_slices);
-            outgoing.keep(staged, &mut packet);
-        };
-        aggregator.receive_batch(packets, 0, sink);
-        aggregator.poll_end(0, sink);
+        merge(aggregator, packets, &mut outgoing, &mut batch, max_slices);
         let mut from = 0;
         while from < batch.frames().len() {
             let progress = to.transmit(&outgoing, &batch, from);
@@ -104,7 +99,7 @@ pub fn wait(receiver: &dyn Receive) {
     assert_eq!(ready, Ok(1), "nothing within 5 seconds");
 }
 
-/// The packets that come until `count` of them are there.
+/// Waits for `count` packets, and returns them.
 pub fn receive(receiver: &mut dyn Receive, count: usize) -> Vec<RxPacket<Buffer>> {
     let mut packets = Vec::new();
     while packets.len() < count {
@@ -117,4 +112,21 @@ pub fn receive(receiver: &mut dyn Receive, count: usize) -> Vec<RxPacket<Buffer>
 /// Returns a packet's bytes, concatenated.
 pub fn bytes(packet: &RxPacket<Buffer>) -> Vec<u8> {
     packet.buffers().flat_map(|buffer| buffer.bytes()).copied().collect()
+}
+
+/// Puts packets through an aggregator into a batch.
+pub fn merge(
+    aggregator: &mut Aggregator<Buffer>,
+    packets: &mut Vec<RxPacket<Buffer>>,
+    outgoing: &mut Outgoing,
+    batch: &mut TxBatch,
+    max_slices: usize,
+) {
+    let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
+        outgoing.stage(&packet);
+        batch.push_packet(outgoing, &packet, max_slices);
+        outgoing.keep(&mut packet);
+    };
+    aggregator.receive_batch(packets, 0, sink);
+    aggregator.poll_end(0, sink);
 }

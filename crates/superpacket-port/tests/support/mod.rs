@@ -125,7 +125,7 @@ pub fn quiet() {
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// A host: a thread in a new network namespace, which runs tasks in order.
+/// A host for tests: a thread in a new network namespace, which runs tasks in order.
 pub struct Host {
     tasks: Option<Sender<Task>>,
     thread: Option<JoinHandle<()>>,
@@ -133,7 +133,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host with a loopback interface that is up. The caller is inside [`in_namespace`].
+    /// Creates a host with a loopback interface that is up. The caller is inside [`in_namespace`].
     pub fn new() -> Self {
         let (tasks, received) = channel::<Task>();
         let (ready, made) = channel();
@@ -147,7 +147,7 @@ impl Host {
         Host { tasks: Some(tasks), thread: Some(thread), namespace }
     }
 
-    /// Starts `task` on the host; what is returned gives its result.
+    /// Starts `task` on the host. The result can be obtained from the returned value.
     pub fn start<T: Send + 'static>(
         &self,
         task: impl FnOnce() -> T + Send + 'static,
@@ -169,7 +169,7 @@ impl Host {
         self.run(move || ip(&arguments));
     }
 
-    /// A path that names its namespace, for `ip link set ... netns PATH`.
+    /// Returns a path that names the host's namespace, for `ip link set ... netns PATH`.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
@@ -190,10 +190,10 @@ impl Drop for Host {
 pub struct Running<T>(std::sync::mpsc::Receiver<T>);
 
 impl<T> Running<T> {
-    /// Waits for it.
+    /// Waits for the result.
     ///
     /// # Panics
-    /// If the task did.
+    /// If the task panicked.
     pub fn wait(self) -> T {
         self.0.recv().expect("the task did not panic")
     }
@@ -208,11 +208,13 @@ impl<T> Running<T> {
     }
 }
 
-/// A packet socket on an interface of this thread's namespace: whole frames, in and out.
+/// A packet socket on an interface of this thread's namespace, which sends and receives whole
+/// frames.
 pub struct PacketSocket(OwnedFd);
 
 impl PacketSocket {
-    /// For frames with, or, on a TUN device, packets without an Ethernet header.
+    /// Opens the socket. Its frames begin with an Ethernet header or, on a TUN device, with an IP
+    /// header.
     pub fn open(interface: &str) -> Self {
         const ETH_P_ALL: u16 = 3;
         let protocol = i32::from(ETH_P_ALL.to_be());
@@ -261,7 +263,7 @@ impl PacketSocket {
         );
     }
 
-    /// The next frame that came in by the interface; waits 5 seconds at most.
+    /// Returns the next frame that the interface receives; waits 5 seconds at most.
     pub fn receive(&self) -> Vec<u8> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let timeout = Timespec { tv_sec: 5, tv_nsec: 0 };

@@ -82,7 +82,8 @@ impl CpuMask {
     }
 }
 
-/// An item `first-last:used/group`.
+/// An item of a list of CPUs, `first-last:used/group`: the first `used` of every `group` CPUs from
+/// `first` to `last`.
 struct Range {
     first: u32,
     last: u32,

@@ -5,7 +5,7 @@ use core::str::FromStr;
 
 use super::{CpuMask, GROUP, MAX_CPUS};
 
-/// Hexadecimal digits in a chunk.
+/// Number of hexadecimal digits in a chunk of a bitmap.
 const DIGITS: usize = GROUP / 4;
 
 /// The reason why a bitmap is refused. Positions are byte offsets in the text.
@@ -44,12 +44,12 @@ pub enum MaskError {
         /// Number of possible CPUs.
         cpus: usize,
     },
-    /// The bitmap names a CPU that the machine does not have.
+    /// The bitmap contains a CPU that the machine does not have.
     #[error(
         "EOVERFLOW: chunk {chunk:?} at byte {position} names CPU {cpu}, but the last possible one is {}", cpus - 1
     )]
     NoSuchCpu {
-        /// The lowest such CPU.
+        /// The lowest CPU in the bitmap that the machine does not have.
         cpu: usize,
         /// Byte offset of the chunk.
         position: usize,
@@ -156,7 +156,8 @@ pub(super) fn byte_offset(text: &str, part: &str) -> usize {
     part.as_ptr() as usize - text.as_ptr() as usize
 }
 
-/// Returns the part of `part` that an error shows. It is limited because the text may be untrusted.
+/// Returns the start of `part` that an error shows. Its length is limited, because the text may be
+/// untrusted.
 pub(super) fn excerpt(part: &str) -> String {
     const MOST: usize = 24;
     let mut text: String = part.chars().take(MOST).collect();

@@ -1,5 +1,5 @@
-//! A hash that the device reports is used as it is: no byte of the packet is read, and no hash is
-//! computed.
+//! Tests that a hash that the device reports is used as it is: no byte of the packet is read, and
+//! no hash is computed.
 
 use std::cell::Cell;
 

@@ -69,9 +69,8 @@ impl Simulation {
     fn new(seed: u64, policy: MovePolicy) -> Self {
         let toeplitz = Toeplitz::default();
         let flow = |index: usize| {
-            let frame = Frame::tcp4(1, 10)
-                .with(|frame| frame.tcp_mut().source_port = 1024 + index as u16)
-                .to_bytes();
+            let frame =
+                Frame::tcp4(1, 10).with_tcp(|tcp| tcp.source_port = 1024 + index as u16).to_bytes();
             let hash = toeplitz
                 .hash_frame(&frame, frame.len(), superpacket::packet::Layer::Ethernet)
                 .expect("IP");

@@ -11,7 +11,7 @@ use super::ioctl;
 #[derive(Debug)]
 pub(super) struct TunInterface {
     pub(super) name: String,
-    /// A socket in this namespace.
+    /// A socket in the interface's network namespace, for system calls about the interface.
     socket: OwnedFd,
 }
 
@@ -33,7 +33,7 @@ impl TunInterface {
         ioctl::mtu(&self.socket, &self.name)
     }
 
-    /// Sets the MTU. Needs CAP_NET_ADMIN unless it has this value already.
+    /// Sets the MTU. Needs CAP_NET_ADMIN unless the interface has this MTU already.
     pub(super) fn set_mtu(&self, mtu: u32) -> io::Result<()> {
         if self.mtu()? == mtu {
             return Ok(());
@@ -41,7 +41,7 @@ impl TunInterface {
         ioctl::set_mtu(&self.socket, &self.name, mtu)
     }
 
-    /// Switches the interface on. Needs CAP_NET_ADMIN unless it is on already.
+    /// Switches the interface on. Needs CAP_NET_ADMIN unless the interface is on already.
     pub(super) fn set_up(&self) -> io::Result<()> {
         if ioctl::is_up(&self.socket, &self.name)? {
             return Ok(());

@@ -83,13 +83,13 @@ impl InterfaceRequest {
 #[derive(Clone, Debug)]
 pub(super) struct DeviceIdentity {
     pub(super) name: String,
-    /// The first header of its packets: Ethernet for a TAP device.
+    /// The header with which packets begin: Ethernet for a TAP device, IP for a TUN device.
     pub(super) layer: Layer,
     /// Whether packets have a `virtio_net_hdr`.
     pub(super) has_header: bool,
 }
 
-/// Opens the clone device, with which TUN devices are created.
+/// Opens `/dev/net/tun`. The descriptor can then be attached to a device.
 pub(super) fn open_clone_device() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(
         "/dev/net/tun",
@@ -116,7 +116,7 @@ pub(super) fn attach(
 }
 
 /// Returns the properties of the device to which the descriptor is attached. Fails with `EBADFD` if
-/// there is none.
+/// it is attached to no device.
 pub(super) fn identity(fd: impl AsFd) -> io::Result<DeviceIdentity> {
     let mut request = InterfaceRequest::new("")?;
     // SAFETY: TUNGETIFF writes one `struct ifreq`, which `InterfaceRequest` is.
@@ -142,8 +142,8 @@ pub(super) fn set_offloads(fd: impl AsFd, offloads: Offloads) -> io::Result<()> 
     Ok(unsafe { ioctl(fd, IntegerSetter::<TUNSETOFFLOAD>::new_usize(bits as usize)) }?)
 }
 
-/// Sets the length of the header before each packet, and the machine's byte order. A persistent
-/// device may have other settings of its previous user.
+/// Sets the length of the `virtio_net_hdr` before each packet, and that it has the machine's byte
+/// order. A persistent device may have other settings of its previous user.
 pub(super) fn set_header(fd: impl AsFd, length: usize) -> io::Result<()> {
     set_integer::<TUNSETVNETHDRSZ>(&fd, length as c_int)?;
     set_integer::<TUNSETVNETLE>(&fd, 0)?;
@@ -167,7 +167,8 @@ pub(super) fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
     Ok(rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?)
 }
 
-/// Returns the interface's MTU in bytes. `socket` must be in its network namespace.
+/// Returns the interface's MTU in bytes. `socket` must be in the network namespace of the
+/// interface.
 pub(super) fn mtu(socket: impl AsFd, name: &str) -> io::Result<u32> {
     let mut request = InterfaceRequest::new(name)?;
     // SAFETY: SIOCGIFMTU reads and writes one `struct ifreq`, which `InterfaceRequest` is.

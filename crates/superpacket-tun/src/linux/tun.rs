@@ -204,7 +204,7 @@ impl Builder {
     }
 }
 
-/// Sets of offloads, from newer to older kernels.
+/// The sets of offloads that kernels support, from newer to older kernels.
 const OFFLOAD_SETS: [Offloads; 4] =
     [Offloads::ALL, Offloads::TCP, Offloads::CHECKSUM, Offloads::NONE];
 
@@ -297,7 +297,8 @@ impl Tun {
         Ok(())
     }
 
-    /// Returns the switches for super-packets that are written. All writers share them.
+    /// Returns the settings that select which super-packets are written. All writers of the device
+    /// share them.
     pub const fn switches(&self) -> &Switches {
         &self.switches
     }

@@ -1,5 +1,5 @@
-//! Joiner and splitter with a device in memory that reads and writes long packets without a header,
-//! like WinTUN and utun.
+//! Tests of [`Joiner`] and [`Splitter`] with a device in memory that reads and writes long packets
+//! without a header, like WinTUN and utun.
 
 use superpacket::{Policy, Reason, SegmentError};
 use superpacket_traffic::check;
@@ -8,7 +8,7 @@ use superpacket_tun::{EachBuffer, Joiner, NewBuffers, Splitter};
 
 use crate::memory::{AT_IP, by_flow, run};
 
-/// Returns the packets that a device receives for these packets.
+/// Returns the packets that a device receives if these packets are joined.
 fn joined(joiner: &mut Joiner, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut written = Vec::new();
     joiner.join(packets, |mut joined| {

@@ -1,4 +1,4 @@
-//! Readers and writers with a device in memory, whose failures the tests choose.
+//! Tests of readers and writers with a device in memory, whose failures the tests choose.
 
 mod linear;
 mod memory;

@@ -9,12 +9,12 @@ use superpacket_traffic::check::{Expect, FlowKey, flow_key};
 use superpacket_traffic::frame::Frame;
 use superpacket_tun::Device;
 
-/// `EINVAL`.
+/// The error number `EINVAL`.
 pub const INVALID: i32 = 22;
-/// `EIO`: the interface is down.
+/// The error number `EIO`: the interface is down.
 pub const DOWN: i32 = 5;
 
-/// Returns the result of a write, by its number and its bytes.
+/// A function that decides the result of a write, from its number and its bytes.
 pub type Verdict = Box<dyn FnMut(usize, &[u8]) -> Option<io::Error> + Send>;
 
 /// A device with prepared reads, which records writes.
@@ -26,11 +26,11 @@ pub struct State {
     pub to_read: VecDeque<io::Result<Vec<u8>>>,
     /// All accepted writes, including headers.
     pub written: Vec<Vec<u8>>,
-    /// Maximum slices of one write.
+    /// Maximum number of slices of one write.
     pub most_slices: usize,
     /// Number of attempted writes.
     tried: usize,
-    /// Number of waits.
+    /// Number of times that a reader or writer waited for the device.
     pub waits: usize,
     verdict: Option<Verdict>,
 }
@@ -40,14 +40,14 @@ impl Memory {
         self.0.lock().expect("no test panics in a device")
     }
 
-    /// Returns a device with this function for the results of writes.
+    /// Creates a device, with a function that decides the results of writes.
     pub fn judged(verdict: impl FnMut(usize, &[u8]) -> Option<io::Error> + Send + 'static) -> Self {
         let memory = Memory::default();
         memory.judge(verdict);
         memory
     }
 
-    /// Sets the function for the results of writes.
+    /// Sets the function that decides the results of writes.
     pub fn judge(&self, verdict: impl FnMut(usize, &[u8]) -> Option<io::Error> + Send + 'static) {
         self.state().verdict = Some(Box::new(verdict));
     }
@@ -57,7 +57,7 @@ impl Memory {
         self.state().verdict = None;
     }
 
-    /// Returns a device with these reads.
+    /// Creates a device from which these packets and errors are read.
     pub fn reading(reads: impl IntoIterator<Item = io::Result<Vec<u8>>>) -> Self {
         let memory = Memory::default();
         memory.state().to_read.extend(reads);
@@ -116,7 +116,7 @@ pub fn is_super_packet(written: &[u8]) -> bool {
     written[1] != 0
 }
 
-/// Returns the packets of each flow, in order.
+/// Returns the packets sorted by flow, each flow's in order.
 pub fn by_flow(packets: &[Vec<u8>]) -> BTreeMap<Option<FlowKey>, Vec<Vec<u8>>> {
     let mut flows: BTreeMap<_, Vec<Vec<u8>>> = BTreeMap::new();
     for packet in packets {

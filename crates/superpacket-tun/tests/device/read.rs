@@ -1,4 +1,4 @@
-//! Readers.
+//! Tests of readers.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use superpacket_tun::{
 
 use crate::memory::{AT_IP, INVALID, Memory, in_turn, run};
 
-/// Returns what a device delivers that merges these packets.
+/// Returns the super-packets that a device delivers if it merges these packets.
 fn super_packets(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let memory = Memory::default();
     let mut writer = Writer::new(&memory, Some(Framing::TUN), Switches::new(Offloads::ALL));
@@ -118,7 +118,7 @@ fn in_tunnel(inner: Frame) -> (Vec<Vec<u8>>, Header, Vec<u8>) {
     let packets = inner.run(12);
     let mut whole = inner.clone().with(|frame| {
         frame.payload = stream_bytes(frame.tcp_mut().sequence, 12 * payload);
-        *frame.checksum_mut().expect("TCP") = Checksum::Partial;
+        frame.set_checksum(Checksum::Partial);
     });
     let outer_is_v6 = matches!(whole.tunnel_mut().ip, Ip::V6(_));
     let udp = whole.tunnel_mut().udp_mut();

@@ -1,4 +1,4 @@
-//! Writers.
+//! Tests of writers.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -419,7 +419,7 @@ fn shared_writer(memory: &Arc<Memory>) -> SharedWriter {
     Writer::new(Arc::clone(memory), Some(Framing::TUN), Switches::new(Offloads::ALL))
 }
 
-/// Longer than the minimum gap for a direct write.
+/// Waits longer than the minimum time between two direct writes of senders.
 fn pause() {
     thread::sleep(Duration::from_micros(100));
 }

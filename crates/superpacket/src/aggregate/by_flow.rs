@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 
 use super::flow::addresses_and_ports;
 use crate::packet::Layer;
-use crate::wire::{be16, byte, ethernet, geneve, ipv4, ipv6, protocol, tcp, udp, vxlan};
+use crate::wire::{Tunnel, be16, byte, ethernet, ipv4, ipv6, protocol, tcp, udp};
 
 /// Number of packets that are sorted at a time.
 const SPAN: usize = 256;
@@ -203,11 +203,8 @@ fn group_of<const LENGTH: usize>(
         }
         // The packets of a tunnel belong to the flows inside it.
         protocol::UDP => {
-            end >= LENGTH
-                && !matches!(
-                    be16(first, transport + udp::DESTINATION_PORT),
-                    vxlan::PORT | geneve::PORT
-                )
+            let port = be16(first, transport + udp::DESTINATION_PORT);
+            end >= LENGTH && Tunnel::with_port(port).is_none()
         }
         _ => false,
     };
@@ -331,7 +328,7 @@ mod tests {
         options[0] = 0x46;
         assert_eq!(group(&options, Layer::Ip), None);
         // The flows of a tunnel are those in it.
-        for port in [vxlan::PORT, geneve::PORT] {
+        for port in [crate::wire::vxlan::PORT, crate::wire::geneve::PORT] {
             let mut tunnel = Frame::udp4(100).at_ip().to_bytes();
             tunnel[22..24].copy_from_slice(&port.to_be_bytes());
             assert_eq!(group(&tunnel, Layer::Ip), None);

@@ -11,9 +11,7 @@
 
 use crate::packet::{Layer, VlanTag};
 use crate::wire::link::{LinkWalk, Next, Tag};
-use crate::wire::{
-    IpVersion, Layout, Outer, Tunnel, be16, be32, byte, ethernet, gre, ipv4, ipv6, pppoe, udp,
-};
+use crate::wire::{IpVersion, Layout, be16, be32, ethernet, ipv4, ipv6, pppoe};
 
 /// The secret of a flow table's hash: 128 random bits.
 #[derive(Clone, Copy)]
@@ -95,13 +93,11 @@ impl HashKey {
         }
         if let Some(outermost) = layout.outer {
             let pair = self.pair(header, usize::from(outermost.network), outermost.version);
-            flow = self
-                .mix(self.mix(flow, pair), tunnel_identifier(header, layout.network, outermost));
+            flow = self.mix(self.mix(flow, pair), outermost.identifier(header));
             let mut pairs = OuterPairs { outermost: pair, nested: None };
             if let Some(nested) = layout.nested {
                 let pair = self.pair(header, usize::from(nested.network), nested.version);
-                flow = self
-                    .mix(self.mix(flow, pair), tunnel_identifier(header, layout.network, nested));
+                flow = self.mix(self.mix(flow, pair), nested.identifier(header));
                 pairs.nested = Some(pair);
             }
             outer = Some(pairs);
@@ -150,29 +146,6 @@ pub(crate) struct OuterPairs {
     pub(super) outermost: u64,
     /// Hash of the second tunnel's address pair, if one tunnel is in another.
     pub(super) nested: Option<u64>,
-}
-
-/// Returns the identifier that separates tunnels between the same end points. `network` is the
-/// innermost IP header.
-#[inline(always)]
-fn tunnel_identifier(header: &[u8], network: u16, outer: Outer) -> u64 {
-    let transport = usize::from(outer.transport);
-    match outer.tunnel {
-        Tunnel::Vxlan | Tunnel::Geneve => {
-            u64::from(be32(header, transport + udp::HEADER_LENGTH + 4)) << 16
-                | u64::from(be16(header, transport + udp::DESTINATION_PORT))
-        }
-        // The protocol and the key, if there is one. Flags are left out, so that packets with and
-        // without a checksum are of the same flow.
-        Tunnel::Gre => {
-            let flags = be16(header, transport);
-            let key =
-                if flags & gre::CHECKSUM_PRESENT != 0 { transport + 8 } else { transport + 4 };
-            let key = if flags & gre::KEY_PRESENT != 0 { u64::from(be32(header, key)) } else { 0 };
-            key << 16 | u64::from(be16(header, transport + 2))
-        }
-        Tunnel::Ip => u64::from(byte(header, usize::from(network)) >> 4),
-    }
 }
 
 #[inline(always)]

@@ -3,9 +3,7 @@
 use super::Reason;
 use super::policy::Mode;
 use crate::wire::varying::{self, NEWEST, VaryingField};
-use crate::wire::{
-    IpVersion, Layout, MAX_HEADER, Protocol, byte, dccp, gre, ipv4, ipv6, pppoe, tcp, udp,
-};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, byte, dccp, ipv4, ipv6, pppoe, tcp};
 use superpacket_simd::equal_masked;
 
 /// Builds a mask over the headers: bits that are set must be equal in all packets that merge.
@@ -37,14 +35,8 @@ pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> HeaderBytes {
     if layout.outer.is_some() {
         for outer in layout.outers() {
             ip(&mut clear, outer.network, outer.version);
-            let transport = usize::from(outer.transport);
-            if outer.tunnel.is_udp() {
-                clear(transport + udp::LENGTH, 4); // and the checksum, which follows
-            } else if outer.tunnel == crate::wire::Tunnel::Gre
-                && byte(header, transport) & 0x80 != 0
-            {
-                clear(transport + gre::CHECKSUM, 2);
-            }
+            let varying = outer.varying(header);
+            clear(varying.start, varying.len());
         }
     }
     ip(&mut clear, layout.network, layout.version);

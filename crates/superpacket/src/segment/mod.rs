@@ -15,7 +15,7 @@
 //! | CWR | on the first only, or on all ([`Cwr`]) |
 //! | DCCP sequence number | one more each time, modulo 2^24 or 2^48 |
 //! | transport checksum | full, or left to a device ([`ChecksumOutput`]); a UDP checksum of 0 stays 0, a computed 0 is sent as 0xFFFF |
-//! | outer UDP checksum, GRE checksum | full, by the local checksum offload where the inner checksum makes it known; an outer UDP checksum of 0 stays 0 |
+//! | checksum of a tunnel | full, by the local checksum offload where the inner checksum makes it known; an outer UDP checksum of 0 stays 0 |
 //! | IPv6 hop-by-hop header with a jumbo payload option alone | removed, as the kernel does with BIG TCP |
 //! | all else | copied |
 //!

@@ -27,7 +27,7 @@ pub struct GsoSupport {
     pub udp: bool,
     /// The link headers behind which packets can be segmented.
     pub link_headers: LinkHeaders,
-    /// Whether packets in one VXLAN or Geneve tunnel can be segmented.
+    /// Whether packets in one tunnel [over UDP](Tunnel::OVER_UDP) can be segmented.
     pub udp_tunnels: bool,
     /// Whether the receiver can be told that all segments have the same IPv4 identification.
     pub fixed_ids: bool,
@@ -314,7 +314,15 @@ pub struct PacketKind {
 }
 
 impl PacketKind {
-    const TUNNELS: [Option<Tunnel>; 3] = [None, Some(Tunnel::Vxlan), Some(Tunnel::Geneve)];
+    const TUNNELS: [Option<Tunnel>; 1 + Tunnel::OVER_UDP.len()] = {
+        let mut tunnels = [None; 1 + Tunnel::OVER_UDP.len()];
+        let mut index = 0;
+        while index < Tunnel::OVER_UDP.len() {
+            tunnels[index + 1] = Some(Tunnel::OVER_UDP[index]);
+            index += 1;
+        }
+        tunnels
+    };
     const PROTOCOLS: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
     const VERSIONS: [IpVersion; 2] = [IpVersion::V4, IpVersion::V6];
 
@@ -361,10 +369,8 @@ impl fmt::Display for PacketKind {
         let protocol = if self.protocol == Protocol::Udp { "UDP" } else { "TCP" };
         let version = if self.version == IpVersion::V6 { "IPv6" } else { "IPv4" };
         write!(formatter, "{protocol} over {version}")?;
-        match self.tunnel {
-            Some(Tunnel::Vxlan) => formatter.write_str(" in VXLAN")?,
-            Some(Tunnel::Geneve) => formatter.write_str(" in Geneve")?,
-            _ => {}
+        if let Some(tunnel) = self.tunnel {
+            write!(formatter, " in {}", tunnel.title())?;
         }
         match self.link {
             LinkHeader::Plain => Ok(()),

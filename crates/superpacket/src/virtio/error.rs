@@ -92,7 +92,7 @@ pub enum VirtioError {
     /// The header's format has no fields for the offsets of a tunnel.
     #[error("gso_type: a tunnel needs a header of 24 bytes")]
     Format,
-    /// Virtio has no type for these segments: DCCP, or a tunnel other than VXLAN and Geneve.
+    /// Virtio has no type for these segments: DCCP, or a tunnel that is not over UDP.
     #[error("gso_type: there is none for {0:?} in these headers")]
     Unnamed(GsoKind),
     /// Virtio has no type for TCP segments that all have CWR: the receiver leaves it on the first

@@ -5,7 +5,7 @@
 //! and compares the hint with the result: a receiver that trusts a wrong hint would take other
 //! bytes for headers.
 
-use super::{IpVersion, Layout, Outer, Tunnel, be16, byte, ethernet, geneve, udp, vxlan};
+use super::{IpVersion, Layout, Outer, ethernet, udp};
 
 /// The fields of a GRO hint. Offsets count from the end of the Geneve header and its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,23 +79,14 @@ impl GroHint {
 /// Returns the start of the packet in a tunnel, in bytes from the start of the frame, and the
 /// hint's number for its type.
 fn inner_packet(header: &[u8], outer: Outer) -> (usize, u8) {
-    let tunnel = usize::from(outer.transport) + udp::HEADER_LENGTH;
-    match outer.tunnel {
-        Tunnel::Geneve => {
-            let protocol = match be16(header, tunnel + 2) {
-                ethernet::IPV4 => GroHint::IPV4,
-                ethernet::IPV6 => GroHint::IPV6,
-                _ => GroHint::ETHERNET,
-            };
-            (
-                tunnel + geneve::HEADER_LENGTH + usize::from(byte(header, tunnel) & 0x3f) * 4,
-                protocol,
-            )
-        }
-        Tunnel::Vxlan | Tunnel::Gre | Tunnel::Ip => {
-            (tunnel + vxlan::HEADER_LENGTH, GroHint::ETHERNET)
-        }
-    }
+    let start = usize::from(outer.transport) + udp::HEADER_LENGTH;
+    let tunnel = header.get(start..).unwrap_or(&[]);
+    let protocol = match outer.tunnel.ethertype(tunnel, 0) {
+        ethernet::IPV4 => GroHint::IPV4,
+        ethernet::IPV6 => GroHint::IPV6,
+        _ => GroHint::ETHERNET,
+    };
+    (start + outer.tunnel.length(tunnel), protocol)
 }
 
 #[cfg(test)]

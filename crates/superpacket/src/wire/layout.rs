@@ -1,6 +1,6 @@
 //! The offsets of a packet's headers.
 
-use super::Refusal;
+use super::{Outer, Refusal};
 
 /// The layer that a packet's first byte belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -97,59 +97,6 @@ impl Protocol {
     }
 }
 
-/// The kinds of tunnels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Tunnel {
-    /// VXLAN over UDP: the inner packet is an Ethernet frame.
-    Vxlan,
-    /// Geneve over UDP: the inner packet is an Ethernet frame or IP.
-    Geneve,
-    /// GRE: the inner packet is IP or an Ethernet frame.
-    Gre,
-    /// IP directly in IP: IPIP, SIT, IPv4 or IPv6 in IPv6.
-    Ip,
-}
-
-impl Tunnel {
-    /// Returns whether the tunnel has an outer UDP header.
-    #[inline]
-    pub const fn is_udp(self) -> bool {
-        matches!(self, Tunnel::Vxlan | Tunnel::Geneve)
-    }
-}
-
-/// The outer headers of a tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct Outer {
-    /// Offset of the outer IP header from the start of the frame, in bytes.
-    pub network: u16,
-    /// Version of the outer IP header.
-    pub version: IpVersion,
-    /// Offset of the header after the outer IP header and its extension headers: UDP, GRE, or the
-    /// inner IP header.
-    pub transport: u16,
-    /// Kind of tunnel.
-    pub tunnel: Tunnel,
-}
-
-impl Outer {
-    /// Returns the offset of the tunnel's own checksum from the start of the frame, in bytes;
-    /// `None` if the packet has none. A [UDP](Tunnel::is_udp) checksum covers a pseudo-header, a
-    /// GRE checksum does not.
-    #[inline]
-    pub fn checksum(&self, header: &[u8]) -> Option<usize> {
-        let transport = usize::from(self.transport);
-        match self.tunnel {
-            Tunnel::Vxlan | Tunnel::Geneve => Some(transport + super::udp::CHECKSUM)
-                .filter(|&place| super::be16(header, place) != 0),
-            Tunnel::Gre => Some(transport + super::gre::CHECKSUM)
-                .filter(|_| super::be16(header, transport) & super::gre::CHECKSUM_PRESENT != 0),
-            Tunnel::Ip => None,
-        }
-    }
-}
-
 /// Offsets of a packet's headers, in bytes from the start of the frame (of the IP packet, if there
 /// is no link header).
 ///
@@ -161,8 +108,7 @@ impl Outer {
 pub struct Layout {
     /// The outermost headers, if the packet is in a tunnel.
     pub outer: Option<Outer>,
-    /// The headers of the second tunnel, if one is inside the first: VXLAN or Geneve in VXLAN or
-    /// Geneve. `None` if `outer` is.
+    /// The headers of the second tunnel, if one over UDP is inside another. `None` if `outer` is.
     pub nested: Option<Outer>,
     /// The headers between Ethernet and IP headers.
     pub link: LinkHeader,
@@ -186,6 +132,19 @@ pub struct Layout {
     pub end: u32,
     /// The reason why the packet must not be aggregated, although its flow is known.
     pub refusal: Option<Refusal>,
+}
+
+/// An IP header of a packet, and the header after it. Offsets are in bytes from the start of the
+/// frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Level {
+    /// Offset of the IP header.
+    pub network: u16,
+    /// Version of the IP header.
+    pub version: IpVersion,
+    /// Offset of the header after the IP header and its extension headers.
+    pub transport: u16,
 }
 
 // Each packet leaves with a layout, so its size adds to every copy.
@@ -238,6 +197,19 @@ impl Layout {
     #[inline(always)]
     pub fn outers(&self) -> impl DoubleEndedIterator<Item = Outer> + use<> {
         self.outer.into_iter().chain(self.nested)
+    }
+
+    /// Returns the IP headers, from the outermost to the innermost.
+    #[inline]
+    pub fn levels(&self) -> impl DoubleEndedIterator<Item = Level> + use<> {
+        let innermost =
+            Level { network: self.network, version: self.version, transport: self.transport };
+        let outer = |outer: Outer| Level {
+            network: outer.network,
+            version: outer.version,
+            transport: outer.transport,
+        };
+        self.outers().map(outer).chain([innermost])
     }
 
     /// Returns the offset of the outermost IP header, which is the length of the link header.

@@ -13,6 +13,7 @@ pub(crate) mod link;
 mod locate;
 mod parse;
 mod refusal;
+mod tunnel;
 pub(crate) mod varying;
 
 pub use addresses::checksum_addresses;
@@ -20,12 +21,13 @@ pub(crate) use addresses::{are_addresses_known, may_have_other_addresses};
 pub use extensions::protocol_number;
 pub(crate) use extensions::{Extension, Extensions, ip_length};
 pub(crate) use layout::usual;
-pub use layout::{IpVersion, Layer, Layout, LinkHeader, Outer, Protocol, Tunnel};
+pub use layout::{IpVersion, Layer, Layout, Level, LinkHeader, Protocol};
 pub use locate::ip_headers;
 pub(crate) use locate::{TransportLocation, locate_transport};
 pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_outermost};
 pub(crate) use parse::{parse_datagram_at, parse_usual, walk};
 pub use refusal::Refusal;
+pub use tunnel::{Outer, Tunnel, geneve, gre, vxlan};
 
 /// Maximum length of all headers of a packet, in bytes from the start of the frame to the payload.
 ///
@@ -277,36 +279,6 @@ pub mod sctp {
     /// Offset of the checksum in an SCTP header: a CRC32c of 4 bytes, the first of which holds its
     /// lowest 8 bits (RFC 9260, appendix A).
     pub const CHECKSUM: usize = 8;
-}
-
-/// VXLAN (RFC 7348).
-pub mod vxlan {
-    /// Length of a VXLAN header, in bytes.
-    pub const HEADER_LENGTH: usize = 8;
-    /// The UDP destination port of VXLAN.
-    pub const PORT: u16 = 4789;
-    /// The first word of a VXLAN header: I flag set, all else zero.
-    pub const FLAGS: u32 = 0x0800_0000;
-}
-
-/// Geneve (RFC 8926).
-pub mod geneve {
-    /// Length of a Geneve header without options, in bytes.
-    pub const HEADER_LENGTH: usize = 8;
-    /// The UDP destination port of Geneve.
-    pub const PORT: u16 = 6081;
-}
-
-/// GRE (RFC 2784, RFC 2890).
-pub mod gre {
-    /// Length of a GRE header without checksum and key, in bytes.
-    pub const HEADER_LENGTH: usize = 4;
-    /// Bit of the first word of a GRE header: a checksum is present.
-    pub const CHECKSUM_PRESENT: u16 = 0x8000;
-    /// Bit of the first word of a GRE header: a key is present.
-    pub const KEY_PRESENT: u16 = 0x2000;
-    /// Offset of the checksum in a GRE header, if it is present.
-    pub const CHECKSUM: usize = 4;
 }
 
 /// Reads a big-endian 16-bit field; 0 beyond the end.

@@ -2,14 +2,12 @@
 
 use super::addresses::checksum_addresses;
 use super::extensions::{Extensions, ip_length};
-use super::gro_hint::GroHint;
 use super::layout::usual;
 use super::link::{LinkWalk, Next, Tag};
 use super::{
-    IpVersion, Layer, Layout, LinkHeader, MAX_HEADER, Outer, Protocol, Refusal, Tunnel, be16, be32,
-    byte,
+    IpVersion, Layer, Layout, LinkHeader, MAX_HEADER, Outer, Protocol, Refusal, Tunnel, be16, byte,
 };
-use super::{dccp, ethernet, geneve, gre, ipv4, ipv6, pppoe, protocol, tcp, udp, vxlan};
+use super::{dccp, ethernet, ipv4, ipv6, pppoe, protocol, tcp, udp};
 
 /// The held flows that a packet without a known flow may belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +42,7 @@ impl Unparsed {
 
 /// Parses the headers of a frame of `length` bytes, of which `header` holds the first.
 ///
-/// Enters one tunnel, and a second inside it if both are VXLAN or Geneve.
+/// Enters one tunnel, and a second inside it if both are over UDP.
 ///
 /// `header` must hold at least the first `min(length, MAX_HEADER)` bytes; no others are read. Each
 /// offset and length from the wire is checked against the available bytes before use. IPv4 header
@@ -61,8 +59,8 @@ pub fn parse(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unpar
     }
 }
 
-/// Parses as [`parse`] does, except that a datagram to the port of VXLAN or Geneve that carries no
-/// packet is plain UDP.
+/// Parses as [`parse`] does, except that a datagram to a tunnel's port that carries no packet is
+/// plain UDP.
 ///
 /// Only the port tells these tunnels, and other protocols may use it. A datagram is plain UDP if
 /// [`parse`] cannot read it as a tunnel, and if no IP packet that ends with the datagram starts at
@@ -118,11 +116,11 @@ pub(crate) fn parse_datagram_at(
     }
 }
 
-/// Parses as [`parse`] does, but stops at the first transport header: VXLAN and Geneve are plain
+/// Parses as [`parse`] does, but stops at the first transport header: tunnels over UDP are plain
 /// UDP.
 ///
 /// # Errors
-/// As [`parse`]. GRE and IP in IP are refused as an unknown
+/// As [`parse`]. Other tunnels are refused as an unknown
 /// [`Protocol`](Refusal::Protocol), with the addresses of their IP header as scope.
 pub fn parse_outermost(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
     match parse_if_usual(header, length, layer) {
@@ -484,6 +482,8 @@ impl<'a> HeaderCursor<'a> {
         end: usize,
         jumbo: bool,
     ) -> Result<Layout, Unparsed> {
+        let outer =
+            |tunnel| Outer { network: network as u16, version, transport: offset as u16, tunnel };
         let (protocol, header_length) = match number {
             protocol::TCP => {
                 self.require(offset, tcp::HEADER_LENGTH, end)?;
@@ -512,13 +512,10 @@ impl<'a> HeaderCursor<'a> {
                 }
                 let port = be16(self.header, offset + udp::DESTINATION_PORT);
                 if offset < self.tunnels_before
-                    && (port == vxlan::PORT || port == geneve::PORT)
-                    && !(self.tunnel_ports_may_be_udp && self.is_plain_udp(port, offset, end))
+                    && let Some(tunnel) = Tunnel::with_port(port)
+                    && !(self.tunnel_ports_may_be_udp && self.is_plain_udp(tunnel, offset, end))
                 {
-                    return match port {
-                        vxlan::PORT => self.vxlan(network, version, offset, end),
-                        _ => self.geneve(network, version, offset, end),
-                    };
+                    return self.tunnel(outer(tunnel), number, end);
                 }
                 (Protocol::Udp, udp::HEADER_LENGTH)
             }
@@ -542,19 +539,15 @@ impl<'a> HeaderCursor<'a> {
                 self.require(offset, header_length, end)?;
                 (Protocol::Dccp, header_length)
             }
-            protocol::GRE | protocol::IPIP | protocol::IPV6 if offset >= self.tunnels_before => {
-                return Err(self.unparsed(Refusal::Protocol));
-            }
-            protocol::GRE => return self.gre(network, version, offset, end),
-            protocol::IPIP | protocol::IPV6 => {
-                self.enter_tunnel(network, version, offset, Tunnel::Ip)?;
-                return if number == protocol::IPIP {
-                    self.ipv4(offset, end)
-                } else {
-                    self.ipv6(offset, end)
+            _ => {
+                return match Tunnel::with_protocol(number) {
+                    None => Err(Unparsed::new(Refusal::Protocol)),
+                    Some(_) if offset >= self.tunnels_before => {
+                        Err(self.unparsed(Refusal::Protocol))
+                    }
+                    Some(tunnel) => self.tunnel(outer(tunnel), number, end),
                 };
             }
-            _ => return Err(Unparsed::new(Refusal::Protocol)),
         };
         Ok(Layout {
             outer: self.outer,
@@ -573,17 +566,10 @@ impl<'a> HeaderCursor<'a> {
     }
 
     /// Records the outer headers of one tunnel, or of two in UDP. More tunnels are refused.
-    fn enter_tunnel(
-        &mut self,
-        network: usize,
-        version: IpVersion,
-        transport: usize,
-        tunnel: Tunnel,
-    ) -> Result<(), Unparsed> {
-        let found = Outer { network: network as u16, version, transport: transport as u16, tunnel };
+    fn enter_tunnel(&mut self, found: Outer) -> Result<(), Unparsed> {
         match (self.outer, self.nested) {
             (None, _) => self.outer = Some(found),
-            (Some(outer), None) if outer.tunnel.is_udp() && tunnel.is_udp() => {
+            (Some(outer), None) if outer.tunnel.is_udp() && found.tunnel.is_udp() => {
                 self.nested = Some(found)
             }
             _ => return Err(self.unparsed(Refusal::Tunnel)),
@@ -591,26 +577,17 @@ impl<'a> HeaderCursor<'a> {
         Ok(())
     }
 
-    /// Returns whether no IP packet starts at the end of this port's tunnel header.
+    /// Returns whether no IP packet starts at the end of this tunnel's header.
     #[cold]
-    fn is_plain_udp(&self, port: u16, offset: usize, end: usize) -> bool {
-        let header = offset + udp::HEADER_LENGTH;
-        let inner = match port {
-            vxlan::PORT => header + vxlan::HEADER_LENGTH,
-            _ => header + geneve::HEADER_LENGTH + usize::from(byte(self.header, header) & 0x3f) * 4,
-        };
+    fn is_plain_udp(&self, tunnel: Tunnel, offset: usize, end: usize) -> bool {
+        let start = offset + udp::HEADER_LENGTH;
+        let header = self.header.get(start..).unwrap_or(&[]);
+        let inner = start + tunnel.length(header);
         // Bytes of an inner Ethernet header with two tags and an IPv6 header.
         const PROBED: usize = ethernet::HEADER_LENGTH + 8 + ipv6::HEADER_LENGTH;
         if inner + PROBED > self.header.len().min(MAX_HEADER) && inner < end {
-            // The inner packet is out of reach, so the tunnel header must tell: by the flag of a
-            // valid VNI, or by the type of the inner packet.
-            return match port {
-                vxlan::PORT => be32(self.header, header) & vxlan::FLAGS == 0,
-                _ => !matches!(
-                    be16(self.header, header + 2),
-                    ethernet::BRIDGED | ethernet::IPV4 | ethernet::IPV6
-                ),
-            };
+            // The inner packet is out of reach, so the tunnel header must tell.
+            return !tunnel.is_likely(header);
         }
         // The probe enters no further tunnel by its port, so that the work is bounded.
         let fresh = || HeaderCursor {
@@ -641,88 +618,31 @@ impl<'a> HeaderCursor<'a> {
         }
     }
 
+    /// Enters a tunnel, if its header can be written, and parses the inner packet. `number` is the
+    /// protocol number in the outer IP header.
     #[cold]
-    fn vxlan(
-        &mut self,
-        network: usize,
-        version: IpVersion,
-        offset: usize,
-        end: usize,
-    ) -> Result<Layout, Unparsed> {
-        self.enter_tunnel(network, version, offset, Tunnel::Vxlan)?;
-        let header = offset + udp::HEADER_LENGTH;
-        self.require(header, vxlan::HEADER_LENGTH, end)?;
-        // Other bits (GPE, group policy, remote checksum offload) change the meaning of what
-        // follows.
-        if be32(self.header, header) != vxlan::FLAGS || byte(self.header, header + 7) != 0 {
+    fn tunnel(&mut self, outer: Outer, number: u8, end: usize) -> Result<Layout, Unparsed> {
+        self.enter_tunnel(outer)?;
+        let tunnel = outer.tunnel;
+        let start = usize::from(outer.transport) + tunnel.length_before();
+        self.require(start, tunnel.min_length(), end)?;
+        let readable = self.header.len().min(MAX_HEADER).min(end);
+        let header = self.header.get(start..readable).unwrap_or(&[]);
+        if !tunnel.is_writable(header) {
             return Err(self.unparsed(Refusal::Tunnel));
         }
-        self.link(header + vxlan::HEADER_LENGTH, end)
-    }
-
-    #[cold]
-    fn geneve(
-        &mut self,
-        network: usize,
-        version: IpVersion,
-        offset: usize,
-        end: usize,
-    ) -> Result<Layout, Unparsed> {
-        self.enter_tunnel(network, version, offset, Tunnel::Geneve)?;
-        let header = offset + udp::HEADER_LENGTH;
-        self.require(header, geneve::HEADER_LENGTH, end)?;
-        let first = byte(self.header, header);
-        // Version 0, no control packet, no critical option, reserved bits zero (RFC 8926, 3.4).
-        if first >> 6 != 0
-            || byte(self.header, header + 1) != 0
-            || byte(self.header, header + 7) != 0
-        {
-            return Err(self.unparsed(Refusal::Tunnel));
-        }
-        let inner = header + geneve::HEADER_LENGTH + usize::from(first & 0x3f) * 4;
-        self.require(header, inner - header, end)?;
-        let options = self.header.get(header + geneve::HEADER_LENGTH..inner).unwrap_or(&[]);
-        let hint = GroHint::find(options);
-        let is_nested = self.nested.is_some();
-        let layout = self.inner_packet(be16(self.header, header + 2), inner, end)?;
-        // The hint in the second tunnel's header would describe a third.
+        let length = tunnel.length(header);
+        self.require(start, length, end)?;
+        let hint = tunnel.gro_hint(header.get(..length).unwrap_or(&[]));
+        let (inner, is_nested) = (start + length, self.nested.is_some());
+        let layout = self.inner_packet(tunnel.ethertype(header, number), inner, end)?;
+        // A hint in the second tunnel's header would describe a third.
         Ok(match hint {
             Some(hint) if is_nested || !hint.agrees(self.header, &layout, inner) => {
                 Layout { refusal: layout.refusal.or(Some(Refusal::Tunnel)), ..layout }
             }
             _ => layout,
         })
-    }
-
-    #[cold]
-    fn gre(
-        &mut self,
-        network: usize,
-        version: IpVersion,
-        offset: usize,
-        end: usize,
-    ) -> Result<Layout, Unparsed> {
-        self.enter_tunnel(network, version, offset, Tunnel::Gre)?;
-        self.require(offset, gre::HEADER_LENGTH, end)?;
-        let flags = be16(self.header, offset);
-        // Only the K and C bits, as in `gre_gro_receive`: a sequence number differs in each packet,
-        // and version 1 is PPTP.
-        if flags & !(gre::CHECKSUM_PRESENT | gre::KEY_PRESENT) != 0 {
-            return Err(self.unparsed(Refusal::Tunnel));
-        }
-        let mut inner = offset + gre::HEADER_LENGTH;
-        if flags & gre::CHECKSUM_PRESENT != 0 {
-            self.require(inner, 4, end)?;
-            if be16(self.header, inner + 2) != 0 {
-                return Err(self.unparsed(Refusal::Tunnel));
-            }
-            inner += 4;
-        }
-        if flags & gre::KEY_PRESENT != 0 {
-            self.require(inner, 4, end)?;
-            inner += 4;
-        }
-        self.inner_packet(be16(self.header, offset + 2), inner, end)
     }
 
     /// Parses the inner packet of a tunnel by its ethertype.

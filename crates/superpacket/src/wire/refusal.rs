@@ -28,7 +28,7 @@ pub enum Refusal {
     /// The transport protocol is neither aggregated nor segmented.
     Protocol,
     /// A tunnel header has a feature that the engine does not rewrite; there is a third tunnel, or
-    /// a second where one of the two is not VXLAN or Geneve; or a GRO hint contradicts the headers.
+    /// a second where one of the two is not over UDP; or a GRO hint contradicts the headers.
     Tunnel,
     /// The UDP length differs from the IP payload's.
     UdpLength,

@@ -2,7 +2,7 @@
 //! flows held, flushes caused.
 
 use crate::support::*;
-use superpacket::aggregate::{HashKey, Policy, Reason};
+use superpacket::aggregate::{HashKey, Reason};
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::{Frame, Ip};
 
@@ -52,10 +52,7 @@ struct Table {
 impl Table {
     fn new(max_flows: u32, key: u128) -> Self {
         Table {
-            aggregator: Aggregator::new(
-                Policy::gro().with_partial_checksums().with_max_flows(max_flows),
-                HashKey::new(key),
-            ),
+            aggregator: Aggregator::new(PARTIAL_GRO.with_max_flows(max_flows), HashKey::new(key)),
             left: 0,
         }
     }

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use crate::support::PARTIAL_GRO;
 use crate::support::{Aggregator, AnyBytes, Output, Packet, Page, assert_reversed, packets, run};
 use superpacket::aggregate::{HashKey, Mode, Policy, Storage};
 use superpacket::packet::{MAX_BUFFERS, RxPacket};
@@ -22,12 +23,7 @@ fn received(count: usize) -> Vec<Packet> {
 
 fn modes() -> [Policy; 4] {
     let linear = |policy: Policy| policy.with_storage(Storage::Linear);
-    [
-        Policy::gro().with_partial_checksums(),
-        linear(Policy::gro().with_partial_checksums()),
-        Policy::lro(),
-        linear(Policy::lro()),
-    ]
+    [PARTIAL_GRO, linear(PARTIAL_GRO), Policy::lro(), linear(Policy::lro())]
 }
 
 fn aggregator<B: AsRef<[u8]>>(policy: Policy) -> Aggregator<B> {

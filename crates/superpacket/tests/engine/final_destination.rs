@@ -10,9 +10,7 @@ use superpacket::Simd;
 use superpacket::aggregate::{HashKey, Policy, Reason};
 use superpacket::checksum::{CompletionError, complete_partial};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
-use superpacket::segment::{
-    ChecksumOutput, Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter,
-};
+use superpacket::segment::{ChecksumOutput, Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions};
 use superpacket::wire::{IpVersion, Refusal, checksum_addresses};
 use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::{Checksum, Extension, Frame, Ip, Transport};
@@ -152,7 +150,7 @@ fn addresses(frame: &Frame) -> Option<(IpAddr, IpAddr)> {
 }
 
 fn v6(base: Frame, extensions: &[Extension]) -> Frame {
-    base.with(|frame| frame.ipv6_mut().extensions = extensions.to_vec())
+    base.with_ipv6(|ip| ip.extensions = extensions.to_vec())
 }
 
 /// Frames of every protocol over IPv6, and in tunnels.
@@ -180,7 +178,7 @@ fn the_addresses_of_each_kind() {
         assert_eq!(addresses(&v6(Frame::tcp6(1, 20), &extensions)), None, "{extensions:?}");
     }
     for (options, destination) in options() {
-        let mut frame = Frame::tcp4(1, 20).with(|frame| frame.ipv4_mut().options = options.clone());
+        let mut frame = Frame::tcp4(1, 20).with_ipv4(|ip| ip.options = options.clone());
         let header = (frame.ipv4_mut().source, frame.ipv4_mut().destination);
         assert_eq!(
             addresses(&frame),
@@ -190,7 +188,7 @@ fn the_addresses_of_each_kind() {
     }
     for options in unknown_options() {
         assert_eq!(
-            addresses(&Frame::tcp4(1, 20).with(|frame| frame.ipv4_mut().options = options.clone())),
+            addresses(&Frame::tcp4(1, 20).with_ipv4(|ip| ip.options = options.clone())),
             None,
             "{options:?}"
         );
@@ -201,7 +199,7 @@ fn the_addresses_of_each_kind() {
 fn headers_that_are_not_complete_say_nothing() {
     let all = [
         v6(Frame::tcp6(1, 0), &known()[12].0),
-        Frame::tcp4(1, 0).with(|frame| frame.ipv4_mut().options = options()[0].0.clone()),
+        Frame::tcp4(1, 0).with_ipv4(|ip| ip.options = options()[0].0.clone()),
     ];
     for (frame, version) in all.into_iter().zip([IpVersion::V6, IpVersion::V4]) {
         let frame = frame.at_ip();
@@ -238,11 +236,7 @@ fn merged_packets_have_the_right_checksum() {
         for partial in [false, true] {
             for (extensions, ..) in known() {
                 for base in over_ipv6(100) {
-                    let policy = if partial {
-                        Policy::gro_with_udp().with_partial_checksums()
-                    } else {
-                        Policy::gro_with_udp()
-                    };
+                    let policy = if partial { PARTIAL_GRO_UDP } else { Policy::gro_with_udp() };
                     let state = if trusted {
                         RxChecksum::Unnecessary { level: 1 }
                     } else {
@@ -309,7 +303,7 @@ fn unknown_destinations_pass_for_a_reason_of_their_own() {
     for extensions in unknown() {
         for base in over_ipv6(100).into_iter().take(3) {
             let frames = v6(base, &extensions).run(3);
-            for state in [RxChecksum::None, RxChecksum::Unnecessary { level: 0 }] {
+            for state in [RxChecksum::None, VERIFIED] {
                 let sent: Vec<_> = packets(&frames)
                     .into_iter()
                     .map(|packet| packet.with_checksum(state))
@@ -339,8 +333,8 @@ fn kind_of(frame: &Frame) -> GsoKind {
 fn whole(frames: &[Frame], form: Checksum) -> (Vec<u8>, Gso, RxChecksum) {
     let mut frame = frames[0].clone();
     frame.payload = frames.iter().flat_map(|frame| frame.payload.clone()).collect();
-    *frame.checksum_mut().expect("a checksum") = form;
-    let gso = Gso::new(kind_of(&frame), SegmentSize::new(frames[0].payload.len()).expect("a size"));
+    frame.set_checksum(form);
+    let gso = gso_of(kind_of(&frame), frames[0].payload.len());
     let offset = match frame.transport {
         Transport::Tcp(_) => 16,
         _ => 6,
@@ -356,24 +350,14 @@ fn cut(
     output: ChecksumOutput,
 ) -> Result<Vec<Vec<u8>>, SegmentError> {
     let packet = GsoPacket::linear(bytes, gso).with_checksum(state);
-    let mut segments = Vec::new();
-    Segmenter::new().segment(
-        &packet,
-        &SegmentOptions::default().with_checksum(output),
-        |segment| {
-            let mut bytes = Vec::new();
-            segment.copy_to(&mut bytes);
-            segments.push(bytes);
-        },
-    )?;
-    Ok(segments)
+    segments(&packet, &SegmentOptions::default().with_checksum(output))
 }
 
 #[test]
 fn super_packets_are_cut_with_the_right_checksums() {
     let v4 = options().into_iter().flat_map(|(options, _)| {
         [Frame::tcp4(1, 100), Frame::udp4(100), Frame::dccp4(1, 100)]
-            .map(|base| base.with(|frame| frame.ipv4_mut().options = options.clone()))
+            .map(|base| base.with_ipv4(|ip| ip.options = options.clone()))
     });
     let v6 = known().into_iter().flat_map(|(extensions, ..)| {
         over_ipv6(100).into_iter().map(move |base| v6(base, &extensions))
@@ -383,12 +367,7 @@ fn super_packets_are_cut_with_the_right_checksums() {
         let right: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
         let partial: Vec<_> = frames
             .iter()
-            .map(|frame| {
-                frame
-                    .clone()
-                    .with(|frame| *frame.checksum_mut().expect("a checksum") = Checksum::Partial)
-                    .to_bytes()
-            })
+            .map(|frame| frame.clone().with_checksum(Checksum::Partial).to_bytes())
             .collect();
         for form in [Checksum::Partial, Checksum::Right] {
             let (bytes, gso, state) = whole(&frames, form);
@@ -411,7 +390,7 @@ fn super_packets_are_cut_with_the_right_checksums() {
 fn a_seed_is_adjusted_by_difference() {
     let v4 = unknown_options()
         .into_iter()
-        .map(|options| Frame::tcp4(1, 100).with(|frame| frame.ipv4_mut().options = options));
+        .map(|options| Frame::tcp4(1, 100).with_ipv4(|ip| ip.options = options));
     let v6 = unknown()
         .into_iter()
         .flat_map(|extensions| over_ipv6(100).into_iter().map(move |base| v6(base, &extensions)));
@@ -436,18 +415,10 @@ fn datagrams_to_be_fragmented_keep_the_sum_of_their_seed() {
         let frame = v6(Frame::udp6(3000), &extensions);
         for form in [Checksum::Partial, Checksum::Right] {
             let (bytes, gso, state) = whole(std::slice::from_ref(&frame), form);
-            let gso = Gso::new(GsoKind::UdpFragments, SegmentSize::new(1400).expect("a size"))
-                .with_id(gso.id);
+            let gso = gso_of(GsoKind::UdpFragments, 1400).with_id(gso.id);
             let packet = GsoPacket::linear(&bytes, gso).with_checksum(state);
-            let mut carried = Vec::new();
             let place = frame.offsets().transport;
-            Segmenter::new()
-                .segment(&packet, &SegmentOptions::default(), |segment| {
-                    let mut bytes = Vec::new();
-                    segment.copy_to(&mut bytes);
-                    carried.push(bytes);
-                })
-                .expect("cut");
+            let carried = segments(&packet, &SegmentOptions::default()).expect("cut");
             // The UDP header is in the first fragment, behind a fragment header of 8 bytes.
             let right = frame.to_bytes();
             assert_eq!(
@@ -462,8 +433,7 @@ fn datagrams_to_be_fragmented_keep_the_sum_of_their_seed() {
 #[test]
 fn a_checksum_without_a_seed_is_completed_for_the_final_destination() {
     let complete = |frame: &Frame| {
-        let mut bytes =
-            frame.clone().with(|frame| frame.tcp_mut().checksum = Checksum::Zero).to_bytes();
+        let mut bytes = frame.clone().with_checksum(Checksum::Zero).to_bytes();
         let start = frame.offsets().transport as u16;
         complete_partial(&mut bytes, Layer::Ethernet, start, 16, Simd::detect()).map(|()| bytes)
     };

@@ -95,12 +95,9 @@ fn without_a_time_nothing_waits() {
 
 #[test]
 fn control_packets_and_fragments_overtake_nothing_that_waits() {
-    let with = |flags: u16| {
-        Frame::tcp4(900, PAYLOAD).with(|frame| frame.tcp_mut().flags |= flags).to_bytes()
-    };
+    let with = |flags: u16| Frame::tcp4(900, PAYLOAD).with_tcp(|tcp| tcp.flags |= flags).to_bytes();
     let ack = Frame::tcp4(900, 0).to_bytes();
-    let fragment =
-        Frame::tcp4(900, PAYLOAD).with(|frame| frame.ipv4_mut().more_fragments = true).to_bytes();
+    let fragment = Frame::tcp4(900, PAYLOAD).with_ipv4(|ip| ip.more_fragments = true).to_bytes();
     for other in [with(FIN), with(SYN), with(RST), ack, fragment] {
         let mut gaps = gaps(GapLimits::new(HOLD));
         let [left] = polls(
@@ -158,7 +155,7 @@ fn what_overlaps_what_waits_gives_the_gap_up() {
 fn only_so_many_flows_have_gaps_and_are_remembered() {
     let flow = |port: u16, number: u32| {
         Frame::tcp4(1 + number * PAYLOAD as u32, PAYLOAD)
-            .with(|frame| frame.tcp_mut().source_port = port)
+            .with_tcp(|tcp| tcp.source_port = port)
             .to_bytes()
     };
     let mut gaps = gaps(GapLimits::new(HOLD));
@@ -232,9 +229,8 @@ fn displaced(seed: u64, flows: usize, count: usize, damage: Damage) -> Vec<(Name
         .map(|(came, (_, flow, data))| {
             let sequence = starts[flow].wrapping_add(data.unwrap_or(0) * PAYLOAD as u32);
             let frame = Frame::tcp4(sequence, if data.is_some() { PAYLOAD } else { 0 });
-            let frame = frame
-                .with_id(came as u16)
-                .with(|frame| frame.tcp_mut().source_port = 1_000 + flow as u16);
+            let frame =
+                frame.with_id(came as u16).with_tcp(|tcp| tcp.source_port = 1_000 + flow as u16);
             (Name { flow, came, data }, frame.to_bytes())
         })
         .collect()

@@ -3,7 +3,7 @@
 
 use crate::expect::*;
 use crate::support::*;
-use superpacket::aggregate::{Policy, Reason};
+use superpacket::aggregate::Reason;
 use superpacket_traffic::gro_table::{self, Case};
 
 /// Only what the table says arrives, and the frames come back in order.
@@ -86,20 +86,14 @@ fn two_bursts() {
         };
         let packets: Vec<_> = case.bursts.iter().enumerate().flat_map(timed).collect();
         let expected: Vec<_> = case.bursts.iter().flat_map(|burst| burst.arrives.clone()).collect();
-        for policy in [
-            Policy::gro().with_partial_checksums(),
-            Policy::gro().with_partial_checksums().with_hold_time(gro_table::BURST_INTERVAL / 2),
-        ] {
+        for policy in [PARTIAL_GRO, PARTIAL_GRO.with_hold_time(gro_table::BURST_INTERVAL / 2)] {
             let run = run_polls(policy, &packets, size);
             assert_reversed(&packets, &run);
             assert_eq!(run.payloads(), expected, "{}", case.name);
         }
         // One that does.
-        let run = run_polls(
-            Policy::gro().with_partial_checksums().with_hold_time(2 * gro_table::BURST_INTERVAL),
-            &packets,
-            size,
-        );
+        let run =
+            run_polls(PARTIAL_GRO.with_hold_time(2 * gro_table::BURST_INTERVAL), &packets, size);
         assert_eq!(run.payloads(), [expected.iter().sum::<usize>()], "{}", case.name);
     }
 }

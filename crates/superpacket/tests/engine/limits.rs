@@ -7,9 +7,7 @@ use superpacket::aggregate::{Delivery, MAX_BIG_LENGTH, Policy, Reason, Reason::*
 use superpacket::segment::ChecksumForm;
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{Layout, parse};
-use superpacket_traffic::frame::{
-    ACK, Carrier, Extension, Frame, Geneve, Gre, Ip, Ipv6, PSH, Pppoe,
-};
+use superpacket_traffic::frame::{ACK, Carrier, Extension, Frame, Geneve, Gre, Ip, Ipv6, PSH};
 use superpacket_traffic::gro_table::ip_in_ip;
 
 /// What leaves a run of frames under a policy, cut and compared.
@@ -19,7 +17,7 @@ fn leaves(policy: Policy, frames: &[Frame]) -> Run {
 
 /// Another flow for each number.
 fn flow(number: u16) -> Frame {
-    Frame::tcp4(1000, 100).with(|frame| frame.tcp_mut().source_port = 1000 + number)
+    Frame::tcp4(1000, 100).with_tcp(|tcp| tcp.source_port = 1000 + number)
 }
 
 /// An aggregator that keeps what it emits.
@@ -74,13 +72,8 @@ fn bytes_count_from_the_outermost_ip_header() {
             (0, vec![1; 10]),
         ] {
             for storage in [Storage::Fragments, Storage::Linear] {
-                let run = leaves(
-                    Policy::gro()
-                        .with_partial_checksums()
-                        .with_max_bytes(limit)
-                        .with_storage(storage),
-                    &base.run(10),
-                );
+                let run =
+                    leaves(PARTIAL_GRO.with_max_bytes(limit).with_storage(storage), &base.run(10));
                 assert_eq!(counts(&run), expected, "{name}: {limit}");
                 assert!(
                     run.reasons().iter().rev().skip(1).all(|&reason| reason == ByteLimit),
@@ -98,69 +91,43 @@ fn bytes_count_from_the_outermost_ip_header() {
 #[test]
 fn packets_end_a_run_with_the_last_that_may_join() {
     for base in [Frame::tcp4(1, 100), Frame::tcp6(1, 100), Frame::udp4(100), Frame::dccp6(1, 100)] {
-        let run = leaves(
-            Policy::gro_with_udp().with_partial_checksums().with_max_packets(4),
-            &base.run(10),
-        );
-        assert_eq!(
-            (counts(&run), run.reasons()),
-            (vec![4, 4, 2], vec![PacketLimit, PacketLimit, PollEnd])
-        );
-        let run = leaves(
-            Policy::gro_with_udp().with_partial_checksums().with_max_packets(1),
-            &base.run(3),
-        );
-        assert_eq!((counts(&run), run.reasons()), (vec![1; 3], vec![PacketLimit; 3]));
+        let run = leaves(PARTIAL_GRO_UDP.with_max_packets(4), &base.run(10));
+        left(&run, &[4, 4, 2], &[PacketLimit, PacketLimit, PollEnd]);
+        let run = leaves(PARTIAL_GRO_UDP.with_max_packets(1), &base.run(3));
+        left(&run, &[1; 3], &[PacketLimit; 3]);
     }
 }
 
 #[test]
 fn datagrams_are_at_most_64() {
-    let run = leaves(Policy::gro_with_udp().with_partial_checksums(), &Frame::udp4(100).run(130));
-    assert_eq!(
-        (counts(&run), run.reasons()),
-        (vec![64, 64, 2], vec![PacketLimit, PacketLimit, PollEnd])
-    );
-    let run = leaves(
-        Policy::gro_with_udp().with_partial_checksums(),
-        &Frame::udp6(100).in_vxlan4().run(65),
-    );
+    let run = leaves(PARTIAL_GRO_UDP, &Frame::udp4(100).run(130));
+    left(&run, &[64, 64, 2], &[PacketLimit, PacketLimit, PollEnd]);
+    let run = leaves(PARTIAL_GRO_UDP, &Frame::udp6(100).in_vxlan4().run(65));
     assert_eq!(counts(&run), [64, 1]);
-    let run = leaves(
-        Policy::gro_with_udp().with_partial_checksums().with_max_datagrams(7),
-        &Frame::udp6(100).run(15),
-    );
+    let run = leaves(PARTIAL_GRO_UDP.with_max_datagrams(7), &Frame::udp6(100).run(15));
     assert_eq!(counts(&run), [7, 7, 1]);
     // The lower of both limits counts, and TCP knows nothing of this one.
-    let run = leaves(
-        Policy::gro_with_udp().with_partial_checksums().with_max_datagrams(7).with_max_packets(3),
-        &Frame::udp6(100).run(7),
-    );
+    let run =
+        leaves(PARTIAL_GRO_UDP.with_max_datagrams(7).with_max_packets(3), &Frame::udp6(100).run(7));
     assert_eq!(counts(&run), [3, 3, 1]);
-    let run = leaves(
-        Policy::gro_with_udp().with_partial_checksums().with_max_datagrams(2),
-        &Frame::tcp4(1, 100).run(15),
-    );
+    let run = leaves(PARTIAL_GRO_UDP.with_max_datagrams(2), &Frame::tcp4(1, 100).run(15));
     assert_eq!(counts(&run), [15]);
 }
 
 #[test]
 fn fragments_are_pieces_of_buffers() {
     let frames = Frame::tcp4(1, 100).run(10);
-    let run = leaves(Policy::gro().with_partial_checksums().with_max_fragments(5), &frames);
-    assert_eq!((counts(&run), run.reasons()), (vec![5, 5], vec![FragmentLimit, PollEnd]));
+    let run = leaves(PARTIAL_GRO.with_max_fragments(5), &frames);
+    left(&run, &[5, 5], &[FragmentLimit, PollEnd]);
     assert!(run.outputs.iter().all(|output| output.pieces == 5));
     // Three buffers a frame, each with payload: two frames fit 7.
     let scattered: Vec<_> =
         packets(&frames).into_iter().map(|packet| packet.in_buffers_of(60)).collect();
-    let policy = Policy::gro().with_partial_checksums().with_max_fragments(7);
+    let policy = PARTIAL_GRO.with_max_fragments(7);
     let run = reversible_packets(policy, &scattered);
     assert_eq!((counts(&run), run.outputs[0].pieces), (vec![2; 5], 6));
     // A frame of more than the limit is held, but nothing joins it.
-    let run = reversible_packets(
-        Policy::gro().with_partial_checksums().with_max_fragments(2),
-        &scattered,
-    );
+    let run = reversible_packets(PARTIAL_GRO.with_max_fragments(2), &scattered);
     assert_eq!((counts(&run), run.reasons()[0]), (vec![1; 10], FragmentLimit));
     // Linear storage has one piece, whatever came.
     let run = reversible_packets(policy.with_storage(Storage::Linear), &scattered);
@@ -170,7 +137,7 @@ fn fragments_are_pieces_of_buffers() {
 
 #[test]
 fn flows_beyond_the_limit_put_the_oldest_out() {
-    let mut port = Port::new(Policy::gro().with_partial_checksums().with_max_flows(4));
+    let mut port = Port::new(PARTIAL_GRO.with_max_flows(4));
     for number in 0..4 {
         assert_eq!(port.receive(&flow(number), 0), []);
     }
@@ -185,7 +152,7 @@ fn flows_beyond_the_limit_put_the_oldest_out() {
     assert_eq!(port.receive(&flow(6).with(|frame| frame.payload.clear()), 0), [(1, NoPayload)]);
     assert_eq!(port.poll_end(0), [(1, PollEnd); 4]);
 
-    let mut port = Port::new(Policy::gro().with_partial_checksums().with_max_flows(1));
+    let mut port = Port::new(PARTIAL_GRO.with_max_flows(1));
     port.receive(&flow(0), 0);
     port.receive(&flow(0).following(), 0);
     assert_eq!(port.receive(&flow(1), 0), [(2, Evicted)]);
@@ -195,7 +162,7 @@ fn flows_beyond_the_limit_put_the_oldest_out() {
 #[test]
 fn held_bytes_beyond_the_limit_put_the_oldest_out() {
     // Frames of 154 bytes: six are 924 bytes, seven are 1,078.
-    let mut port = Port::new(Policy::gro().with_partial_checksums().with_max_held_bytes(1000));
+    let mut port = Port::new(PARTIAL_GRO.with_max_held_bytes(1000));
     for number in 0..6 {
         assert_eq!(port.receive(&flow(number), 0), []);
         assert_eq!(port.aggregator.counters().held_bytes, (u64::from(number) + 1) * 154);
@@ -206,24 +173,24 @@ fn held_bytes_beyond_the_limit_put_the_oldest_out() {
     assert_eq!(port.outputs[1].bytes, flow(1).to_bytes());
     assert_eq!(port.aggregator.counters().held_bytes, 924);
     // One flow's own bytes count as others' do, also on the short way of a run.
-    let mut port = Port::new(Policy::gro().with_partial_checksums().with_max_held_bytes(1000));
+    let mut port = Port::new(PARTIAL_GRO.with_max_held_bytes(1000));
     let left: Vec<_> = flow(0).run(14).iter().flat_map(|frame| port.receive(frame, 0)).collect();
     assert_eq!(left, [(7, MemoryLimit), (7, MemoryLimit)]);
     assert_eq!(port.aggregator.counters().held_bytes, 0);
     // Padding and buffers as received count, not what is left of them; a frame larger than the
     // limit is not held at all.
-    let mut port = Port::new(Policy::gro().with_partial_checksums().with_max_held_bytes(153));
+    let mut port = Port::new(PARTIAL_GRO.with_max_held_bytes(153));
     assert_eq!(port.receive(&flow(0), 0), [(1, MemoryLimit)]);
 }
 
 #[test]
 fn by_default_32_megabytes_are_held() {
-    assert_eq!(Policy::gro().with_partial_checksums().max_held_bytes, 32 << 20);
+    assert_eq!(PARTIAL_GRO.max_held_bytes, 32 << 20);
     // 600 flows of 60,014 bytes each are more than that.
-    let mut port = Port::new(Policy::gro().with_partial_checksums());
+    let mut port = Port::new(PARTIAL_GRO);
     let mut most = 0;
     for number in 0..600 {
-        let frame = Frame::tcp4(1000, 59_960).with(|frame| frame.tcp_mut().source_port = number);
+        let frame = Frame::tcp4(1000, 59_960).with_tcp(|tcp| tcp.source_port = number);
         port.receive(&frame, 0);
         most = most.max(port.aggregator.counters().held_bytes);
     }
@@ -236,8 +203,7 @@ fn by_default_32_megabytes_are_held() {
 
 #[test]
 fn limits_that_make_no_sense_are_brought_into_range() {
-    let none = Policy::gro()
-        .with_partial_checksums()
+    let none = PARTIAL_GRO
         .with_max_bytes(u32::MAX)
         .with_max_packets(0)
         .with_max_datagrams(0)
@@ -261,7 +227,7 @@ fn limits_that_make_no_sense_are_brought_into_range() {
 
 /// As long as merged packets may be.
 fn big() -> Policy {
-    Policy::gro_with_udp().with_partial_checksums().with_max_bytes(u32::MAX)
+    PARTIAL_GRO_UDP.with_max_bytes(u32::MAX)
 }
 
 #[test]
@@ -363,10 +329,7 @@ fn big_tcp_ends_at_eight_times_65535() {
         let headers = base.offsets().payload - 14;
         let whole = (MAX_BIG_LENGTH as usize - headers) / base.payload.len();
         let run = leaves(big(), &base.run(whole + 2));
-        assert_eq!(
-            (counts(&run), run.reasons()),
-            (vec![whole as u32, 2], vec![ByteLimit, PollEnd])
-        );
+        left(&run, &[whole as u32, 2], &[ByteLimit, PollEnd]);
     }
 }
 
@@ -387,7 +350,7 @@ fn the_edge_of_16_bits() {
         frames[5].payload.truncate(limit - headers - 5 * 13_000);
         let run = leaves(big(), &frames);
         assert_eq!((counts(&run), run.outputs[0].bytes.len()), (vec![6], 14 + limit));
-        let run = leaves(Policy::gro().with_partial_checksums(), &frames);
+        let run = leaves(PARTIAL_GRO, &frames);
         assert_eq!(counts(&run), if limit > 65_535 { vec![5, 1] } else { vec![6] });
     }
 }
@@ -402,12 +365,9 @@ fn extension_headers_keep_to_16_bits() {
         Extension::Routing(vec![4, 0, 0, 0, 0, 0]),
         Extension::DestinationOptions(contents),
     ] {
-        let base = Frame::tcp6(1, 1400).with(|frame| frame.ipv6_mut().extensions = vec![extension]);
+        let base = Frame::tcp6(1, 1400).with_ipv6(|ip| ip.extensions = vec![extension]);
         let run = leaves(big(), &base.run(100));
-        assert_eq!(
-            (counts(&run), run.reasons()),
-            (vec![46, 46, 8], vec![ByteLimit, ByteLimit, PollEnd])
-        );
+        left(&run, &[46, 46, 8], &[ByteLimit, ByteLimit, PollEnd]);
     }
 }
 
@@ -415,7 +375,7 @@ fn extension_headers_keep_to_16_bits() {
 fn no_other_packet_has_a_length_of_0() {
     // Nothing in their headers can leave a length out.
     let tcp = Frame::tcp4(1, 1400);
-    let pppoe = |frame: Frame| frame.with(|frame| frame.pppoe = Some(Pppoe::default()));
+    let pppoe = |frame: Frame| frame.in_pppoe();
     let outer6 = Ip::V6(Ipv6::default());
     let bases = [
         Frame::dccp4(1, 1400),
@@ -448,17 +408,17 @@ fn a_pppoe_length_counts_two_bytes_more() {
     // PPPoE counts the PPP protocol too, so an IP packet of 65,535 bytes is two more than its field
     // holds.
     for whole in 65_530..=65_536 {
-        let base = Frame::tcp4(1, 13_000).with(|frame| frame.pppoe = Some(Pppoe::default()));
+        let base = Frame::tcp4(1, 13_000).in_pppoe();
         let mut frames = base.run(6);
         frames[5].payload.truncate(whole - 40 - 5 * 13_000);
-        let run = leaves(Policy::gro().with_partial_checksums(), &frames);
+        let run = leaves(PARTIAL_GRO, &frames);
         assert_eq!(counts(&run), if whole > 65_533 { vec![5, 1] } else { vec![6] }, "{whole}");
     }
 }
 
 #[test]
 fn nothing_is_held_past_the_poll() {
-    let mut port = Port::new(Policy::gro().with_partial_checksums());
+    let mut port = Port::new(PARTIAL_GRO);
     for number in 0..3 {
         port.receive(&flow(number), 0);
         port.receive(&flow(number).following(), 0);
@@ -470,7 +430,7 @@ fn nothing_is_held_past_the_poll() {
 
 #[test]
 fn a_hold_time_bridges_polls() {
-    let mut port = Port::new(Policy::gro().with_partial_checksums().with_hold_time(1000));
+    let mut port = Port::new(PARTIAL_GRO.with_hold_time(1000));
     let frames = flow(0).run(4);
     port.receive(&frames[0], 5000);
     assert_eq!(port.aggregator.deadline(), Some(6000));
@@ -493,7 +453,7 @@ fn a_hold_time_bridges_polls() {
 
 #[test]
 fn flows_leave_by_age_the_oldest_first() {
-    let mut port = Port::new(Policy::gro().with_partial_checksums().with_hold_time(1 << 40));
+    let mut port = Port::new(PARTIAL_GRO.with_hold_time(1 << 40));
     for number in 0..5 {
         port.receive(&flow(number), u64::from(number) * 10);
     }
@@ -514,8 +474,7 @@ fn flows_leave_by_age_the_oldest_first() {
 #[test]
 fn a_flow_leaves_when_asked() {
     for storage in [Storage::Fragments, Storage::Linear] {
-        let mut port =
-            Port::new(Policy::gro_with_udp().with_partial_checksums().with_storage(storage));
+        let mut port = Port::new(PARTIAL_GRO_UDP.with_storage(storage));
         for number in 0..3 {
             for frame in flow(number).run(3) {
                 port.receive(&frame, 0);
@@ -545,7 +504,7 @@ fn a_flow_leaves_when_asked() {
 
 #[test]
 fn all_leave_when_asked() {
-    let mut port = Port::new(Policy::gro().with_partial_checksums().with_hold_time(1000));
+    let mut port = Port::new(PARTIAL_GRO.with_hold_time(1000));
     for number in 0..5 {
         port.receive(&flow(number), 0);
     }
@@ -559,9 +518,7 @@ fn all_leave_when_asked() {
 
 #[test]
 fn delivery_at_once_holds_nothing_between_calls() {
-    let mut port = Port::new(
-        Policy::gro().with_partial_checksums().with_delivery(Delivery::AtOnce).with_hold_time(1000),
-    );
+    let mut port = Port::new(PARTIAL_GRO.with_delivery(Delivery::AtOnce).with_hold_time(1000));
     assert_eq!(port.receive(&flow(0), 0), [(1, PollEnd)]);
     let mut batch: Vec<_> = flow(0)
         .run(7)
@@ -578,24 +535,21 @@ fn delivery_at_once_holds_nothing_between_calls() {
 
 #[test]
 fn udp_has_its_own_switch() {
-    assert_ne!(
-        Policy::gro().with_partial_checksums(),
-        Policy::gro_with_udp().with_partial_checksums()
-    );
+    assert_ne!(PARTIAL_GRO, PARTIAL_GRO_UDP);
     for base in [
         Frame::udp4(100),
         Frame::udp6(100),
         Frame::udp4(100).in_vxlan6(),
         Frame::udp6(100).tagged(3),
     ] {
-        let run = leaves(Policy::gro().with_partial_checksums(), &base.run(3));
-        assert_eq!((counts(&run), run.reasons()), (vec![1; 3], vec![UdpOff; 3]));
-        let run = leaves(Policy::gro_with_udp().with_partial_checksums(), &base.run(3));
-        assert_eq!((counts(&run), run.reasons()), (vec![3], vec![PollEnd]));
+        let run = leaves(PARTIAL_GRO, &base.run(3));
+        left(&run, &[1; 3], &[UdpOff; 3]);
+        let run = leaves(PARTIAL_GRO_UDP, &base.run(3));
+        left(&run, &[3], &[PollEnd]);
     }
     // Off, it stops nothing else: TCP in the same tunnel merges around it.
     let mut frames = Frame::tcp4(1, 100).in_vxlan4().run(4);
     frames.insert(2, Frame::udp4(100).in_vxlan4());
-    let run = leaves(Policy::gro().with_partial_checksums(), &frames);
-    assert_eq!((counts(&run), run.reasons()), (vec![1, 4], vec![UdpOff, PollEnd]));
+    let run = leaves(PARTIAL_GRO, &frames);
+    left(&run, &[1, 4], &[UdpOff, PollEnd]);
 }

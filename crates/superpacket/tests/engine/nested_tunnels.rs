@@ -2,12 +2,11 @@
 //! each level, which flows wait for which, and Linux's GRO hint.
 
 use crate::expect::*;
+use crate::support::{PARTIAL_GRO, PARTIAL_GRO_UDP, gso_of, segments};
 use crate::support::{Packet, run};
 use superpacket::aggregate::{Policy, Reason::*};
 use superpacket::packet::{Layer, RxChecksum};
-use superpacket::segment::{
-    Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter,
-};
+use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, Segmenter};
 use superpacket::virtio::{Format, Header, Offload, VirtioError, gso_type};
 use superpacket::wire::{MAX_HEADER, Refusal, Tunnel as Kind, ip_headers, parse, parse_datagram};
 use superpacket_traffic::frame::{
@@ -159,9 +158,7 @@ fn checksums_of_each_level_are_all_there_or_none_is() {
                         level(frame).udp_mut().checksum = Checksum::Wrong
                     });
                 }
-                refused(&base, BadChecksum, |frame| {
-                    *frame.checksum_mut().expect("a transport") = Checksum::Wrong
-                });
+                refused(&base, BadChecksum, |frame| frame.set_checksum(Checksum::Wrong));
             }
         }
     }
@@ -209,7 +206,7 @@ fn a_device_vouches_for_as_many_checksums_as_there_are() {
             [&base, &base.following()].map(|frame| Packet::from(frame).with_checksum(checksum));
         // What the outer checksums cover too, but are not compared with.
         *packets[1].bytes.last_mut().expect("payload") ^= 1;
-        run(Policy::gro().with_partial_checksums(), &packets).reasons()
+        run(PARTIAL_GRO, &packets).reasons()
     };
     for level in [0, 1] {
         assert_eq!(
@@ -254,7 +251,7 @@ fn lengths_that_contradict_each_other_are_refused_at_each_level() {
 #[test]
 fn headers_longer_than_the_limit_pass() {
     let long = Frame::tcp6(1, 100)
-        .with(|frame| frame.tcp_mut().options = vec![1; 40])
+        .with_tcp(|tcp| tcp.options = vec![1; 40])
         .in_vxlan6()
         .in_vxlan6()
         .tagged(5);
@@ -302,8 +299,8 @@ fn fragments_of_each_ip_packet_wait() {
             (ip.source, ip.fragment_offset) = ([10, 99, 99, 99], 5);
         });
         packets.insert(1, other.into());
-        let run = run(Policy::gro_with_udp().with_partial_checksums(), &packets);
-        assert_eq!((counts(&run), run.reasons()), (vec![1, 3], vec![Fragment, PollEnd]));
+        let run = run(PARTIAL_GRO_UDP, &packets);
+        left(&run, &[1, 3], &[Fragment, PollEnd]);
     }
 }
 
@@ -439,7 +436,7 @@ fn a_gro_hint_where_there_is_no_further_tunnel_is_refused() {
 fn no_virtio_header_names_two_tunnels() {
     let frame = Frame::tcp4(1, 3000).in_vxlan4().in_geneve();
     let (bytes, offsets) = (frame.to_bytes(), frame.offsets());
-    let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(1000).expect("a size"));
+    let gso = gso_of(GsoKind::Tcp4, 1000);
     let checksum = RxChecksum::Partial { start: offsets.transport as u16, offset: 16 };
     for format in [Format::Plain, Format::Buffers, Format::Hash, Format::Tunnel] {
         let described = Header::describe(
@@ -474,19 +471,13 @@ fn no_virtio_header_names_two_tunnels() {
 }
 
 fn cut(bytes: &[u8], gso: Gso, checksum: RxChecksum) -> Result<Vec<Vec<u8>>, SegmentError> {
-    let mut segments = Vec::new();
     let packet = GsoPacket::linear(&bytes, gso).with_checksum(checksum);
-    Segmenter::new().segment(&packet, &SegmentOptions::default(), |segment| {
-        let mut copy = Vec::new();
-        segment.copy_to(&mut copy);
-        segments.push(copy);
-    })?;
-    Ok(segments)
+    segments(&packet, &SegmentOptions::default())
 }
 
 #[test]
 fn lengths_that_contradict_each_other_are_not_cut() {
-    let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(100).expect("a size"));
+    let gso = gso_of(GsoKind::Tcp4, 100);
     let base = Frame::tcp4(1, 300).in_vxlan4().in_geneve();
     let refused = |edit: fn(&mut Frame)| {
         cut(&base.clone().with(edit).to_bytes(), gso, RxChecksum::None).expect_err("refused")
@@ -521,19 +512,12 @@ fn datagrams_are_cut_at_the_header_of_their_partial_checksum() {
         (frame.udp_mut().destination_port, frame.payload) = (4789, datagram.repeat(3))
     });
     let frame = tunnelled.in_geneve();
-    let (partial, offsets) =
-        (frame.clone().with(|frame| frame.udp_mut().checksum = Checksum::Partial), frame.offsets());
+    let (partial, offsets) = (frame.clone().with_checksum(Checksum::Partial), frame.offsets());
     let checksum = RxChecksum::Partial { start: offsets.transport as u16, offset: 6 };
-    let gso = Gso::new(GsoKind::Udp, SegmentSize::new(size).expect("a size"));
+    let gso = gso_of(GsoKind::Udp, size);
     let segments =
         cut(&partial.to_bytes(), gso, checksum).expect("three datagrams of VXLAN in Geneve");
-    let whole: Vec<_> = frame
-        .clone()
-        .with(|frame| frame.payload.truncate(size))
-        .run(3)
-        .iter()
-        .map(Frame::to_bytes)
-        .collect();
+    let whole = frame.clone().with(|frame| frame.payload.truncate(size)).run_bytes(3);
     assert_eq!(segments, whole);
     // Without it, the innermost that can be read.
     let bytes = frame.to_bytes();
@@ -546,11 +530,7 @@ fn datagrams_are_cut_at_the_header_of_their_partial_checksum() {
 #[test]
 fn a_partial_checksum_between_the_tunnels_is_completed() {
     for through in TUNNELS {
-        let frame = through(
-            Frame::tcp4(1, 100)
-                .in_vxlan4()
-                .with(|frame| frame.outer_udp_mut().checksum = Checksum::Right),
-        );
+        let frame = through(Frame::tcp4(1, 100).in_vxlan4().with_outer_checksum(Checksum::Right));
         let partial =
             frame.clone().with(|frame| frame.nested_mut().udp_mut().checksum = Checksum::Partial);
         let start = frame.offsets().nested.expect("a second tunnel") + 20;

@@ -12,6 +12,7 @@ use superpacket_traffic::workload::{self, TRAIN};
 
 use crate::support::allocations::allocations;
 use crate::support::{Aggregator, BatchAggregator, unknown};
+use crate::support::{PARTIAL_GRO, PARTIAL_GRO_UDP};
 
 /// Packets handed over at a time: a driver's budget.
 const BATCH: usize = 64;
@@ -92,13 +93,7 @@ fn an_allocation_is_counted() {
 #[test]
 fn one_flow_merged_and_cut_again() {
     for storage in [Storage::Fragments, Storage::Linear] {
-        let seen = steady(
-            Policy::gro().with_partial_checksums().with_storage(storage),
-            &one_flow(),
-            2 * TRAIN,
-            1,
-            1,
-        );
+        let seen = steady(PARTIAL_GRO.with_storage(storage), &one_flow(), 2 * TRAIN, 1, 1);
         assert_eq!(
             (seen.super_packets, seen.merged),
             (2 * ROUNDS as u64, (2 * TRAIN - 2) as u64 * ROUNDS as u64),
@@ -116,13 +111,7 @@ fn many_flows_in_turns() {
     let warm = TRAIN.div_ceil(4);
     let frames = workload::w2(FLOWS, round * (warm + ROUNDS / 2));
     for storage in [Storage::Fragments, Storage::Linear] {
-        let seen = steady(
-            Policy::gro().with_partial_checksums().with_storage(storage),
-            &frames,
-            round,
-            warm,
-            1,
-        );
+        let seen = steady(PARTIAL_GRO.with_storage(storage), &frames, round, warm, 1);
         assert!(seen.super_packets >= (FLOWS * ROUNDS / 2) as u64, "{storage:?}: {seen:?}");
         assert_eq!(seen.segments, seen.super_packets + seen.merged, "{storage:?}");
     }
@@ -131,14 +120,14 @@ fn many_flows_in_turns() {
 #[test]
 fn flows_that_leave_for_others() {
     // Four times as many as the table holds: each packet evicts a flow, and nothing merges.
-    let policy = Policy::gro().with_partial_checksums().with_max_flows(16);
+    let policy = PARTIAL_GRO.with_max_flows(16);
     let seen = steady(policy, &workload::hostile(64, 64 * (ROUNDS + 1)), 64, 1, 1);
     assert_eq!((seen.super_packets, seen.merged), (0, 0));
 }
 
 #[test]
 fn every_call_a_poll() {
-    let policy = Policy::gro().with_partial_checksums().with_delivery(Delivery::AtOnce);
+    let policy = PARTIAL_GRO.with_delivery(Delivery::AtOnce);
     let seen = steady(policy, &one_flow(), 2 * TRAIN, 1, 1);
     assert!(seen.super_packets >= 2 * ROUNDS as u64, "{seen:?}");
 }
@@ -146,7 +135,7 @@ fn every_call_a_poll() {
 #[test]
 fn flows_held_past_the_poll() {
     // Two rounds long: those held leave in the call after the next.
-    let policy = Policy::gro().with_partial_checksums().with_hold_time(150);
+    let policy = PARTIAL_GRO.with_hold_time(150);
     let frames = workload::w2(64, 64 * 3 * (ROUNDS / 2 + 4));
     let seen = steady(policy, &frames, 64 * 3, 4, 1);
     assert!(seen.super_packets > 64 * ROUNDS as u64 / 8, "{seen:?}");
@@ -155,13 +144,7 @@ fn flows_held_past_the_poll() {
 #[test]
 fn packets_of_several_buffers_in_chains_that_came_back() {
     for storage in [Storage::Fragments, Storage::Linear] {
-        let seen = steady(
-            Policy::gro().with_partial_checksums().with_storage(storage),
-            &one_flow(),
-            2 * TRAIN,
-            1,
-            3,
-        );
+        let seen = steady(PARTIAL_GRO.with_storage(storage), &one_flow(), 2 * TRAIN, 1, 3);
         assert_eq!(seen.segments, (2 * TRAIN * ROUNDS) as u64, "{storage:?}");
     }
 }
@@ -195,13 +178,7 @@ fn lro_of_pure_acks() {
 
 #[test]
 fn datagrams() {
-    let seen = steady(
-        Policy::gro_with_udp().with_partial_checksums(),
-        &workload::w5(88 * (ROUNDS + 1)),
-        88,
-        1,
-        1,
-    );
+    let seen = steady(PARTIAL_GRO_UDP, &workload::w5(88 * (ROUNDS + 1)), 88, 1, 1);
     assert!(seen.super_packets >= 2 * ROUNDS as u64, "{seen:?}");
 }
 

@@ -1,6 +1,7 @@
 //! [`PacketBatch`]: what goes through one, and what is dropped with it.
 use std::sync::Arc;
 
+use crate::support::bytes_in;
 use crate::support::{Aggregator, AnyBytes};
 use superpacket::aggregate::{HashKey, Policy, Storage};
 use superpacket::segment::{ChecksumOutput, SegmentOptions, Segmenter};
@@ -28,11 +29,8 @@ fn through(policy: Policy, frames: &[Vec<u8>]) -> (Vec<Vec<u8>>, usize) {
             let packet = batch.next_packet().expect("there are more");
             let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
             if packet.is_merged() {
-                let cut = segmenter.segment(&packet, &options, |segment| {
-                    let mut frame = Vec::new();
-                    segment.copy_to(&mut frame);
-                    sent.push(frame);
-                });
+                let cut =
+                    segmenter.segment(&packet, &options, |segment| sent.push(bytes_in(&segment)));
                 assert!(cut.is_ok());
             } else {
                 let mut frame = Vec::new();

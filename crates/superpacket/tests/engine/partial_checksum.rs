@@ -1,11 +1,12 @@
 //! Partial checksums completed: in place, by the segmenter in a packet that passes whole, and
 //! before fragmentation. All against frames that an independent builder makes.
 
+use crate::support::VERIFIED;
 use superpacket::Simd;
 use superpacket::checksum::{CompletionError, complete_partial};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{ChecksumOutput, GsoPacket, SegmentError, SegmentOptions, Segmenter};
-use superpacket_traffic::frame::{Checksum, Extension, Frame, Mpls, Pppoe, Sctp, Transport};
+use superpacket_traffic::frame::{Checksum, Extension, Frame, Mpls, Sctp, Transport};
 
 type Edit = fn(Frame) -> Frame;
 
@@ -14,7 +15,7 @@ const AROUND: [Edit; 12] = [
     |frame| frame,
     Frame::at_ip,
     |frame| frame.tagged(5),
-    |frame| frame.with(|frame| frame.pppoe = Some(Pppoe::default())),
+    Frame::in_pppoe,
     |frame| frame.with(|frame| frame.mpls = vec![Mpls::default(), Mpls::default()]),
     Frame::in_vxlan4,
     Frame::in_vxlan6,
@@ -30,7 +31,7 @@ fn sctp(base: Frame) -> Frame {
 }
 
 fn dccp(base: Frame, coverage: u8) -> Frame {
-    base.with(|frame| frame.dccp_mut().coverage = coverage)
+    base.with_dccp(|dccp| dccp.coverage = coverage)
 }
 
 /// Right frames of every protocol, and where their checksum lies.
@@ -64,9 +65,9 @@ fn right() -> Vec<(Frame, u16)> {
             Transport::Sctp(_) => 8,
             _ => 6,
         };
-        frames.push((frame.with(|frame| frame.ipv6_mut().extensions = options()), offset));
+        frames.push((frame.with_ipv6(|ip| ip.extensions = options()), offset));
     }
-    frames.push((sctp(Frame::udp4(64)).with(|frame| frame.ipv4_mut().options = vec![1; 8]), 8));
+    frames.push((sctp(Frame::udp4(64)).with_ipv4(|ip| ip.options = vec![1; 8]), 8));
     frames
 }
 
@@ -83,7 +84,7 @@ fn partial(frame: &Frame, offset: u16) -> (Vec<u8>, RxChecksum, Layer) {
         return (bytes, state, layer);
     }
     let mut partial = frame.clone();
-    *partial.checksum_mut().expect("a checksum") = Checksum::Partial;
+    partial.set_checksum(Checksum::Partial);
     (partial.to_bytes(), state, layer)
 }
 
@@ -104,7 +105,7 @@ fn passed(
     let mut out = Vec::new();
     let options = SegmentOptions::default().with_checksum(ChecksumOutput::Full);
     Segmenter::new().segment(&packet, &options, |segment| {
-        assert_eq!(segment.checksum, RxChecksum::Unnecessary { level: 0 });
+        assert_eq!(segment.checksum, VERIFIED);
         segment.copy_to(&mut out);
     })?;
     Ok(out)
@@ -152,7 +153,7 @@ fn a_packet_is_completed_before_it_is_fragmented() {
         (dccp(Frame::dccp4(1, 3001), 3), 6),
     ];
     for (frame, offset) in protocols {
-        let frame = frame.with(|frame| frame.ipv4_mut().dont_fragment = false);
+        let frame = frame.with_ipv4(|ip| ip.dont_fragment = false);
         let (bytes, state, layer) = partial(&frame, offset);
         for size in [usize::MAX, 700] {
             let buffers: Vec<&[u8]> = bytes.chunks(size).collect();
@@ -237,10 +238,8 @@ fn what_cannot_be_completed_is_named_and_left_as_it_is() {
     assert_eq!(refused(&tcp, 150, 4), CompletionError::Place { needed: 156, got: 154 });
     // Nobody can tell whether that is SCTP.
     assert_eq!(refused(&tcp, 60, 8), CompletionError::Unknown { start: 60 });
-    let fragment = Frame::udp4(4000)
-        .with(|frame| frame.ipv4_mut().dont_fragment = false)
-        .fragments(1000, 0)[0]
-        .to_bytes();
+    let fragment =
+        Frame::udp4(4000).with_ipv4(|ip| ip.dont_fragment = false).fragments(1000, 0)[0].to_bytes();
     assert_eq!(refused(&fragment, 34, 6), CompletionError::Fragment);
     let beyond = dccp(Frame::dccp4(1, 8), 4).to_bytes();
     let end = beyond.len();
@@ -265,8 +264,7 @@ fn what_cannot_be_completed_is_named_and_left_as_it_is() {
 #[test]
 fn a_protocol_that_is_not_known_has_the_internet_checksum() {
     // UDP-Lite (136) has its checksum where UDP has it; the field holds the pseudo-header's sum.
-    let mut bytes =
-        Frame::udp4(50).with(|frame| frame.udp_mut().checksum = Checksum::Partial).to_bytes();
+    let mut bytes = Frame::udp4(50).with_checksum(Checksum::Partial).to_bytes();
     let right = Frame::udp4(50).to_bytes();
     bytes[23] = 136;
     assert_eq!(complete_partial(&mut bytes, Layer::Ethernet, 34, 6, Simd::detect()), Ok(()));

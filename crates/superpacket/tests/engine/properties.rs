@@ -11,29 +11,7 @@ use superpacket::packet::{Layer, RxChecksum, VlanTag};
 use superpacket::segment::ChecksumForm;
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::check;
-use superpacket_traffic::generate::{Checksum, Combination, Config, Generated, generate};
-
-/// A generated packet as the harness takes it; a seed decides in how many buffers.
-fn packet(generated: &Generated, scatter: usize) -> Packet {
-    let checksum = match generated.checksum {
-        Checksum::Unknown => RxChecksum::None,
-        Checksum::Verified { level } => RxChecksum::Unnecessary { level },
-        Checksum::Complete(sum) => RxChecksum::Complete(sum),
-        Checksum::Partial { start, offset } => RxChecksum::Partial { start, offset },
-    };
-    let buffers = match scatter {
-        0 => Vec::new(),
-        _ => (0..16).map(|index| (scatter * 7 + index * 31) % 97).take(scatter % 17).collect(),
-    };
-    Packet {
-        bytes: generated.bytes.clone(),
-        layer: if generated.starts_at_ip { Layer::Ip } else { Layer::Ethernet },
-        checksum,
-        vlan: generated.stripped_vlan.map(|(protocol, control)| VlanTag { protocol, control }),
-        buffers,
-        time: generated.time_ns,
-    }
-}
+use superpacket_traffic::generate::{Combination, Config, Generated, generate};
 
 fn traffic(seed: u64, count: usize) -> Vec<Generated> {
     generate(seed, &Config::default(), count)
@@ -43,9 +21,9 @@ fn traffic(seed: u64, count: usize) -> Vec<Generated> {
 /// packet (the harness asserts it).
 fn holds(seed: u64, count: usize, policy: Policy, batch: usize, scatter: bool) -> Run {
     let packets: Vec<_> = traffic(seed, count)
-        .iter()
+        .into_iter()
         .enumerate()
-        .map(|(index, generated)| packet(generated, if scatter { index % 18 } else { 0 }))
+        .map(|(index, packet)| Packet::from(packet).scattered(if scatter { index % 18 } else { 0 }))
         .collect();
     let run = run_polls(policy, &packets, batch);
     assert_reversed(&packets, &run);
@@ -80,9 +58,9 @@ proptest! {
     /// Memory is bounded by the policy (promise 4), whatever comes.
     #[test]
     fn held_bytes_stay_below_their_limit(seed: u64, limit in 1u64..40_000) {
-        let mut aggregator = aggregator(Policy::gro_with_udp().with_partial_checksums().with_max_held_bytes(limit));
+        let mut aggregator = aggregator(PARTIAL_GRO_UDP.with_max_held_bytes(limit));
         for generated in traffic(seed, 300) {
-            aggregator.receive(packet(&generated, 0).receive(), 0, &mut |_: SuperPacket<'_, Vec<u8>>| {});
+            aggregator.receive(Packet::from(generated).receive(), 0, &mut |_: SuperPacket<'_, Vec<u8>>| {});
             prop_assert!(aggregator.counters().held_bytes <= limit);
         }
     }
@@ -90,9 +68,9 @@ proptest! {
     /// Merged packets are right by an independent check: lengths of all layers, all checksums.
     #[test]
     fn merged_packets_are_well_formed(seed: u64, full: bool, lro: bool) {
-        let policy = if lro { Policy::lro_with_acks().with_max_flows(64) } else { Policy::gro_with_udp().with_partial_checksums() };
+        let policy = if lro { Policy::lro_with_acks().with_max_flows(64) } else { PARTIAL_GRO_UDP };
         let policy = policy.with_checksum(if full { ChecksumForm::Full } else { ChecksumForm::Partial });
-        let packets: Vec<_> = traffic(seed, 500).iter().map(|generated| packet(generated, 0)).collect();
+        let packets: Vec<_> = traffic(seed, 500).into_iter().map(Packet::from).collect();
         let run = run_polls(policy, &packets, 100);
         for output in run.outputs.iter().filter(|output| output.metadata.packets > 1) {
             let partial = matches!(output.metadata.checksum, RxChecksum::Partial { .. });
@@ -108,7 +86,7 @@ proptest! {
     #[test]
     fn lro_keeps_the_byte_streams(seed: u64, linear: bool, batch in 1usize..200) {
         let storage = if linear { Storage::Linear } else { Storage::Fragments };
-        let packets: Vec<_> = traffic(seed, 500).iter().enumerate().map(|(index, generated)| packet(generated, index % 5)).collect();
+        let packets: Vec<_> = traffic(seed, 500).into_iter().enumerate().map(|(index, packet)| Packet::from(packet).scattered(index % 5)).collect();
         let run = run_polls(Policy::lro_with_acks().with_storage(storage).with_max_flows(64), &packets, batch);
         let streams = |frames: &mut dyn Iterator<Item = (&[u8], Layer, Option<VlanTag>)>| {
             let mut streams: HashMap<_, Vec<u8>> = HashMap::new();
@@ -135,7 +113,7 @@ proptest! {
             bytes[12..14].copy_from_slice(&types[ethertype].to_be_bytes());
         }
         let garbage = Packet { layer: if at_ip { Layer::Ip } else { Layer::Ethernet }, buffers: (0..scatter.min(16)).map(|index| index * 3).collect(), ..bytes.into() };
-        for policy in [Policy::gro_with_udp().with_partial_checksums(), Policy::lro_with_acks()] {
+        for policy in [PARTIAL_GRO_UDP, Policy::lro_with_acks()] {
             let run = run(policy, &[garbage.clone(), garbage.clone()]);
             let total: usize = run.outputs.iter().map(|output| output.cut().iter().map(Vec::len).sum::<usize>()).sum();
             prop_assert!(total == 2 * garbage.bytes.len() || run.counters.merged > 0);
@@ -148,12 +126,10 @@ proptest! {
 #[test]
 fn receive_batch_equals_receive() {
     for (seed, size) in (0..8).zip([64, 300].into_iter().cycle()) {
-        let packets: Vec<_> =
-            traffic(seed, 800).iter().map(|generated| packet(generated, 0)).collect();
-        let single = run_polls(Policy::gro_with_udp().with_partial_checksums(), &packets, size);
+        let packets: Vec<_> = traffic(seed, 800).into_iter().map(Packet::from).collect();
+        let single = run_polls(PARTIAL_GRO_UDP, &packets, size);
         let mut batched = Vec::new();
-        let mut aggregator: Aggregator<Vec<u8>> =
-            aggregator(Policy::gro_with_udp().with_partial_checksums());
+        let mut aggregator: Aggregator<Vec<u8>> = aggregator(PARTIAL_GRO_UDP);
         for poll in packets.chunks(size) {
             let mut batch: Vec<_> = poll.iter().map(Packet::receive).collect();
             let mut sink = |packet: SuperPacket<'_, Vec<u8>>| batched.push(Output::of(&packet));
@@ -177,13 +153,11 @@ fn receive_batch_equals_receive() {
 /// The key decides where flows lie, and nothing else.
 #[test]
 fn any_key_gives_the_same_packets() {
-    let packets: Vec<_> = traffic(11, 1500).iter().map(|generated| packet(generated, 0)).collect();
+    let packets: Vec<_> = traffic(11, 1500).into_iter().map(Packet::from).collect();
     let with_key = |key: u128| {
-        let mut aggregator: Aggregator<Vec<u8>> = Aggregator::new(
-            Policy::gro_with_udp().with_partial_checksums().with_max_flows(4096),
-            HashKey::new(key),
-        )
-        .with_simd(Simd::scalar());
+        let mut aggregator: Aggregator<Vec<u8>> =
+            Aggregator::new(PARTIAL_GRO_UDP.with_max_flows(4096), HashKey::new(key))
+                .with_simd(Simd::scalar());
         let mut frames: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
         let mut sink = |packet: SuperPacket<'_, Vec<u8>>| {
             *frames.entry(Output::of(&packet).bytes).or_default() += 1
@@ -206,27 +180,17 @@ fn the_generated_traffic_covers_the_rules() {
     let (mut received, mut joined) = (0, 0);
     for seed in 0..48 {
         let traffic = traffic(seed, 2500);
-        let packets: Vec<_> = traffic.iter().map(|generated| packet(generated, 0)).collect();
+        let packets: Vec<_> = traffic.iter().cloned().map(Packet::from).collect();
         let policies = [
-            (Policy::gro_with_udp().with_partial_checksums(), 256),
-            (Policy::gro().with_partial_checksums(), 64),
-            (Policy::gro_with_udp().with_partial_checksums().with_max_flows(3), 2500),
+            (PARTIAL_GRO_UDP, 256),
+            (PARTIAL_GRO, 64),
+            (PARTIAL_GRO_UDP.with_max_flows(3), 2500),
+            (PARTIAL_GRO_UDP.with_max_packets(3).with_max_fragments(2), 256),
             (
-                Policy::gro_with_udp()
-                    .with_partial_checksums()
-                    .with_max_packets(3)
-                    .with_max_fragments(2),
+                PARTIAL_GRO_UDP.with_max_packets(3).with_max_bytes(3000).with_max_held_bytes(9000),
                 256,
             ),
-            (
-                Policy::gro_with_udp()
-                    .with_partial_checksums()
-                    .with_max_packets(3)
-                    .with_max_bytes(3000)
-                    .with_max_held_bytes(9000),
-                256,
-            ),
-            (Policy::gro_with_udp().with_partial_checksums().with_hold_time(50_000), 1),
+            (PARTIAL_GRO_UDP.with_hold_time(50_000), 1),
             (Policy::lro().with_max_flows(1), 256),
             (Policy::lro_with_acks().with_max_flows(512), 1024),
         ];
@@ -278,15 +242,15 @@ const NEEDS_A_TEST_OF_ITS_OWN: &[Reason] = &[
 
 #[test]
 fn reasons_of_their_own() {
-    use superpacket::segment::{Gso, GsoKind, SegmentSize};
+    use superpacket::segment::GsoKind;
     use superpacket_traffic::frame::Frame;
     let frames = Frame::tcp4(1, 2000).run(2);
-    let mut aggregator = aggregator(Policy::gro().with_partial_checksums());
+    let mut aggregator = aggregator(PARTIAL_GRO);
     let mut reasons = Vec::new();
     let mut sink = |packet: SuperPacket<'_, Vec<u8>>| reasons.push(packet.metadata.reason);
     aggregator.receive(Packet::from(&frames[0]).receive(), 0, &mut sink);
     let mut large = Packet::from(&frames[1]).receive();
-    large.gso = Some(Gso::new(GsoKind::UdpFragments, SegmentSize::new(1000).expect("not 0")));
+    large.gso = Some(gso_of(GsoKind::UdpFragments, 1000));
     aggregator.receive(large, 0, &mut sink);
     aggregator.receive(Packet::from(&frames[0]).receive(), 0, &mut sink);
     aggregator.flush_all(&mut sink);

@@ -42,10 +42,7 @@ fn priority_and_drop_bits_that_the_device_stripped_must_be_equal() {
         let mut packets = all.clone();
         packets[2].vlan = stripped(&base, other).vlan;
         let run = in_order(&packets);
-        assert_eq!(
-            (counts(&run), run.reasons()),
-            (vec![2, 1, 1], vec![Reason::LinkHeader, Reason::LinkHeader, Reason::PollEnd])
-        );
+        left(&run, &[2, 1, 1], &[Reason::LinkHeader, Reason::LinkHeader, Reason::PollEnd]);
     }
 }
 
@@ -103,23 +100,14 @@ fn other_mac_addresses_are_another_flow() {
 #[test]
 fn a_pppoe_length_must_be_the_frames() {
     for base in [Frame::tcp4(1000, 100), Frame::tcp6(1000, 100), Frame::udp4(100)] {
-        let base = base.with(|frame| frame.pppoe = Some(Pppoe::default()));
+        let base = base.in_pppoe();
         merges(&base.run(5));
         let right = (base.offsets().end - 14 - 6) as u16;
-        refused(&base, Reason::Padded, |frame| {
-            frame.pppoe.as_mut().expect("PPPoE").length = Some(right + 1)
-        });
-        refused(&base, Reason::Malformed, |frame| {
-            frame.pppoe.as_mut().expect("PPPoE").length = Some(right - 1)
-        });
-        refused(&base, Reason::Malformed, |frame| {
-            frame.pppoe.as_mut().expect("PPPoE").length = Some(0)
-        });
+        refused(&base, Reason::Padded, |frame| frame.pppoe_mut().length = Some(right + 1));
+        refused(&base, Reason::Malformed, |frame| frame.pppoe_mut().length = Some(right - 1));
+        refused(&base, Reason::Malformed, |frame| frame.pppoe_mut().length = Some(0));
         refused(&base, Reason::Padded, |frame| frame.trailer = vec![0; 6]);
-        two_flows(
-            &base,
-            &base.clone().with(|frame| frame.pppoe.as_mut().expect("PPPoE").session = 2),
-        );
+        two_flows(&base, &base.clone().with(|frame| frame.pppoe_mut().session = 2));
     }
 }
 
@@ -127,7 +115,7 @@ fn a_pppoe_length_must_be_the_frames() {
 fn a_pppoe_session_frame_of_another_code_passes() {
     // Discovery and unknown versions carry no flow, so nothing waits for them and they wait for
     // nothing.
-    let base = Frame::tcp4(1000, 100).with(|frame| frame.pppoe = Some(Pppoe::default()));
+    let base = Frame::tcp4(1000, 100).in_pppoe();
     for edit in [(0x11, 0x09), (0x21, 0)] {
         let mut frames = base.run(4);
         frames[2].pppoe = Some(Pppoe { version_type: edit.0, code: edit.1, ..Pppoe::default() });

@@ -7,7 +7,7 @@ use superpacket::aggregate::Reason::{self, *};
 use superpacket_traffic::frame::{Checksum, Dccp, Frame, stream_bytes};
 
 fn bases() -> [Frame; 4] {
-    let short = |frame: Frame| frame.with(|frame| frame.dccp_mut().extended = false);
+    let short = |frame: Frame| frame.with_dccp(|dccp| dccp.extended = false);
     [
         Frame::dccp4(1000, 100),
         Frame::dccp6(1000, 100),
@@ -29,7 +29,7 @@ fn coverage_must_be_equal_and_is_respected() {
         for coverage in [1, 2, 15] {
             differs(&base, HeaderChanged, |frame| frame.dccp_mut().coverage = coverage);
             // What lies outside the coverage may be anything: it is not read, and comes back.
-            let base = base.clone().with(|frame| frame.dccp_mut().coverage = coverage);
+            let base = base.clone().with_dccp(|dccp| dccp.coverage = coverage);
             let mut packets = packets(&base.run(5));
             for packet in &mut packets {
                 *packet.bytes.last_mut().expect("a frame") ^= 0x55;
@@ -61,7 +61,7 @@ fn coverage_of_more_than_there_is() {
 fn sequence_numbers_of_both_lengths_wrap() {
     for base in bases() {
         for first in [0xff_fffe, 0xffff_ffff_fffe, 0xff_ffff, 0xffff_ffff_ffff, 0x7f_ffff] {
-            merges(&base.clone().with(|frame| frame.dccp_mut().sequence = first).run(5));
+            merges(&base.clone().with_dccp(|dccp| dccp.sequence = first).run(5));
         }
     }
 }
@@ -84,7 +84,7 @@ fn short_and_long_sequence_numbers_do_not_mix() {
     for base in [Frame::dccp4(1000, 100), Frame::dccp6(1000, 100)] {
         differs(&base, HeaderChanged, |frame| frame.dccp_mut().extended = false);
         // Nor where options make the headers equally long.
-        let padded = base.clone().with(|frame| frame.dccp_mut().options = vec![0; 4]);
+        let padded = base.clone().with_dccp(|dccp| dccp.options = vec![0; 4]);
         differs(&padded, HeaderChanged, |frame| {
             frame.dccp_mut().extended = false;
             frame.dccp_mut().options = vec![0; 8];
@@ -99,13 +99,12 @@ fn acknowledgements_and_options_must_be_equal() {
             frame.dccp_mut().kind = Dccp::DATA_ACK;
             frame.dccp_mut().acknowledgement = Some(5);
         });
-        let acks = base.clone().with(|frame| {
-            frame.dccp_mut().kind = Dccp::DATA_ACK;
-            frame.dccp_mut().acknowledgement = Some(5);
+        let acks = base.clone().with_dccp(|dccp| {
+            dccp.kind = Dccp::DATA_ACK;
+            dccp.acknowledgement = Some(5);
         });
         differs(&acks, OptionsChanged, |frame| frame.dccp_mut().acknowledgement = Some(6));
-        let options =
-            base.clone().with(|frame| frame.dccp_mut().options = vec![41, 6, 1, 2, 3, 4, 0, 0]);
+        let options = base.clone().with_dccp(|dccp| dccp.options = vec![41, 6, 1, 2, 3, 4, 0, 0]);
         differs(&options, OptionsChanged, |frame| frame.dccp_mut().options[3] = 9);
         // Another data offset.
         differs(&base, HeaderChanged, |frame| frame.dccp_mut().options = vec![0, 0, 0, 0]);

@@ -4,7 +4,6 @@
 use crate::expect::*;
 use crate::support::*;
 use superpacket::aggregate::Reason::*;
-use superpacket::packet::RxChecksum;
 use superpacket::segment::IpId;
 use superpacket_traffic::frame::{Checksum, Extension, Frame, Ip};
 
@@ -46,7 +45,7 @@ fn identifications_wrap_inside_a_super_packet() {
 fn fixed_identifications_stay_fixed() {
     for base in over_ipv4() {
         for dont_fragment in [false, true] {
-            let base = base.clone().with(|frame| frame.ipv4_mut().dont_fragment = dont_fragment);
+            let base = base.clone().with_ipv4(|ip| ip.dont_fragment = dont_fragment);
             let run = merges(&with_ids(&base, &[8; 5]));
             assert_eq!(run.outputs[0].metadata.gso.map(|gso| gso.id), Some(IpId::Fixed));
             merges(&with_ids(&base, &[0; 5]));
@@ -107,7 +106,7 @@ fn a_refused_identification_leaves_the_run_as_it_was() {
 fn the_reserved_bit_is_never_merged() {
     for base in over_ipv4() {
         refused(&base, ReservedBit, |frame| frame.ipv4_mut().reserved = true);
-        let all = base.clone().with(|frame| frame.ipv4_mut().reserved = true).run(3);
+        let all = base.clone().with_ipv4(|ip| ip.reserved = true).run(3);
         arrive(&all, &[1, 1, 1], &[ReservedBit; 3]);
         refused(&base.in_ip4(), ReservedBit, |frame| frame.outer_ipv4_mut().reserved = true);
     }
@@ -144,10 +143,8 @@ fn a_header_checksum_of_ffff_for_0000_is_valid_and_not_merged() {
         assert_eq!(frames[2].to_bytes()[network + 10..network + 12], [0xff, 0xff]);
         arrive(&frames, &[2, 1, 2], &[Overtaken, NonCanonicalChecksum, PollEnd]);
         // A device that calls the transport checksum right does not make it canonical.
-        let packets: Vec<_> = packets(&frames)
-            .into_iter()
-            .map(|packet| packet.with_checksum(RxChecksum::Unnecessary { level: 0 }))
-            .collect();
+        let packets: Vec<_> =
+            packets(&frames).into_iter().map(|packet| packet.with_checksum(VERIFIED)).collect();
         assert_eq!(in_order(&packets).reasons(), [Overtaken, NonCanonicalChecksum, PollEnd]);
 
         let mut frames = third_sums_to_zero(base.in_ip4(), Frame::outer_ipv4_mut, true);
@@ -273,8 +270,7 @@ fn extension_headers_must_be_identical() {
                 frame.ipv6_mut().extensions = vec![header(contents(1))]
             });
             // Of other contents; of another length.
-            let with =
-                base.clone().with(|frame| frame.ipv6_mut().extensions = vec![header(contents(1))]);
+            let with = base.clone().with_ipv6(|ip| ip.extensions = vec![header(contents(1))]);
             differs(&with, ExtensionHeader, |frame| {
                 frame.ipv6_mut().extensions = vec![header(contents(9))]
             });
@@ -292,7 +288,7 @@ fn extension_headers_must_be_identical() {
             Extension::DestinationOptions(contents(1)),
             Extension::Routing(vec![4, 0, 0, 0, 0, 0]),
         ];
-        let with = base.clone().with(|frame| frame.ipv6_mut().extensions = first);
+        let with = base.clone().with_ipv6(|ip| ip.extensions = first);
         differs(&with, ExtensionHeader, |frame| frame.ipv6_mut().extensions = second.clone());
     }
 }
@@ -311,14 +307,11 @@ fn a_jumbogram_passes_whole() {
     let frames = Frame::tcp6(1000, 100).run(4);
     let length = 70_000u32;
     let jumbo = Frame::tcp6(1200, length as usize - 20 - 8)
-        .with(|frame| frame.ipv6_mut().extensions = vec![Extension::jumbo(length)]);
+        .with_ipv6(|ip| ip.extensions = vec![Extension::jumbo(length)]);
     assert_eq!(jumbo.to_bytes()[18..20], [0, 0]);
     let packets: Vec<_> = [&frames[0], &frames[1], &jumbo].into_iter().map(Packet::from).collect();
-    let run = reversible_packets(
-        superpacket::aggregate::Policy::gro_with_udp().with_partial_checksums(),
-        &packets,
-    );
-    assert_eq!((counts(&run), run.reasons()), (vec![2, 1], vec![Overtaken, NoLength]));
+    let run = reversible_packets(PARTIAL_GRO_UDP, &packets);
+    left(&run, &[2, 1], &[Overtaken, NoLength]);
     // A jumbo option on a packet that needs none.
     refused(&Frame::tcp6(1000, 100), NoLength, |frame| {
         frame.ipv6_mut().extensions = vec![Extension::jumbo(128)];

@@ -3,7 +3,7 @@
 
 use crate::expect::*;
 use crate::support::*;
-use superpacket::aggregate::{Policy, Reason, Reason::*};
+use superpacket::aggregate::{Reason, Reason::*};
 use superpacket_traffic::frame::{
     Carrier, Checksum, Extension, Frame, Gre, Icmp, Ip, Ipv4, Transport,
 };
@@ -59,9 +59,7 @@ fn a_fragment_of_the_outer_packet_waits_for_all_it_may_carry() {
 #[test]
 fn a_bad_checksum_waits_for_its_flow() {
     for base in everywhere() {
-        refused(&base, BadChecksum, |frame| {
-            *frame.checksum_mut().expect("a transport") = Checksum::Wrong
-        });
+        refused(&base, BadChecksum, |frame| frame.set_checksum(Checksum::Wrong));
         if let Ip::V4(_) = base.ip {
             refused(&base, BadIpChecksum, |frame| frame.ipv4_mut().checksum = Checksum::Wrong);
         }
@@ -141,15 +139,15 @@ fn what_is_of_another_flow_for_sure_does_not_wait() {
     // ICMP between the same addresses, and fragments between others.
     let frames = Frame::tcp4(1000, 100).run(4);
     let echo = Frame { transport: Transport::Icmp(Icmp::default()), ..frames[0].clone() };
-    let other = frames[0].clone().with(|frame| {
-        frame.ipv4_mut().source = [10, 9, 9, 9];
-        frame.ipv4_mut().fragment_offset = 5;
+    let other = frames[0].clone().with_ipv4(|ip| {
+        ip.source = [10, 9, 9, 9];
+        ip.fragment_offset = 5;
     });
     let mut turns = packets(&frames);
     turns.insert(2, Packet::from(&other));
     turns.insert(2, Packet::from(&echo));
     let run = reversed(&turns);
-    assert_eq!((counts(&run), run.reasons()), (vec![1, 1, 4], vec![Protocol, Fragment, PollEnd]));
+    left(&run, &[1, 1, 4], &[Protocol, Fragment, PollEnd]);
 }
 
 #[test]
@@ -177,16 +175,13 @@ fn a_change_between_frames_does_not_reorder_them() {
 
 #[test]
 fn order_holds_across_polls_that_hold() {
-    let policy = Policy::gro_with_udp().with_partial_checksums().with_hold_time(1_000_000);
+    let policy = PARTIAL_GRO_UDP.with_hold_time(1_000_000);
     for base in everywhere() {
         let frames = base.run(6);
         let mut packets = packets(&frames);
         packets[3] = fragment(&frames[3], |_| 1);
         let run = run_polls(policy, &packets, 1);
-        assert_eq!(
-            (counts(&run), run.reasons()),
-            (vec![3, 1, 2], vec![Overtaken, Fragment, Requested])
-        );
+        left(&run, &[3, 1, 2], &[Overtaken, Fragment, Requested]);
         let back: Vec<_> = run.outputs.iter().flat_map(Output::cut).collect();
         assert_eq!(back, packets.iter().map(|packet| packet.bytes.clone()).collect::<Vec<_>>());
     }

@@ -169,18 +169,14 @@ fn the_outer_source_port_must_be_equal() {
 #[test]
 fn outer_checksums_are_all_there_or_none_is() {
     for base in over_udp() {
-        let with = base.clone().with(|frame| frame.outer_udp_mut().checksum = Checksum::Right);
-        let without = base.with(|frame| frame.outer_udp_mut().checksum = Checksum::Zero);
+        let with = base.clone().with_outer_checksum(Checksum::Right);
+        let without = base.with_outer_checksum(Checksum::Zero);
         differs(&with, TunnelHeader, |frame| frame.outer_udp_mut().checksum = Checksum::Zero);
         differs(&without, TunnelHeader, |frame| frame.outer_udp_mut().checksum = Checksum::Right);
         refused(&with, BadChecksum, |frame| frame.outer_udp_mut().checksum = Checksum::Wrong);
         // A right sum over a wrong inner checksum.
-        refused(&with, BadChecksum, |frame| {
-            *frame.checksum_mut().expect("a transport") = Checksum::Wrong
-        });
-        refused(&without, BadChecksum, |frame| {
-            *frame.checksum_mut().expect("a transport") = Checksum::Wrong
-        });
+        refused(&with, BadChecksum, |frame| frame.set_checksum(Checksum::Wrong));
+        refused(&without, BadChecksum, |frame| frame.set_checksum(Checksum::Wrong));
     }
 }
 

@@ -4,12 +4,11 @@
 //! again.
 
 use crate::support::{Output, Packet, Run, aggregator, assert_reversed, run, run_batches};
+use crate::support::{PARTIAL_GRO_UDP, VERIFIED};
 use superpacket::aggregate::{Policy, Reason, Storage};
 use superpacket::packet::RxChecksum;
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::{Frame, Transport, stream_bytes};
-
-const VERIFIED: RxChecksum = RxChecksum::Unnecessary { level: 0 };
 
 /// Headers of all lengths on both sides of what the runs are compiled for.
 fn bases(payload: usize) -> Vec<Frame> {
@@ -44,7 +43,7 @@ fn alike_in_all_batches(policy: Policy, packets: &[Packet]) -> Run {
                     "{storage:?}, batches of {size}"
                 );
             }
-            if policy == Policy::gro_with_udp().with_partial_checksums() {
+            if policy == PARTIAL_GRO_UDP {
                 assert_reversed(packets, &batches);
             }
         }
@@ -72,8 +71,7 @@ fn a_run_merges_whatever_the_headers_and_lengths() {
                         &frames,
                         |index| if index % every == 0 { VERIFIED } else { RxChecksum::None },
                     );
-                let run =
-                    alike_in_all_batches(Policy::gro_with_udp().with_partial_checksums(), &packets);
+                let run = alike_in_all_batches(PARTIAL_GRO_UDP, &packets);
                 assert_eq!(run.payloads(), [20 * payload], "{payload} bytes, {every}: {base:?}");
                 let verified =
                     packets.iter().filter(|packet| packet.checksum == VERIFIED).count() as u64;
@@ -91,10 +89,7 @@ fn a_shorter_packet_ends_a_run_and_belongs_to_it() {
             let end = frames.last_mut().expect("nine frames");
             *end = end.clone().with(|frame| frame.payload = stream_bytes(3, last));
             frames.extend(base.run(3));
-            let run = alike_in_all_batches(
-                Policy::gro_with_udp().with_partial_checksums(),
-                &packets(&frames, |_| VERIFIED),
-            );
+            let run = alike_in_all_batches(PARTIAL_GRO_UDP, &packets(&frames, |_| VERIFIED));
             assert_eq!(run.payloads(), [8_000 + last, 3_000], "{base:?}");
             assert_eq!(run.reasons(), [Reason::ShortSegment, Reason::PollEnd]);
         }
@@ -121,10 +116,9 @@ fn one_wrong_byte_anywhere_in_the_headers_ends_a_run() {
                 {
                     let mut trusted = packets.clone();
                     trusted.iter_mut().for_each(|packet| packet.checksum = VERIFIED);
-                    alike_in_all_batches(Policy::gro_with_udp().with_partial_checksums(), &trusted);
+                    alike_in_all_batches(PARTIAL_GRO_UDP, &trusted);
                 }
-                let run =
-                    alike_in_all_batches(Policy::gro_with_udp().with_partial_checksums(), &packets);
+                let run = alike_in_all_batches(PARTIAL_GRO_UDP, &packets);
                 // The three before it merge, it leaves as it came, and so does what follows without
                 // it.
                 let alone = run.outputs.iter().find(|output| output.bytes == packets[3].bytes);
@@ -171,7 +165,7 @@ fn flows_that_take_turns_are_not_mixed() {
                 );
             }
         }
-        let run = alike_in_all_batches(Policy::gro_with_udp().with_partial_checksums(), &packets);
+        let run = alike_in_all_batches(PARTIAL_GRO_UDP, &packets);
         assert_eq!(run.outputs.len(), frames.len());
         assert!(
             run.outputs.iter().all(|output| output.metadata.packets == 12),
@@ -191,7 +185,7 @@ fn flows_hit_lately_are_found_without_a_look_up() {
     let mut found = 0;
     for base in [Frame::tcp4(1, 100), Frame::tcp6(1, 100)] {
         for port in (1_000..1_100).step_by(2) {
-            let at = |port: u16| base.clone().with(|frame| frame.tcp_mut().source_port = port);
+            let at = |port: u16| base.clone().with_tcp(|tcp| tcp.source_port = port);
             let flows = [port, port + 1].map(|port| at(port).run(2 * ROUNDS));
             // So few flows share all entries of the table: whoever looks one up looks at those.
             let mut aggregator = aggregator(Policy::gro().with_max_flows(8));

@@ -3,7 +3,6 @@
 
 use crate::support::*;
 use superpacket::aggregate::{Policy, Reason, Storage};
-use superpacket::packet::RxChecksum;
 use superpacket_traffic::frame::{Checksum, Frame, Sctp, Transport};
 
 /// A DATA chunk (RFC 9260, section 3.3.1) of `number`, with 100 bytes of user data.
@@ -30,8 +29,8 @@ fn sctp(base: Frame, number: u32, checksum: Checksum) -> Frame {
 fn modes() -> [Policy; 4] {
     let linear = |policy: Policy| policy.with_storage(Storage::Linear);
     [
-        Policy::gro_with_udp().with_partial_checksums(),
-        linear(Policy::gro_with_udp().with_partial_checksums()),
+        PARTIAL_GRO_UDP,
+        linear(PARTIAL_GRO_UDP),
         Policy::lro_with_acks(),
         linear(Policy::lro_with_acks()),
     ]
@@ -73,9 +72,7 @@ fn sctp_passes_untouched_with_reason_protocol() {
                 // Whatever the device says, and in however many buffers.
                 let known: Vec<_> = packets(&frames)
                     .into_iter()
-                    .map(|packet| {
-                        packet.with_checksum(RxChecksum::Unnecessary { level: 0 }).in_buffers_of(40)
-                    })
+                    .map(|packet| packet.with_checksum(VERIFIED).in_buffers_of(40))
                     .collect();
                 assert_handed_on(&known);
             }

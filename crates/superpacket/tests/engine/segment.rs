@@ -1,6 +1,7 @@
 //! Segments against frames that an independent builder makes: byte for byte, through every link
 //! header and tunnel, from one slice, from many, and written into one buffer.
 
+use crate::support::{VERIFIED, gso_of};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
     BackToBack, ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments,
@@ -26,7 +27,7 @@ const LINKS: &[Edit] = &[
             frame.vlans = vec![Vlan { tpid: 0x88a8, vid: 7, pcp: 3, dei: true }, Vlan::default()]
         })
     }),
-    ("pppoe", |frame| frame.with(|frame| frame.pppoe = Some(Pppoe::default()))),
+    ("pppoe", Frame::in_pppoe),
     ("mpls", |frame| {
         frame.with(|frame| frame.mpls = vec![Mpls::default(), Mpls { ttl: 3, ..Mpls::default() }])
     }),
@@ -111,9 +112,7 @@ const PROTOCOLS: &[Protocol] = &[
     Protocol {
         name: "udp4 without checksum",
         kind: GsoKind::Udp,
-        make: |payload| {
-            Frame::udp4(payload).with(|frame| frame.udp_mut().checksum = Checksum::Zero)
-        },
+        make: |payload| Frame::udp4(payload).with_checksum(Checksum::Zero),
     },
     Protocol {
         name: "dccp4",
@@ -134,7 +133,7 @@ const PROTOCOLS: &[Protocol] = &[
     Protocol {
         name: "dccp4, checksum covers 4 bytes",
         kind: GsoKind::Dccp,
-        make: |payload| Frame::dccp4(1, payload).with(|frame| frame.dccp_mut().coverage = 2),
+        make: |payload| Frame::dccp4(1, payload).with_dccp(|dccp| dccp.coverage = 2),
     },
 ];
 
@@ -248,6 +247,11 @@ fn cut(
     Ok(segments)
 }
 
+/// Cuts a frame in Ethernet in every way.
+fn segments_of(frame: &Frame, gso: Gso) -> Vec<Vec<u8>> {
+    cut(&frame.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default()).expect("cut")
+}
+
 fn check_segments(segments: &[Vec<u8>], layer: Layer, partial: bool, name: &str) {
     for (index, segment) in segments.iter().enumerate() {
         let expect = Expect { starts_at_ip: layer == Layer::Ip, partial, ..Expect::default() };
@@ -290,7 +294,7 @@ fn every_protocol_through_every_header() {
                     let first = tunnel(link((protocol.make)(size)));
                     let (frames, whole) = train(&first, size, total);
                     let layer = layer(&first);
-                    let gso = Gso::new(protocol.kind, SegmentSize::new(size).expect("a size"));
+                    let gso = gso_of(protocol.kind, size);
                     let segments = cut(&whole.to_bytes(), layer, gso, &SegmentOptions::default())
                         .unwrap_or_else(|error| panic!("{name}: {error}"));
                     assert_frames(&segments, &frames, &name);
@@ -302,8 +306,7 @@ fn every_protocol_through_every_header() {
                     }
                     let partial = |frame: &Frame| {
                         let mut frame = frame.clone();
-                        *frame.checksum_mut().expect("a transport with a checksum") =
-                            Checksum::Partial;
+                        frame.set_checksum(Checksum::Partial);
                         frame
                     };
                     if protocol.name.contains("covers") && first.tunnel.is_some() {
@@ -329,7 +332,7 @@ fn every_protocol_through_every_header() {
 }
 
 fn tcp_gso(size: usize) -> Gso {
-    Gso::new(GsoKind::Tcp4, SegmentSize::new(size).expect("a size"))
+    gso_of(GsoKind::Tcp4, size)
 }
 
 /// TCP flags of each segment.
@@ -340,15 +343,12 @@ fn flags(segments: &[Vec<u8>]) -> Vec<u16> {
 #[test]
 fn fin_and_push_on_the_last_congestion_window_reduced_on_the_first() {
     let frame = Frame::tcp4(1, 350).with_flags(ACK | PSH | FIN | CWR | ECE | AE | URG | RESERVED);
-    let segments =
-        cut(&frame.to_bytes(), Layer::Ethernet, tcp_gso(100), &SegmentOptions::default())
-            .expect("cut");
+    let segments = segments_of(&frame, tcp_gso(100));
     let kept = ACK | ECE | AE | URG | RESERVED;
     assert_eq!(flags(&segments), [kept | CWR, kept, kept, kept | PSH | FIN]);
 
     let all = tcp_gso(100).with_cwr(Cwr::All);
-    let segments =
-        cut(&frame.to_bytes(), Layer::Ethernet, all, &SegmentOptions::default()).expect("cut");
+    let segments = segments_of(&frame, all);
     assert_eq!(flags(&segments), [kept | CWR, kept | CWR, kept | CWR, kept | CWR | PSH | FIN]);
     check_segments(&segments, Layer::Ethernet, false, "flags");
 }
@@ -393,22 +393,15 @@ fn identifications_run_apart_inside_and_outside() {
 #[test]
 fn options_reserved_bit_and_extension_headers_are_copied() {
     let frame = |payload| {
-        Frame::tcp4(1, payload).with(|frame| {
-            let ip = frame.ipv4_mut();
-            (ip.reserved, ip.options, ip.tos) = (true, vec![0x94, 4, 0, 0], 0xab);
-        })
+        Frame::tcp4(1, payload)
+            .with_ipv4(|ip| (ip.reserved, ip.options, ip.tos) = (true, vec![0x94, 4, 0, 0], 0xab))
     };
     let (frames, whole) = train(&frame(100), 100, 350);
-    assert_frames(
-        &cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(100), &SegmentOptions::default())
-            .expect("cut"),
-        &frames,
-        "options",
-    );
+    assert_frames(&segments_of(&whole, tcp_gso(100)), &frames, "options");
 
     let frame = |payload| {
-        Frame::tcp6(1, payload).with(|frame| {
-            frame.ipv6_mut().extensions = vec![
+        Frame::tcp6(1, payload).with_ipv6(|ip| {
+            ip.extensions = vec![
                 Extension::HopByHop(vec![5, 2, 0, 0]),
                 Extension::DestinationOptions(vec![1, 8, 0, 0, 0, 0, 0, 0, 0, 0]),
             ];
@@ -416,11 +409,7 @@ fn options_reserved_bit_and_extension_headers_are_copied() {
     };
     let (frames, whole) = train(&frame(100), 100, 350);
     let gso = Gso::new(GsoKind::Tcp6, tcp_gso(100).size);
-    assert_frames(
-        &cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default()).expect("cut"),
-        &frames,
-        "extensions",
-    );
+    assert_frames(&segments_of(&whole, gso), &frames, "extensions");
 }
 
 #[test]
@@ -433,32 +422,17 @@ fn lengths_left_to_the_device_and_beyond_the_field_are_understood() {
             let (frames, mut whole) = train(&frame, 1000, total);
             whole.ipv4_mut().total_length = Some(0);
             whole.tcp_mut().checksum = checksum;
-            assert_frames(
-                &cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(1000), &SegmentOptions::default())
-                    .expect("cut"),
-                &frames,
-                "v4",
-            );
+            assert_frames(&segments_of(&whole, tcp_gso(1000)), &frames, "v4");
 
             let gso = Gso::new(GsoKind::Tcp6, tcp_gso(1000).size);
             let frame = Frame::tcp6(9, 1000);
             let (frames, mut whole) = train(&frame, 1000, total);
             whole.ipv6_mut().payload_length = Some(0);
             whole.tcp_mut().checksum = checksum;
-            assert_frames(
-                &cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default())
-                    .expect("cut"),
-                &frames,
-                "v6",
-            );
+            assert_frames(&segments_of(&whole, gso), &frames, "v6");
             // BIG TCP: a hop-by-hop header that holds just the length, and that the segments lose.
             whole.ipv6_mut().extensions = vec![Extension::jumbo((8 + 20 + total) as u32)];
-            assert_frames(
-                &cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default())
-                    .expect("cut"),
-                &frames,
-                "jumbo",
-            );
+            assert_frames(&segments_of(&whole, gso), &frames, "jumbo");
         }
     }
 }
@@ -467,27 +441,20 @@ fn lengths_left_to_the_device_and_beyond_the_field_are_understood() {
 fn padding_is_no_payload() {
     let (frames, whole) = train(&Frame::tcp4(1, 100), 100, 250);
     let whole = whole.with(|frame| frame.trailer = vec![0xff; 9]);
-    assert_frames(
-        &cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(100), &SegmentOptions::default())
-            .expect("cut"),
-        &frames,
-        "padding",
-    );
+    assert_frames(&segments_of(&whole, tcp_gso(100)), &frames, "padding");
 }
 
 #[test]
 fn a_computed_udp_checksum_of_zero_is_sent_as_ffff() {
     let frame = Frame::udp4(64).with_zero_checksum();
     let (frames, whole) = train(&frame, 64, 64);
-    let gso = Gso::new(GsoKind::Udp, SegmentSize::new(64).expect("a size"));
-    let segments =
-        cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default()).expect("cut");
+    let gso = gso_of(GsoKind::Udp, 64);
+    let segments = segments_of(&whole, gso);
     assert_eq!(segments[0][40..42], [0xff, 0xff]);
     assert_frames(&segments, &frames, "zero");
     // TCP sends the 0.
     let whole = Frame::tcp4(1, 64).with_zero_checksum();
-    let segments = cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(64), &SegmentOptions::default())
-        .expect("cut");
+    let segments = segments_of(&whole, tcp_gso(64));
     assert_eq!(segments[0][50..52], [0, 0]);
     // The outer one likewise, over IPv4 and IPv6: found by trying source ports.
     for ip in [outer4(), outer6()] {
@@ -510,10 +477,8 @@ fn a_computed_udp_checksum_of_zero_is_sent_as_ffff() {
 
 #[test]
 fn a_packet_without_segmentation_passes_as_it_is() {
-    let bytes = Frame::tcp4(1, 100)
-        .padded_to(200)
-        .with(|frame| frame.ipv4_mut().checksum = Checksum::Wrong)
-        .to_bytes();
+    let bytes =
+        Frame::tcp4(1, 100).padded_to(200).with_ipv4(|ip| ip.checksum = Checksum::Wrong).to_bytes();
     let mut packet = GsoPacket::linear(&bytes, tcp_gso(10));
     packet.gso = None;
     let mut segmenter = Segmenter::new();
@@ -545,7 +510,7 @@ fn a_partial_checksum_of_a_packet_that_passes_is_filled_in() {
     ] {
         let right = frame.to_bytes();
         let mut partial = frame.clone();
-        *partial.checksum_mut().expect("a checksum") = Checksum::Partial;
+        partial.set_checksum(Checksum::Partial);
         let bytes = partial.to_bytes();
         let start = frame.offsets().transport as u16;
         let offset = if matches!(frame.transport, Transport::Tcp(_)) { 16 } else { 6 };
@@ -555,7 +520,7 @@ fn a_partial_checksum_of_a_packet_that_passes_is_filled_in() {
         let mut out = Vec::new();
         segmenter
             .segment(&packet, &SegmentOptions::default(), |segment| {
-                assert_eq!(segment.checksum, RxChecksum::Unnecessary { level: 0 });
+                assert_eq!(segment.checksum, VERIFIED);
                 segment.copy_to(&mut out);
             })
             .expect("passed");
@@ -588,21 +553,15 @@ fn the_state_of_the_checksums_is_told() {
         states[0]
     };
     let full = ChecksumOutput::Full;
-    assert_eq!(
-        state(Frame::tcp4(1, 300), GsoKind::Tcp4, full),
-        RxChecksum::Unnecessary { level: 0 }
-    );
+    assert_eq!(state(Frame::tcp4(1, 300), GsoKind::Tcp4, full), VERIFIED);
     assert_eq!(
         state(Frame::tcp4(1, 300).in_vxlan6(), GsoKind::Tcp4, full),
         RxChecksum::Unnecessary { level: 1 }
     );
-    assert_eq!(
-        state(Frame::tcp4(1, 300).in_vxlan4(), GsoKind::Tcp4, full),
-        RxChecksum::Unnecessary { level: 0 }
-    );
+    assert_eq!(state(Frame::tcp4(1, 300).in_vxlan4(), GsoKind::Tcp4, full), VERIFIED);
     let partial = RxChecksum::Partial { start: 34, offset: 16 };
     assert_eq!(state(Frame::tcp4(1, 300), GsoKind::Tcp4, ChecksumOutput::Partial), partial);
-    let zero = Frame::udp4(300).with(|frame| frame.udp_mut().checksum = Checksum::Zero);
+    let zero = Frame::udp4(300).with_checksum(Checksum::Zero);
     assert_eq!(state(zero, GsoKind::Udp, ChecksumOutput::Partial), RxChecksum::None);
 }
 
@@ -655,33 +614,30 @@ fn errors_say_what_is_wrong() {
         SegmentError::Kind { .. }
     ));
     // A second tunnel, a fragment, SCTP, not IP.
-    let fragment = Frame::tcp4(1, 300).with(|frame| frame.ipv4_mut().more_fragments = true);
+    let fragment = Frame::tcp4(1, 300).with_ipv4(|ip| ip.more_fragments = true);
     assert!(matches!(refused(fragment, tcp), SegmentError::Headers(_)));
     let unknown = Frame::tcp4(1, 300).with(|frame| frame.transport = Transport::Raw(99));
     assert!(matches!(refused(unknown, tcp), SegmentError::Headers(_)));
     // Lengths that lie.
-    let long = Frame::tcp4(1, 300).with(|frame| frame.ipv4_mut().total_length = Some(400));
+    let long = Frame::tcp4(1, 300).with_ipv4(|ip| ip.total_length = Some(400));
     assert_eq!(refused(long, tcp), SegmentError::Truncated { needed: 414, got: 354 });
     // ... also behind something that would not matter.
-    let hidden = Frame::tcp4(1, 300).with(|frame| {
-        let ip = frame.ipv4_mut();
+    let hidden = Frame::tcp4(1, 300).with_ipv4(|ip| {
         (ip.total_length, ip.options, ip.reserved) = (Some(404), vec![1; 4], true);
     });
     assert!(matches!(refused(hidden, tcp), SegmentError::Truncated { .. }));
-    let udp = Frame::udp4(300).with(|frame| frame.udp_mut().length = Some(100));
+    let udp = Frame::udp4(300).with_udp(|udp| udp.length = Some(100));
     assert!(matches!(refused(udp, Gso::new(GsoKind::Udp, tcp.size)), SegmentError::Length { .. }));
     let outer =
         Frame::tcp4(1, 300).in_vxlan4().with(|frame| frame.outer_udp_mut().length = Some(100));
     assert!(matches!(refused(outer, tcp), SegmentError::Length { .. }));
-    let inner =
-        Frame::tcp4(1, 300).in_vxlan4().with(|frame| frame.ipv4_mut().total_length = Some(100));
+    let inner = Frame::tcp4(1, 300).in_vxlan4().with_ipv4(|ip| ip.total_length = Some(100));
     assert!(matches!(refused(inner, tcp), SegmentError::Length { .. }));
     let pppoe = Frame::tcp4(1, 300)
         .with(|frame| frame.pppoe = Some(Pppoe { length: Some(100), ..Pppoe::default() }));
     assert!(matches!(refused(pppoe, tcp), SegmentError::Length { .. }));
-    let jumbo = Frame::tcp6(1, 300).with(|frame| {
-        let ip = frame.ipv6_mut();
-        (ip.payload_length, ip.extensions) = (Some(0), vec![Extension::jumbo(10_000)]);
+    let jumbo = Frame::tcp6(1, 300).with_ipv6(|ip| {
+        (ip.payload_length, ip.extensions) = (Some(0), vec![Extension::jumbo(10_000)])
     });
     assert!(matches!(
         refused(jumbo, Gso::new(GsoKind::Tcp6, tcp.size)),
@@ -692,7 +648,7 @@ fn errors_say_what_is_wrong() {
         .with(|frame| frame.dccp_mut().kind = superpacket_traffic::frame::Dccp::CLOSE);
     let dccp = Gso::new(GsoKind::Dccp, tcp.size);
     assert!(matches!(refused(close, dccp), SegmentError::Headers(_)));
-    let coverage = Frame::dccp4(1, 303).with(|frame| frame.dccp_mut().coverage = 2);
+    let coverage = Frame::dccp4(1, 303).with_dccp(|dccp| dccp.coverage = 2);
     assert_eq!(refused(coverage, dccp), SegmentError::Coverage { needed: 4, got: 3 });
     // Segments of more than 65,535 bytes.
     let big = Frame::tcp4(1, 100_000);
@@ -759,7 +715,7 @@ fn the_counters_balance_when_the_buffers_end_half_way() {
     let mut segmenter = Segmenter::new();
     let tcp = Frame::tcp4(1, 1000).to_bytes();
     let datagram = Frame::udp6(1000).to_bytes();
-    let fragments = Gso::new(GsoKind::UdpFragments, SegmentSize::new(304).expect("a size"));
+    let fragments = gso_of(GsoKind::UdpFragments, 304);
     let (mut packets, mut segments, mut payload) = (0, 0, 0);
     for (bytes, gso, size, first) in
         [(&tcp, tcp_gso(300), 300, 300), (&datagram, fragments, 304, 304 - 8)]
@@ -836,14 +792,13 @@ fn jumbo_lengths_at_the_edge_of_32_bits_are_refused() {
             |frame| frame.in_ip6(),
             |frame| frame.in_vxlan4(),
         ] {
-            let frame = around(Frame::tcp6(1, 3000).with(|frame| {
-                let ip = frame.ipv6_mut();
-                (ip.extensions, ip.payload_length) = (vec![Extension::jumbo(length)], Some(0));
+            let frame = around(Frame::tcp6(1, 3000).with_ipv6(|ip| {
+                (ip.extensions, ip.payload_length) = (vec![Extension::jumbo(length)], Some(0))
             }));
             let (bytes, layer) = (frame.to_bytes(), layer(&frame));
             let layout = wire::parse(&bytes, bytes.len(), layer).expect("headers are whole");
             assert_eq!(layout.refusal.map(|refusal| refusal.name()), Some("no_length"));
-            let gso = Gso::new(GsoKind::Tcp6, SegmentSize::new(1000).expect("a size"));
+            let gso = gso_of(GsoKind::Tcp6, 1000);
             let refused = cut(&bytes, layer, gso, &SegmentOptions::default());
             assert!(
                 matches!(refused, Err(SegmentError::Truncated { .. } | SegmentError::Headers(_))),

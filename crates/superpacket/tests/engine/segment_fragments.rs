@@ -1,18 +1,19 @@
 //! IP fragments: UDP datagrams (UFO), and packets that nothing else can cut.
 
+use crate::support::{bytes_in, gso_of};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
     BackToBack, ChecksumOutput, Gso, GsoKind, GsoPacket, MaxSegments, SegmentError, SegmentOptions,
-    SegmentSize, Segmenter,
+    Segmenter,
 };
 use superpacket::wire::Refusal;
-use superpacket_traffic::frame::{Checksum, Extension, Frame, Icmp, Ip, Pppoe, Sctp, Transport};
+use superpacket_traffic::frame::{Checksum, Extension, Frame, Icmp, Ip, Sctp, Transport};
 
 /// Identification of IPv6 fragments.
 const ID: u32 = 0xfeed_0001;
 
 fn ufo(size: usize) -> Gso {
-    Gso::new(GsoKind::UdpFragments, SegmentSize::new(size).expect("a size"))
+    gso_of(GsoKind::UdpFragments, size)
 }
 
 fn cut(bytes: &[u8], gso: Gso, options: &SegmentOptions) -> Result<Vec<Vec<u8>>, SegmentError> {
@@ -39,17 +40,24 @@ fn fragment(
     let mut fragments = Vec::new();
     let packet =
         GsoPacket::uncut(std::slice::from_ref(&bytes)).with_layer(layer).with_checksum(checksum);
-    let result = segmenter.fragment(&packet, mtu, Some(ID), |segment| {
-        let mut copy = Vec::new();
-        segment.copy_to(&mut copy);
-        fragments.push(copy);
-    });
+    let result =
+        segmenter.fragment(&packet, mtu, Some(ID), |segment| fragments.push(bytes_in(&segment)));
     assert!(segmenter.counters().balanced());
     let plan = result?;
     let mut all = Vec::new();
     assert_eq!(segmenter.fragment_linear(&packet, mtu, Some(ID), &mut all), Ok(plan));
     assert_eq!(all, fragments.concat());
     Ok(fragments)
+}
+
+/// Fragments a frame in Ethernet.
+fn fragments_of(frame: &Frame, mtu: usize) -> Vec<Vec<u8>> {
+    fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, mtu).expect("fragmented")
+}
+
+/// Cuts a datagram into fragments, by default options.
+fn datagram_cut(frame: &Frame, size: usize) -> Vec<Vec<u8>> {
+    cut(&frame.to_bytes(), ufo(size), &SegmentOptions::default()).expect("cut")
 }
 
 fn bytes_of(frames: &[Frame]) -> Vec<Vec<u8>> {
@@ -70,16 +78,13 @@ fn assert_same(got: &[Vec<u8>], want: &[Vec<u8>], name: &str) {
 
 #[test]
 fn a_datagram_becomes_fragments_of_one_identification() {
-    let frame = |payload| {
-        Frame::udp4(payload).with_id(77).with(|frame| frame.ipv4_mut().dont_fragment = false)
-    };
+    let frame = |payload| Frame::udp4(payload).with_id(77).with_ipv4(|ip| ip.dont_fragment = false);
     for (size, payload) in
         [(1480, 4000), (1481, 4000), (1487, 65_507), (8, 40), (16, 9), (1000, 993), (1000, 1992)]
     {
         for checksum in [Checksum::Right, Checksum::Partial] {
-            let whole = frame(payload).with(|frame| frame.udp_mut().checksum = checksum);
-            let segments =
-                cut(&whole.to_bytes(), ufo(size), &SegmentOptions::default()).expect("cut");
+            let whole = frame(payload).with_checksum(checksum);
+            let segments = datagram_cut(&whole, size);
             assert_same(
                 &segments,
                 &bytes_of(&frame(payload).fragments(size, 0)),
@@ -88,15 +93,11 @@ fn a_datagram_becomes_fragments_of_one_identification() {
         }
     }
     // Without a checksum none is made.
-    let whole = frame(3000).with(|frame| frame.udp_mut().checksum = Checksum::Zero);
-    assert_same(
-        &cut(&whole.to_bytes(), ufo(800), &SegmentOptions::default()).expect("cut"),
-        &bytes_of(&whole.fragments(800, 0)),
-        "",
-    );
+    let whole = frame(3000).with_checksum(Checksum::Zero);
+    assert_same(&datagram_cut(&whole, 800), &bytes_of(&whole.fragments(800, 0)), "");
     // What fits stays whole, and may be left to a device; fragments may not.
     let options = SegmentOptions::default().with_checksum(ChecksumOutput::Partial);
-    let partial = frame(792).with(|frame| frame.udp_mut().checksum = Checksum::Partial).to_bytes();
+    let partial = frame(792).with_checksum(Checksum::Partial).to_bytes();
     assert_same(&cut(&frame(792).to_bytes(), ufo(800), &options).expect("cut"), &[partial], "");
     assert_same(
         &cut(&frame(793).to_bytes(), ufo(800), &options).expect("cut"),
@@ -113,15 +114,14 @@ fn ipv6_fragments_carry_a_fragment_header_behind_what_routers_read() {
         vec![Extension::HopByHop(vec![1, 2, 0, 0])],
         vec![Extension::DestinationOptions(vec![]), Extension::Routing(vec![4, 0, 0, 0])],
     ] {
-        let frame = Frame::udp6(3001).with(|frame| frame.ipv6_mut().extensions = extensions);
+        let frame = Frame::udp6(3001).with_ipv6(|ip| ip.extensions = extensions);
         let segments = cut(&frame.to_bytes(), ufo(1008), &options).expect("cut");
         assert_same(&segments, &bytes_of(&frame.fragments(1008, 0xdead_beef)), "");
     }
     // Destination options without a routing header behind them are for the destination only: they
     // are fragmented with the payload.
-    let with_options = Frame::udp6(3001).with(|frame| {
-        frame.ipv6_mut().extensions =
-            vec![Extension::DestinationOptions(vec![1, 8, 0, 0, 0, 0, 0, 0, 0, 0])]
+    let with_options = Frame::udp6(3001).with_ipv6(|ip| {
+        ip.extensions = vec![Extension::DestinationOptions(vec![1, 8, 0, 0, 0, 0, 0, 0, 0, 0])]
     });
     let bytes = with_options.to_bytes();
     let segments = cut(&bytes, ufo(1008), &options).expect("cut");
@@ -148,7 +148,7 @@ fn fragments_inside_tunnels() {
         Frame::in_ip6,
     ] {
         for (frame, id) in [
-            (Frame::udp4(2500).with(|frame| frame.ipv4_mut().dont_fragment = false), 0),
+            (Frame::udp4(2500).with_ipv4(|ip| ip.dont_fragment = false), 0),
             (Frame::udp6(2500), 5),
         ] {
             let frame = tunnel(frame).tagged(3);
@@ -190,19 +190,17 @@ fn limits_of_fragments() {
 
 #[test]
 fn any_ipv4_packet_without_df_can_be_fragmented() {
-    let clear =
-        |frame: Frame| frame.with(|frame| frame.ipv4_mut().dont_fragment = false).with_id(4242);
+    let clear = |frame: Frame| frame.with_ipv4(|ip| ip.dont_fragment = false).with_id(4242);
     let icmp = Frame::udp4(4000).with(|frame| frame.transport = Transport::Raw(1));
     for frame in [
         clear(Frame::tcp4(1, 4000)),
         clear(Frame::udp4(4001)).tagged(9),
         clear(icmp),
-        clear(Frame::tcp4(1, 4000)).with(|frame| frame.pppoe = Some(Pppoe::default())),
-        clear(Frame::tcp4(1, 3000)).with(|frame| frame.ipv4_mut().reserved = true),
+        clear(Frame::tcp4(1, 4000)).in_pppoe(),
+        clear(Frame::tcp4(1, 3000)).with_ipv4(|ip| ip.reserved = true),
     ] {
         for mtu in [1500, 1501, 576, 68] {
-            let fragments = fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, mtu)
-                .expect("fragmented");
+            let fragments = fragments_of(&frame, mtu);
             assert_same(&fragments, &bytes_of(&frame.fragments(mtu - 20, 0)), &format!("{mtu}"));
         }
         let at_ip = frame.clone().with(|frame| (frame.pppoe, frame.vlans) = (None, vec![])).at_ip();
@@ -211,12 +209,7 @@ fn any_ipv4_packet_without_df_can_be_fragmented() {
         assert_same(&fragments, &bytes_of(&at_ip.fragments(1260, 0)), "");
         // Padding goes.
         let padded = frame.clone().with(|frame| frame.trailer = vec![1; 5]);
-        assert_same(
-            &fragment(&padded.to_bytes(), Layer::Ethernet, RxChecksum::None, 1500)
-                .expect("fragmented"),
-            &bytes_of(&frame.fragments(1480, 0)),
-            "",
-        );
+        assert_same(&fragments_of(&padded, 1500), &bytes_of(&frame.fragments(1480, 0)), "");
     }
 }
 
@@ -232,20 +225,16 @@ fn any_ipv6_packet_can_be_fragmented_for_its_source() {
         Frame::udp6(4001)
             .with(|frame| frame.transport = Transport::Icmp(Icmp { kind: 128, ..Icmp::default() })),
         Frame::udp6(4000).with(|frame| frame.transport = Transport::Sctp(Sctp::default())),
-        Frame::tcp6(1, 4000).with(|frame| frame.pppoe = Some(Pppoe::default())),
+        Frame::tcp6(1, 4000).in_pppoe(),
         Frame::udp6(4001),
-        raw(58).with(|frame| {
-            frame.ipv6_mut().extensions = vec![Extension::HopByHop(vec![5, 2, 0, 0])]
-        }),
-        raw(58).with(|frame| {
-            frame.ipv6_mut().extensions =
-                vec![Extension::DestinationOptions(vec![]), router.clone()]
+        raw(58).with_ipv6(|ip| ip.extensions = vec![Extension::HopByHop(vec![5, 2, 0, 0])]),
+        raw(58).with_ipv6(|ip| {
+            ip.extensions = vec![Extension::DestinationOptions(vec![]), router.clone()]
         }),
     ] {
         let extensions: usize = frame.offsets().transport - frame.offsets().network - 40;
         for mtu in [1500, 1501, 1280, 576] {
-            let fragments = fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, mtu)
-                .expect("fragmented");
+            let fragments = fragments_of(&frame, mtu);
             assert_same(
                 &fragments,
                 &bytes_of(&frame.fragments(mtu - 48 - extensions, ID)),
@@ -260,22 +249,18 @@ fn any_ipv6_packet_can_be_fragmented_for_its_source() {
         // What is a fragment already keeps its identification.
         let mut twice = Vec::new();
         for first in frame.fragments(1472, 5) {
-            twice.extend(
-                fragment(&first.to_bytes(), Layer::Ethernet, RxChecksum::None, 784 + extensions)
-                    .expect("fragmented"),
-            );
+            twice.extend(fragments_of(&first, 784 + extensions));
         }
         assert_same(&twice, &bytes_of(&frame.fragments(736, 5)), "twice");
     }
     // The outer packet of a tunnel is one like any other.
     let frame = Frame::tcp4(1, 4000).in_ip6();
-    let fragments =
-        fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, 1500).expect("fragmented");
+    let fragments = fragments_of(&frame, 1500);
     let contents: Vec<u8> =
         fragments.iter().flat_map(|fragment| fragment[14 + 48..].to_vec()).collect();
     assert_eq!((contents, fragments.len()), (frame.to_bytes()[14 + 40..].to_vec(), 3));
     // A partial checksum is filled in first.
-    let partial = Frame::tcp6(1, 4001).with(|frame| frame.tcp_mut().checksum = Checksum::Partial);
+    let partial = Frame::tcp6(1, 4001).with_checksum(Checksum::Partial);
     let state = RxChecksum::Partial { start: 54, offset: 16 };
     let fragments =
         fragment(&partial.to_bytes(), Layer::Ethernet, state, 1500).expect("fragmented");
@@ -290,14 +275,13 @@ fn ipv6_packets_that_contradict_themselves_are_not_fragmented() {
             .map(|fragments| fragments.len())
     };
     // A jumbo payload option would contradict the fragments' lengths.
-    let jumbo = raw.clone().with(|frame| {
-        (frame.ipv6_mut().extensions, frame.ipv6_mut().payload_length) =
-            (vec![Extension::jumbo(4009)], Some(0));
+    let jumbo = raw.clone().with_ipv6(|ip| {
+        (ip.extensions, ip.payload_length) = (vec![Extension::jumbo(4009)], Some(0));
     });
     assert_eq!(refused(jumbo, 1500), Err(SegmentError::Headers(Refusal::ExtensionHeader)));
     // A header behind the packet's end, and one behind what is looked at, which may hide a routing
     // header.
-    let mut bytes = raw.clone().with(|frame| frame.ipv6_mut().next_header = Some(60)).to_bytes();
+    let mut bytes = raw.clone().with_ipv6(|ip| ip.next_header = Some(60)).to_bytes();
     bytes[14 + 41] = 255;
     let fragments = fragment(&bytes, Layer::Ethernet, RxChecksum::None, 1500);
     assert_eq!(fragments, Err(SegmentError::Headers(Refusal::HeaderTooLong)));
@@ -328,13 +312,10 @@ fn ipv6_packets_that_contradict_themselves_are_not_fragmented() {
 
 #[test]
 fn fragments_of_fragments_are_those_of_the_packet() {
-    let frame = Frame::tcp4(1, 4000).with(|frame| frame.ipv4_mut().dont_fragment = false);
+    let frame = Frame::tcp4(1, 4000).with_ipv4(|ip| ip.dont_fragment = false);
     let mut twice = Vec::new();
     for first in frame.fragments(1472, 0) {
-        twice.extend(
-            fragment(&first.to_bytes(), Layer::Ethernet, RxChecksum::None, 760)
-                .expect("fragmented"),
-        );
+        twice.extend(fragments_of(&first, 760));
     }
     assert_same(&twice, &bytes_of(&frame.fragments(736, 0)), "");
 }
@@ -343,9 +324,9 @@ fn fragments_of_fragments_are_those_of_the_packet() {
 fn a_partial_checksum_is_filled_in_before_fragmentation() {
     for offset in [16, 6] {
         let frame = if offset == 16 { Frame::tcp4(1, 4001) } else { Frame::udp4(4001) };
-        let frame = frame.with(|frame| frame.ipv4_mut().dont_fragment = false);
+        let frame = frame.with_ipv4(|ip| ip.dont_fragment = false);
         let mut partial = frame.clone();
-        *partial.checksum_mut().expect("a checksum") = Checksum::Partial;
+        partial.set_checksum(Checksum::Partial);
         let state = RxChecksum::Partial { start: 34, offset };
         assert_same(
             &fragment(&partial.to_bytes(), Layer::Ethernet, state, 1500).expect("fragmented"),
@@ -366,28 +347,17 @@ fn a_partial_checksum_is_filled_in_before_fragmentation() {
 fn only_options_with_the_copied_flag_go_into_later_fragments() {
     // Record route (7, not copied), router alert (0x94, copied), no-operation.
     let options = vec![7, 7, 4, 0, 0, 0, 0, 0x94, 4, 0, 0, 1];
-    let frame = Frame::udp4(3000).with(|frame| {
-        let ip = frame.ipv4_mut();
-        (ip.dont_fragment, ip.options) = (false, options.clone());
-    });
+    let frame =
+        Frame::udp4(3000).with_ipv4(|ip| (ip.dont_fragment, ip.options) = (false, options.clone()));
     let mut expected = frame.fragments(1468, 0);
     for later in &mut expected[1..] {
         later.ipv4_mut().options = vec![1, 1, 1, 1, 1, 1, 1, 0x94, 4, 0, 0, 1];
     }
-    assert_same(
-        &fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, 1500).expect("fragmented"),
-        &bytes_of(&expected),
-        "",
-    );
-    assert_same(
-        &cut(&frame.to_bytes(), ufo(1468), &SegmentOptions::default()).expect("cut"),
-        &bytes_of(&expected),
-        "",
-    );
+    assert_same(&fragments_of(&frame, 1500), &bytes_of(&expected), "");
+    assert_same(&datagram_cut(&frame, 1468), &bytes_of(&expected), "");
     // Options that contradict themselves stay as they are from there on.
-    let frame = frame.with(|frame| frame.ipv4_mut().options = vec![7, 200, 0, 0]);
-    let fragments =
-        fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, 1500).expect("fragmented");
+    let frame = frame.with_ipv4(|ip| ip.options = vec![7, 200, 0, 0]);
+    let fragments = fragments_of(&frame, 1500);
     assert!(fragments.iter().all(|fragment| fragment[34..38] == [7, 200, 0, 0]));
 }
 
@@ -409,7 +379,7 @@ fn what_must_not_be_fragmented_is_refused_and_what_fits_passes() {
         let bytes = frame.padded_to(200).to_bytes();
         assert_eq!(fragment(&bytes, Layer::Ethernet, RxChecksum::None, 3040), Ok(vec![bytes]));
     }
-    let clear = df.with(|frame| frame.ipv4_mut().dont_fragment = false).to_bytes();
+    let clear = df.with_ipv4(|ip| ip.dont_fragment = false).to_bytes();
     assert_eq!(
         fragment(&clear, Layer::Ethernet, RxChecksum::None, 27),
         Err(SegmentError::SegmentTooSmall { needed: 28, got: 27 })
@@ -426,8 +396,7 @@ fn what_must_not_be_fragmented_is_refused_and_what_fits_passes() {
 
 #[test]
 fn datagrams_over_ipv6_are_never_fragments_of_one_another() {
-    let datagram =
-        Frame::udp6(3000).with(|frame| frame.udp_mut().checksum = Checksum::Partial).to_bytes();
+    let datagram = Frame::udp6(3000).with_checksum(Checksum::Partial).to_bytes();
     let identifications = |segmenter: &mut Segmenter, options: &SegmentOptions| {
         let mut found = Vec::new();
         let packet = GsoPacket::linear(&datagram, ufo(1448));
@@ -471,9 +440,7 @@ fn a_read_of_a_device_is_split_into_fragments_of_its_own() {
         for number in [1448u16, 54, 6] {
             read.extend(number.to_ne_bytes());
         }
-        read.extend(
-            Frame::udp6(3000).with(|frame| frame.udp_mut().checksum = Checksum::Partial).to_bytes(),
-        );
+        read.extend(Frame::udp6(3000).with_checksum(Checksum::Partial).to_bytes());
         let mut out = Vec::new();
         segmenter.split(Framing::TAP, &read, &mut out).expect("a right datagram");
         assert_eq!(out[20], 44, "an IPv6 fragment");

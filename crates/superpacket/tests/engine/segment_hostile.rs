@@ -1,11 +1,12 @@
 //! Nothing that a packet or its metadata says makes the segmenter panic, emit before it fails, or
 //! lose count.
 
+use crate::support::gso_of;
 use proptest::prelude::*;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
     BackToBack, ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments,
-    SegmentOptions, SegmentSize, Segmenter,
+    SegmentOptions, Segmenter,
 };
 use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::{Extension, Frame};
@@ -20,7 +21,7 @@ fn gso() -> impl Strategy<Value = Gso> {
     ]);
     let size = prop_oneof![1usize..200, 1usize..=65_535];
     (kind, size, any::<[bool; 4]>()).prop_map(|(kind, size, [id, outer_id, cwr, checksum])| {
-        Gso::new(kind, SegmentSize::new(size).expect("a size"))
+        gso_of(kind, size)
             .with_id(if id { IpId::Fixed } else { IpId::Increment })
             .with_outer_id(if outer_id { IpId::Fixed } else { IpId::Increment })
             .with_cwr(if cwr { Cwr::All } else { Cwr::First })
@@ -38,13 +39,13 @@ fn frame() -> impl Strategy<Value = Frame> {
             2 => Frame::udp4(payload),
             3 => Frame::udp6(payload),
             4 => Frame::dccp4(1, payload),
-            5 => Frame::udp6(payload).with(|frame| {
-                frame.ipv6_mut().extensions =
+            5 => Frame::udp6(payload).with_ipv6(|ip| {
+                ip.extensions =
                     vec![Extension::HopByHop(vec![]), Extension::DestinationOptions(vec![])]
             }),
-            _ => Frame::tcp6(1, payload).with(|frame| {
-                frame.ipv6_mut().payload_length = Some(0);
-                frame.ipv6_mut().extensions = vec![Extension::jumbo(28 + payload as u32)];
+            _ => Frame::tcp6(1, payload).with_ipv6(|ip| {
+                ip.payload_length = Some(0);
+                ip.extensions = vec![Extension::jumbo(28 + payload as u32)];
             }),
         };
         let frame = match tunnel {
@@ -59,7 +60,7 @@ fn frame() -> impl Strategy<Value = Frame> {
         match link {
             0 => frame.tagged(1),
             1 => frame.at_ip(),
-            2 => frame.with(|frame| frame.pppoe = Some(Default::default())),
+            2 => frame.in_pppoe(),
             3 => frame.with(|frame| frame.mpls = vec![Default::default()]),
             _ => frame,
         }
@@ -182,7 +183,7 @@ proptest! {
             (superpacket::wire::Protocol::Udp, _) => GsoKind::Udp,
             (superpacket::wire::Protocol::Dccp, _) => GsoKind::Dccp,
         };
-        let gso = Gso::new(kind, SegmentSize::new(size).expect("a size"));
+        let gso = gso_of(kind, size);
         let segments = exercise(&[&bytes], layer(at_ip), Some(gso), RxChecksum::None, &options(u8::from(partial), u32::MAX), 1500)
             .expect("a right frame is cut");
         let mut payload = Vec::new();

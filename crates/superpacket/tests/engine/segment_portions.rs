@@ -4,9 +4,11 @@
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
     BackToBack, Cwr, EachBuffer, Gso, GsoKind, GsoPacket, SegmentBuffers, SegmentError,
-    SegmentOptions, SegmentSize, Segmenter,
+    SegmentOptions, Segmenter,
 };
 use superpacket_traffic::frame::{ACK, CWR, FIN, Frame, PSH};
+
+use crate::support::gso_of;
 
 /// A packet, and how it is cut.
 struct Whole {
@@ -19,9 +21,7 @@ struct Whole {
 
 impl Whole {
     fn of(frame: &Frame, kind: impl Into<Option<GsoKind>>, size: usize) -> Self {
-        let gso = kind.into().map(|kind| {
-            Gso::new(kind, SegmentSize::new(size).expect("not 0")).with_cwr(Cwr::First)
-        });
+        let gso = kind.into().map(|kind| gso_of(kind, size).with_cwr(Cwr::First));
         let layer = if frame.link.is_some() { Layer::Ethernet } else { Layer::Ip };
         Whole { bytes: frame.to_bytes(), layer, gso, mtu: None }
     }

@@ -2,10 +2,10 @@
 //! one, and the port may be anyone's.
 
 use crate::support::*;
-use superpacket::aggregate::{Policy, Reason};
+use superpacket::aggregate::Reason;
 use superpacket::packet::RxChecksum;
 use superpacket::segment::{
-    ChecksumOutput, Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter,
+    ChecksumOutput, Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, Segmenter,
 };
 use superpacket::virtio::{Format, Header, VirtioError, flags, gso_type};
 use superpacket::wire::{self, MAX_HEADER, Refusal, geneve, vxlan};
@@ -13,23 +13,10 @@ use superpacket_traffic::frame::{
     Carrier, Checksum, Frame, Geneve, Icmp, Transport, Vxlan, stream_bytes,
 };
 
-fn gso(kind: GsoKind, size: usize) -> Gso {
-    Gso::new(kind, SegmentSize::new(size).expect("a size"))
-}
-
 fn cut(frame: &Frame, gso: Gso) -> Result<Vec<Vec<u8>>, SegmentError> {
     let packet = Packet::from(frame);
-    let mut segments = Vec::new();
-    Segmenter::new().segment(
-        &GsoPacket::linear(&packet.bytes, gso).with_layer(packet.layer),
-        &SegmentOptions::default().with_fragment_id(3),
-        |segment| {
-            let mut copy = Vec::new();
-            segment.copy_to(&mut copy);
-            segments.push(copy);
-        },
-    )?;
-    Ok(segments)
+    let whole = GsoPacket::linear(&packet.bytes, gso).with_layer(packet.layer);
+    segments(&whole, &SegmentOptions::default().with_fragment_id(3))
 }
 
 /// Payloads that are no tunnel's, some of which begin like one.
@@ -82,7 +69,7 @@ fn datagrams() -> Vec<Frame> {
 #[test]
 fn they_are_cut_like_any_datagram() {
     for frame in datagrams() {
-        let segments = cut(&frame, gso(GsoKind::Udp, 1000))
+        let segments = cut(&frame, gso_of(GsoKind::Udp, 1000))
             .unwrap_or_else(|error| panic!("{error}: {:?}", &frame.payload[..40]));
         let mut next = Frame { payload: Vec::new(), ..frame.clone() };
         let pieces: Vec<_> = frame.payload.chunks(1000).collect();
@@ -105,7 +92,7 @@ fn they_are_cut_like_any_datagram() {
             }
         }
         assert!(
-            cut(&frame, gso(GsoKind::UdpFragments, 1000))
+            cut(&frame, gso_of(GsoKind::UdpFragments, 1000))
                 == Ok(fragments.iter().map(Frame::to_bytes).collect())
         );
     }
@@ -137,10 +124,7 @@ fn their_partial_checksums_are_filled_in_without_the_padding() {
 fn they_pass_aggregation_untouched() {
     for frame in datagrams() {
         let small = frame.with(|frame| frame.payload.truncate(200));
-        let run = reversible_packets(
-            Policy::gro_with_udp().with_partial_checksums(),
-            &packets(&small.run(3)),
-        );
+        let run = reversible_packets(PARTIAL_GRO_UDP, &packets(&small.run(3)));
         assert_eq!(run.outputs.len(), 3);
         assert!(
             run.reasons().iter().all(|reason| !matches!(reason, Reason::PollEnd | Reason::UdpOff)),
@@ -156,7 +140,7 @@ fn what_may_be_a_tunnel_is_not_cut_as_a_datagram() {
         frame.through(superpacket_traffic::frame::Ip::V4(Default::default()), carrier, true)
     };
     let icmp = Frame::udp4(3000).with(|frame| frame.transport = Transport::Icmp(Icmp::default()));
-    let fragment = Frame::udp4(3000).with(|frame| frame.ipv4_mut().more_fragments = true);
+    let fragment = Frame::udp4(3000).with_ipv4(|ip| ip.more_fragments = true);
     let mut frames = vec![
         // Group policy, a remote checksum offload, a version of tomorrow.
         through(
@@ -186,29 +170,27 @@ fn what_may_be_a_tunnel_is_not_cut_as_a_datagram() {
         ));
     }
     for frame in &frames {
-        let refused = cut(frame, gso(GsoKind::Udp, 1000));
+        let refused = cut(frame, gso_of(GsoKind::Udp, 1000));
         assert!(matches!(refused, Err(SegmentError::Headers(_))), "{refused:?}");
     }
     // GPE that carries IP without Ethernet, and a length that is left to the device.
     let inner = Frame::tcp4(1, 3000).at_ip();
-    for inner in [
-        inner.clone(),
-        inner.with(|frame| frame.ipv4_mut().total_length = Some(0)),
-        Frame::udp6(3000).at_ip(),
-    ] {
+    for inner in
+        [inner.clone(), inner.with_ipv4(|ip| ip.total_length = Some(0)), Frame::udp6(3000).at_ip()]
+    {
         let payload = [&[0x0c, 0, 0, 1, 0, 0, 7, 0][..], &inner.to_bytes()].concat();
         let frame = Frame::udp4(0).with(|frame| {
             (frame.udp_mut().destination_port, frame.payload) = (vxlan::PORT, payload)
         });
         assert_eq!(
-            cut(&frame, gso(GsoKind::Udp, 1000)),
+            cut(&frame, gso_of(GsoKind::Udp, 1000)),
             Err(SegmentError::Headers(Refusal::Tunnel))
         );
     }
     // What the engine can cut as a tunnel is one.
     let frame = Frame::tcp4(1, 3000).in_vxlan4();
-    assert!(matches!(cut(&frame, gso(GsoKind::Udp, 1000)), Err(SegmentError::Kind { .. })));
-    assert_eq!(cut(&frame, gso(GsoKind::Tcp4, 1000)).map(|segments| segments.len()), Ok(3));
+    assert!(matches!(cut(&frame, gso_of(GsoKind::Udp, 1000)), Err(SegmentError::Kind { .. })));
+    assert_eq!(cut(&frame, gso_of(GsoKind::Tcp4, 1000)).map(|segments| segments.len()), Ok(3));
 }
 
 #[test]
@@ -255,14 +237,7 @@ fn cut_as_said(frame: &Frame, size: u16) -> Result<Vec<Vec<u8>>, VirtioError> {
     let whole = GsoPacket::linear(&packet.bytes, offload.gso)
         .with_layer(packet.layer)
         .with_checksum(offload.checksum);
-    let mut segments = Vec::new();
-    let cut = Segmenter::new().segment(&whole, &SegmentOptions::default(), |segment| {
-        let mut copy = Vec::new();
-        segment.copy_to(&mut copy);
-        segments.push(copy);
-    });
-    assert!(cut.is_ok(), "{cut:?}");
-    Ok(segments)
+    Ok(segments(&whole, &SegmentOptions::default()).expect("it can be cut"))
 }
 
 /// The frames that a wire would carry of such a super-packet.
@@ -279,7 +254,7 @@ fn pieces(frame: &Frame, size: usize) -> Vec<Vec<u8>> {
 #[test]
 fn a_virtio_header_announces_them_like_any_datagram() {
     for frame in datagrams().into_iter().filter(|frame| frame.tunnel.is_none()) {
-        let partial = frame.clone().with(|frame| frame.udp_mut().checksum = Checksum::Partial);
+        let partial = frame.clone().with_checksum(Checksum::Partial);
         let segments = cut_as_said(&partial, 1000)
             .unwrap_or_else(|error| panic!("{error}: {:?}", &frame.payload[..40]));
         assert!(segments == pieces(&frame, 1000));
@@ -304,8 +279,7 @@ fn segments_that_each_are_a_datagram_of_a_tunnel_are_cut_at_the_outer_header() {
                     (vxlan::PORT, datagram.repeat(4))
             });
             for frame in [frame.clone(), frame.clone().tagged(5), frame.at_ip()] {
-                let partial =
-                    frame.clone().with(|frame| frame.udp_mut().checksum = Checksum::Partial);
+                let partial = frame.clone().with_checksum(Checksum::Partial);
                 let segments = cut_as_said(&partial, datagram.len() as u16)
                     .unwrap_or_else(|error| panic!("{error}"));
                 assert_eq!(segments.len(), 4);
@@ -317,34 +291,26 @@ fn segments_that_each_are_a_datagram_of_a_tunnel_are_cut_at_the_outer_header() {
 
 #[test]
 fn a_partial_checksum_is_wanted_whatever_its_field_holds() {
-    for base in
-        [Frame::udp4(2500).with(|frame| frame.ipv4_mut().dont_fragment = false), Frame::udp6(2500)]
-    {
-        let whole = base.clone().with(|frame| frame.udp_mut().checksum = Checksum::Zero).to_bytes();
+    for base in [Frame::udp4(2500).with_ipv4(|ip| ip.dont_fragment = false), Frame::udp6(2500)] {
+        let whole = base.clone().with_checksum(Checksum::Zero).to_bytes();
         let start = base.offsets().transport as u16;
         for (kind, checksum) in [
             (GsoKind::Udp, ChecksumOutput::Full),
             (GsoKind::Udp, ChecksumOutput::Partial),
             (GsoKind::UdpFragments, ChecksumOutput::Full),
         ] {
-            let packet = GsoPacket::linear(&whole, gso(kind, 1000))
+            let packet = GsoPacket::linear(&whole, gso_of(kind, 1000))
                 .with_checksum(RxChecksum::Partial { start, offset: 6 });
-            let mut segments = Vec::new();
             let options = SegmentOptions::default().with_checksum(checksum).with_fragment_id(3);
-            let cut = Segmenter::new().segment(&packet, &options, |segment| {
-                let mut copy = Vec::new();
-                segment.copy_to(&mut copy);
-                segments.push(copy);
-            });
-            assert_eq!(cut.map(|plan| plan.segments), Ok(3));
+            let segments = segments(&packet, &options).expect("it can be cut");
+            assert_eq!(segments.len(), 3);
             let expected = match (kind, checksum) {
                 (GsoKind::UdpFragments, _) => {
                     base.fragments(1000, 3).iter().map(Frame::to_bytes).collect()
                 }
-                (_, ChecksumOutput::Partial) => pieces(
-                    &base.clone().with(|frame| frame.udp_mut().checksum = Checksum::Partial),
-                    1000,
-                ),
+                (_, ChecksumOutput::Partial) => {
+                    pieces(&base.clone().with_checksum(Checksum::Partial), 1000)
+                }
                 _ => pieces(&base, 1000),
             };
             assert!(segments == expected, "{kind:?} {checksum:?}");

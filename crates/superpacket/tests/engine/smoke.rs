@@ -1,6 +1,6 @@
 //! The first things that must hold.
 use crate::support::*;
-use superpacket::aggregate::{Policy, Reason};
+use superpacket::aggregate::Reason;
 use superpacket_traffic::frame::Frame;
 
 #[test]
@@ -25,11 +25,7 @@ fn every_protocol_and_tunnel_merges_and_comes_back() {
         for shape in frame.shapes(7) {
             let run = reversible(&shape.run(10));
             assert_eq!(run.outputs.len(), 1, "{shape:?}: {:?}", run.reasons());
-            let run = run_polls(
-                Policy::gro_with_udp().with_partial_checksums(),
-                &packets(&shape.run(10)),
-                5,
-            );
+            let run = run_polls(PARTIAL_GRO_UDP, &packets(&shape.run(10)), 5);
             assert_eq!(run.outputs.len(), 2, "{shape:?}: {:?}", run.reasons());
         }
     }

@@ -35,7 +35,7 @@ fn packets(frames: &[Frame]) -> Vec<Packet> {
 
 /// The frame with a checksum that is wrong.
 fn damaged(frame: &Frame) -> Frame {
-    frame.clone().with(|frame| *frame.checksum_mut().expect("it has one") = Checksum::Wrong)
+    frame.clone().with_checksum(Checksum::Wrong)
 }
 
 /// It leaves as it came: alone, its bytes and what is known of them.

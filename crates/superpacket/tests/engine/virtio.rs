@@ -1,5 +1,6 @@
 //! `virtio_net_hdr`: layouts, every validity rule, and the way there and back.
 
+use crate::support::{VERIFIED, gso_of, segments};
 use proptest::prelude::*;
 use superpacket::packet::{FlowHash, Layer, RxChecksum};
 use superpacket::segment::{
@@ -11,7 +12,7 @@ use superpacket_traffic::frame::{ACK, CWR, Checksum, Frame};
 const FORMATS: [Format; 4] = [Format::Plain, Format::Buffers, Format::Hash, Format::Tunnel];
 
 fn partial(frame: Frame) -> Frame {
-    frame.with(|frame| *frame.checksum_mut().expect("a checksum") = Checksum::Partial)
+    frame.with_checksum(Checksum::Partial)
 }
 
 /// A frame, and the header of a super-packet of it.
@@ -113,7 +114,7 @@ fn checksum_flags() {
     );
     assert_eq!(
         offload(&Header { flags: 2, ..plain }, &bytes).map(|offload| offload.checksum),
-        Ok(RxChecksum::Unnecessary { level: 0 })
+        Ok(VERIFIED)
     );
     assert_eq!(
         offload(&Header { flags: 0, ..plain }, &bytes).map(|offload| offload.checksum),
@@ -212,7 +213,7 @@ fn the_type_must_be_that_of_the_packet() {
             let (bytes, header) = sample(frame.clone(), gso_type, 1000);
             let result = offload(&header, &bytes);
             if gso_type == right {
-                let gso = Gso::new(kind, SegmentSize::new(1000).expect("a size"));
+                let gso = gso_of(kind, 1000);
                 assert_eq!(result.map(|offload| offload.gso), Ok(Some(gso)));
             } else if !(udp && matches!(gso_type, gso_type::UDP | gso_type::UDP_L4)) {
                 assert_eq!(result, Err(VirtioError::Protocol { gso_type }), "{gso_type} {kind:?}");
@@ -309,7 +310,7 @@ fn the_header_length_is_a_hint() {
 fn tunnels() {
     let (bytes, header) = tunnelled();
     let gso = offload(&header, &bytes).expect("valid").gso.expect("a super-packet");
-    assert_eq!(gso, Gso::new(GsoKind::Tcp4, SegmentSize::new(1000).expect("a size")));
+    assert_eq!(gso, gso_of(GsoKind::Tcp4, 1000));
     assert_eq!(
         header.offload(Format::Hash, &bytes, bytes.len(), Layer::Ethernet),
         Err(VirtioError::Format)
@@ -373,7 +374,7 @@ fn what_is_written_is_read_again() {
             let bytes = frame.to_bytes();
             let offset = if matches!(kind, GsoKind::Tcp4 | GsoKind::Tcp6) { 16 } else { 6 };
             let checksum = RxChecksum::Partial { start: frame.offsets().transport as u16, offset };
-            let gso = Gso::new(kind, SegmentSize::new(1000).expect("a size"));
+            let gso = gso_of(kind, 1000);
             for format in FORMATS {
                 let hash = (format.length() >= 20).then_some(FlowHash(0x1234_5678));
                 let offload = Offload::new(checksum, Some(gso)).with_hash(hash);
@@ -421,10 +422,7 @@ fn without_ecn_in_the_type_all_segments_have_cwr() {
             (ACK, 0, Cwr::First),
             (ACK, gso_type::ECN, Cwr::First),
         ] {
-            let frame = base
-                .clone()
-                .with_flags(flags)
-                .with(|frame| frame.tcp_mut().checksum = Checksum::Partial);
+            let frame = base.clone().with_flags(flags).with_checksum(Checksum::Partial);
             let (bytes, offsets) = (frame.to_bytes(), frame.offsets());
             let header = Header {
                 flags: flags::NEEDS_CSUM,
@@ -502,7 +500,7 @@ fn what_cannot_be_said_is_refused_but_for_identifications() {
     let largest = Offload::new(offload.checksum, Some(Gso::new(GsoKind::Tcp4, size(65_535))));
     assert_eq!(describe(Frame::tcp4(1, 100_000), largest), Err(VirtioError::GsoSize(65_535)));
     // Verified, or nothing known.
-    let plain = Offload::new(RxChecksum::Unnecessary { level: 0 }, None);
+    let plain = Offload::new(VERIFIED, None);
     assert_eq!(describe(frame.clone(), plain).map(|header| header.flags), Ok(flags::DATA_VALID));
     assert_eq!(describe(frame, Offload::default()).map(|header| header.flags), Ok(0));
 }
@@ -523,15 +521,8 @@ fn a_packet_with_a_header_is_cut_as_the_header_says() {
     let packet = GsoPacket::linear(&whole, offload.gso)
         .with_layer(Layer::Ip)
         .with_checksum(offload.checksum);
-    let mut segments = Vec::new();
     let options = SegmentOptions::default().with_checksum(ChecksumOutput::Full);
-    Segmenter::new()
-        .segment(&packet, &options, |segment| {
-            let mut copy = Vec::new();
-            segment.copy_to(&mut copy);
-            segments.push(copy);
-        })
-        .expect("cut");
+    let segments = segments(&packet, &options).expect("cut");
     let mut expected = first.run(4);
     expected[3].payload.truncate(500);
     assert_eq!(segments, expected.iter().map(Frame::to_bytes).collect::<Vec<_>>());

@@ -14,12 +14,12 @@ use gotatun::x25519::{PublicKey, StaticSecret};
 use superpacket_lab::{LabError, Link, Route, Station, TwoHosts};
 use tempfile::TempDir;
 
-/// The port of both endpoints.
+/// The UDP port of both endpoints.
 const PORT: u16 = 51_820;
 /// Time within which an endpoint must create its device.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The program of an endpoint.
+/// A program that can be the endpoint of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Program {
     /// This project's endpoint.

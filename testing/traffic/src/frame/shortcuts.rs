@@ -1,4 +1,6 @@
 //! Constructors of the frames with which most tests begin, and functions to change them.
+//!
+//! Functions for a header or a checksum panic if the frame does not have it.
 
 use super::*;
 use crate::checksum;
@@ -11,6 +13,36 @@ pub fn stream_bytes(position: u32, length: usize) -> Vec<u8> {
     (0..length as u32)
         .map(|index| (position.wrapping_add(index).wrapping_mul(0x9e37_79b1) >> 23) as u8)
         .collect()
+}
+
+/// Defines the functions that return a header, and those that edit it.
+macro_rules! headers {
+    ($($what:literal $get:ident $with:ident: $header:ty = $layer:ident, $pattern:pat => $found:ident;)*) => {
+        impl Frame {$(
+            #[doc = concat!("Returns the ", $what, " header.")]
+            pub fn $get(&mut self) -> &mut $header {
+                match &mut self.$layer {
+                    $pattern => $found,
+                    other => panic!("not {}: {other:?}", $what),
+                }
+            }
+
+            #[doc = concat!("Applies `edit` to the ", $what, " header.")]
+            #[must_use]
+            pub fn $with(mut self, edit: impl FnOnce(&mut $header)) -> Self {
+                edit(self.$get());
+                self
+            }
+        )*}
+    };
+}
+
+headers! {
+    "TCP" tcp_mut with_tcp: Tcp = transport, Transport::Tcp(tcp) => tcp;
+    "UDP" udp_mut with_udp: Udp = transport, Transport::Udp(udp) => udp;
+    "DCCP" dccp_mut with_dccp: Dccp = transport, Transport::Dccp(dccp) => dccp;
+    "innermost IPv4" ipv4_mut with_ipv4: Ipv4 = ip, Ip::V4(ip) => ip;
+    "innermost IPv6" ipv6_mut with_ipv6: Ipv6 = ip, Ip::V6(ip) => ip;
 }
 
 impl Frame {
@@ -64,28 +96,38 @@ impl Frame {
         self
     }
 
+    /// Sets the form of the transport checksum.
+    #[must_use]
+    pub fn with_checksum(mut self, checksum: Checksum) -> Self {
+        self.set_checksum(checksum);
+        self
+    }
+
+    /// Sets the form of the outer UDP checksum.
+    #[must_use]
+    pub fn with_outer_checksum(self, checksum: Checksum) -> Self {
+        self.with(|frame| frame.outer_udp_mut().checksum = checksum)
+    }
+
+    /// Puts the packet into a PPPoE session.
+    #[must_use]
+    pub fn in_pppoe(self) -> Self {
+        self.with(|frame| frame.pppoe = Some(Pppoe::default()))
+    }
+
     /// Sets the IPv4 ID of the innermost header.
-    ///
-    /// # Panics
-    /// If the header is IPv6.
     #[must_use]
     pub fn with_id(self, id: u16) -> Self {
         self.with(|frame| frame.ipv4_mut().id = id)
     }
 
     /// Sets the TCP flags to exactly these ([`ACK`] is not added).
-    ///
-    /// # Panics
-    /// If the transport is not TCP.
     #[must_use]
     pub fn with_flags(self, flags: u16) -> Self {
         self.with(|frame| frame.tcp_mut().flags = flags)
     }
 
     /// Sets TCP timestamps as the only option.
-    ///
-    /// # Panics
-    /// If the transport is not TCP.
     #[must_use]
     pub fn with_timestamps(self, value: u32, echo_reply: u32) -> Self {
         self.with(|frame| frame.tcp_mut().options = timestamps(value, echo_reply))
@@ -180,9 +222,6 @@ impl Frame {
     /// Puts the packet into this tunnel. A tunnel around the packet becomes the [nested] one.
     ///
     /// [nested]: Frame::nested
-    ///
-    /// # Panics
-    /// If the packet is in two tunnels already.
     #[must_use]
     pub fn through(self, ip: Ip, carrier: Carrier, inner_ethernet: bool) -> Self {
         let link = inner_ethernet.then_some(Ethernet {
@@ -198,9 +237,6 @@ impl Frame {
 
     /// Adds Linux's GRO hint to the options of the outermost tunnel, Geneve. It gives the positions
     /// of the nested tunnel's headers (`struct geneve_opt_gro_hint`).
-    ///
-    /// # Panics
-    /// If the outermost tunnel is not Geneve, or there is no nested one.
     #[must_use]
     pub fn with_gro_hint(mut self) -> Self {
         let offsets = self.offsets();
@@ -230,89 +266,22 @@ impl Frame {
         self
     }
 
-    /// Returns the TCP header.
-    ///
-    /// # Panics
-    /// If the transport is not TCP.
-    pub fn tcp_mut(&mut self) -> &mut Tcp {
-        match &mut self.transport {
-            Transport::Tcp(tcp) => tcp,
-            other => panic!("not TCP: {other:?}"),
-        }
-    }
-
-    /// Returns the UDP header.
-    ///
-    /// # Panics
-    /// If the transport is not UDP.
-    pub fn udp_mut(&mut self) -> &mut Udp {
-        match &mut self.transport {
-            Transport::Udp(udp) => udp,
-            other => panic!("not UDP: {other:?}"),
-        }
-    }
-
-    /// Returns the DCCP header.
-    ///
-    /// # Panics
-    /// If the transport is not DCCP.
-    pub fn dccp_mut(&mut self) -> &mut Dccp {
-        match &mut self.transport {
-            Transport::Dccp(dccp) => dccp,
-            other => panic!("not DCCP: {other:?}"),
-        }
-    }
-
-    /// Returns the innermost IPv4 header.
-    ///
-    /// # Panics
-    /// If it is IPv6.
-    pub fn ipv4_mut(&mut self) -> &mut Ipv4 {
-        match &mut self.ip {
-            Ip::V4(ip) => ip,
-            Ip::V6(_) => panic!("not IPv4"),
-        }
-    }
-
-    /// Returns the innermost IPv6 header.
-    ///
-    /// # Panics
-    /// If it is IPv4.
-    pub fn ipv6_mut(&mut self) -> &mut Ipv6 {
-        match &mut self.ip {
-            Ip::V6(ip) => ip,
-            Ip::V4(_) => panic!("not IPv6"),
-        }
-    }
-
     /// Returns the nested tunnel.
-    ///
-    /// # Panics
-    /// If there is none.
     pub fn nested_mut(&mut self) -> &mut Tunnel {
         self.nested.as_mut().expect("a frame in two tunnels")
     }
 
     /// Returns the outermost tunnel.
-    ///
-    /// # Panics
-    /// If there is none.
     pub fn tunnel_mut(&mut self) -> &mut Tunnel {
         self.tunnel.as_mut().expect("a tunnelled frame")
     }
 
     /// Returns the IPv4 header of the outermost tunnel.
-    ///
-    /// # Panics
-    /// If there is none.
     pub fn outer_ipv4_mut(&mut self) -> &mut Ipv4 {
         self.tunnel_mut().ipv4_mut()
     }
 
     /// Returns the IPv6 header of the outermost tunnel.
-    ///
-    /// # Panics
-    /// If there is none.
     pub fn outer_ipv6_mut(&mut self) -> &mut Ipv6 {
         match &mut self.tunnel_mut().ip {
             Ip::V6(ip) => ip,
@@ -321,11 +290,18 @@ impl Frame {
     }
 
     /// Returns the UDP header of the outermost tunnel, VXLAN or Geneve.
-    ///
-    /// # Panics
-    /// If there is none.
     pub fn outer_udp_mut(&mut self) -> &mut Udp {
         self.tunnel_mut().udp_mut()
+    }
+
+    /// Sets the form of the transport checksum.
+    pub fn set_checksum(&mut self, checksum: Checksum) {
+        *self.checksum_mut().expect("a transport with a checksum") = checksum;
+    }
+
+    /// Returns the PPPoE session header.
+    pub fn pppoe_mut(&mut self) -> &mut Pppoe {
+        self.pppoe.as_mut().expect("a frame in PPPoE")
     }
 
     /// Returns, to be changed, how the transport checksum is written: correct, wrong, or left to a
@@ -377,6 +353,11 @@ impl Frame {
         core::iter::successors(Some(self.clone()), |frame| Some(frame.following()))
             .take(count)
             .collect()
+    }
+
+    /// Returns the bytes of [`Frame::run`].
+    pub fn run_bytes(&self, count: usize) -> Vec<Vec<u8>> {
+        self.run(count).iter().map(Frame::to_bytes).collect()
     }
 
     /// Returns a frame in the opposite direction: MAC and IP addresses, outer and inner, and the
@@ -441,9 +422,6 @@ impl Frame {
     }
 
     /// Sets the IPv4 ID so that the correct checksum of the innermost IP header is 0x0000.
-    ///
-    /// # Panics
-    /// If the header is IPv6.
     #[must_use]
     pub fn with_zero_header_checksum(mut self) -> Self {
         let wanted = core::mem::replace(&mut self.ipv4_mut().checksum, Checksum::Zero);

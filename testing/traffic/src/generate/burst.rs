@@ -124,10 +124,9 @@ fn acknowledge(
     let acknowledged = flow.directions[direction].acknowledged;
     let packet = match flow.directions[direction].template.transport {
         Transport::Tcp(_) => segment(flow, direction, 0, 0, random),
-        Transport::Dccp(_) => flow.packet(direction, 0, random).with(|packet| {
-            let dccp = packet.dccp_mut();
-            (dccp.kind, dccp.acknowledgement) = (Dccp::ACK, Some(acknowledged));
-        }),
+        Transport::Dccp(_) => flow
+            .packet(direction, 0, random)
+            .with_dccp(|dccp| (dccp.kind, dccp.acknowledgement) = (Dccp::ACK, Some(acknowledged))),
         _ => flow.packet(direction, 24, random),
     };
     sent.push((direction, packet));

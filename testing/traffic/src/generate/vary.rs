@@ -35,92 +35,35 @@ fn apply_one(variations: &[(&str, Variation)], frame: &mut Frame, random: &mut R
     }
 }
 
-fn v4(frame: &mut Frame, edit: impl FnOnce(&mut Ipv4)) -> bool {
-    match &mut frame.ip {
-        Ip::V4(ip) => edit(ip),
-        Ip::V6(_) => return false,
-    }
-    true
+/// Defines functions that edit a header, and return whether the frame has it.
+macro_rules! editors {
+    ($($name:ident: $header:ty, $layer:ident, $pattern:pat => $found:ident;)*) => {$(
+        fn $name(frame: &mut Frame, edit: impl FnOnce(&mut $header)) -> bool {
+            match &mut frame.$layer {
+                $pattern => edit($found),
+                _ => return false,
+            }
+            true
+        }
+    )*};
 }
 
-fn v6(frame: &mut Frame, edit: impl FnOnce(&mut Ipv6)) -> bool {
-    match &mut frame.ip {
-        Ip::V6(ip) => edit(ip),
-        Ip::V4(_) => return false,
-    }
-    true
-}
-
-fn outer4(frame: &mut Frame, edit: impl FnOnce(&mut Ipv4)) -> bool {
-    match &mut frame.tunnel {
-        Some(Tunnel { ip: Ip::V4(ip), .. }) => edit(ip),
-        _ => return false,
-    }
-    true
-}
-
-fn outer6(frame: &mut Frame, edit: impl FnOnce(&mut Ipv6)) -> bool {
-    match &mut frame.tunnel {
-        Some(Tunnel { ip: Ip::V6(ip), .. }) => edit(ip),
-        _ => return false,
-    }
-    true
-}
-
-fn outer_udp(frame: &mut Frame, edit: impl FnOnce(&mut Udp)) -> bool {
-    match frame.tunnel.as_mut().map(|tunnel| &mut tunnel.carrier) {
-        Some(Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. })) => edit(udp),
-        _ => return false,
-    }
-    true
-}
-
-fn vxlan(frame: &mut Frame, edit: impl FnOnce(&mut Vxlan)) -> bool {
-    match &mut frame.tunnel {
-        Some(Tunnel { carrier: Carrier::Vxlan(vxlan), .. }) => edit(vxlan),
-        _ => return false,
-    }
-    true
-}
-
-fn geneve(frame: &mut Frame, edit: impl FnOnce(&mut Geneve)) -> bool {
-    match &mut frame.tunnel {
-        Some(Tunnel { carrier: Carrier::Geneve(geneve), .. }) => edit(geneve),
-        _ => return false,
-    }
-    true
-}
-
-fn gre(frame: &mut Frame, edit: impl FnOnce(&mut Gre)) -> bool {
-    match &mut frame.tunnel {
-        Some(Tunnel { carrier: Carrier::Gre(gre), .. }) => edit(gre),
-        _ => return false,
-    }
-    true
-}
-
-fn tcp(frame: &mut Frame, edit: impl FnOnce(&mut Tcp)) -> bool {
-    match &mut frame.transport {
-        Transport::Tcp(tcp) => edit(tcp),
-        _ => return false,
-    }
-    true
-}
-
-fn udp(frame: &mut Frame, edit: impl FnOnce(&mut Udp)) -> bool {
-    match &mut frame.transport {
-        Transport::Udp(udp) => edit(udp),
-        _ => return false,
-    }
-    true
-}
-
-fn dccp(frame: &mut Frame, edit: impl FnOnce(&mut Dccp)) -> bool {
-    match &mut frame.transport {
-        Transport::Dccp(dccp) => edit(dccp),
-        _ => return false,
-    }
-    true
+editors! {
+    v4: Ipv4, ip, Ip::V4(ip) => ip;
+    v6: Ipv6, ip, Ip::V6(ip) => ip;
+    outer4: Ipv4, tunnel, Some(Tunnel { ip: Ip::V4(ip), .. }) => ip;
+    outer6: Ipv6, tunnel, Some(Tunnel { ip: Ip::V6(ip), .. }) => ip;
+    outer_udp: Udp, tunnel, Some(Tunnel {
+        carrier: Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }), ..
+    }) => udp;
+    vxlan: Vxlan, tunnel, Some(Tunnel { carrier: Carrier::Vxlan(vxlan), .. }) => vxlan;
+    geneve: Geneve, tunnel, Some(Tunnel { carrier: Carrier::Geneve(geneve), .. }) => geneve;
+    gre: Gre, tunnel, Some(Tunnel { carrier: Carrier::Gre(gre), .. }) => gre;
+    tcp: Tcp, transport, Transport::Tcp(tcp) => tcp;
+    udp: Udp, transport, Transport::Udp(udp) => udp;
+    inner_vlans: Vec<Vlan>, tunnel, Some(Tunnel { link: Some(_), vlans, .. }) => vlans;
+    inner_ethernet: Ethernet, tunnel, Some(Tunnel { link: Some(ethernet), .. }) => ethernet;
+    dccp: Dccp, transport, Transport::Dccp(dccp) => dccp;
 }
 
 fn ethernet(frame: &mut Frame, edit: impl FnOnce(&mut Ethernet)) -> bool {
@@ -152,7 +95,7 @@ fn set_checksum_with_two_forms(frame: &mut Frame, mode: Checksum) -> bool {
     if let Transport::Dccp(Dccp { coverage: 1.., .. }) = frame.transport {
         return false;
     }
-    *frame.checksum_mut().expect("a checksum") = mode;
+    frame.set_checksum(mode);
     *frame = frame.clone().with_zero_checksum();
     true
 }
@@ -488,20 +431,8 @@ pub(super) const VARIATIONS: &[(&str, Variation)] = &[
     ("gre version", |frame, _| gre(frame, |gre| gre.flags |= 1)),
     ("gre routing", |frame, _| gre(frame, |gre| gre.flags |= 0x4000)),
     ("gre protocol", |frame, _| gre(frame, |gre| gre.protocol = Some(0x88b5))),
-    ("inner vlan", |frame, _| match &mut frame.tunnel {
-        Some(Tunnel { link: Some(_), vlans, .. }) => {
-            vlans.push(Vlan::default());
-            true
-        }
-        _ => false,
-    }),
-    ("inner ethernet", |frame, _| match &mut frame.tunnel {
-        Some(Tunnel { link: Some(ethernet), .. }) => {
-            ethernet.source[5] ^= 1;
-            true
-        }
-        _ => false,
-    }),
+    ("inner vlan", |frame, _| inner_vlans(frame, |vlans| vlans.push(Vlan::default()))),
+    ("inner ethernet", |frame, _| inner_ethernet(frame, |ethernet| ethernet.source[5] ^= 1)),
 ];
 
 /// Unusual headers of whole flows, by name.

@@ -55,118 +55,110 @@ pub fn all() -> Vec<Case> {
     rows.into_iter().flat_map(|row| row()).collect()
 }
 
+/// Returns the cases of a row, for each of these paths.
+fn each<C: IntoIterator<Item = Case>>(paths: Vec<Path>, cases: impl Fn(&Path) -> C) -> Vec<Case> {
+    paths.iter().flat_map(cases).collect()
+}
+
 /// Returns cases of a single packet, which passes unchanged.
 pub fn single() -> Vec<Case> {
-    Path::all().iter().map(|path| path.case("single", path.send(&[100]), &[100])).collect()
+    each(Path::all(), |path| [path.case("single", path.send(&[100]), &[100])])
 }
 
 /// Returns cases of two packets of the same size, which merge.
 pub fn same_size() -> Vec<Case> {
-    Path::all().iter().map(|path| path.case("same size", path.send(&[100, 100]), &[200])).collect()
+    each(Path::all(), |path| [path.case("same size", path.send(&[100, 100]), &[200])])
 }
 
 /// Returns cases in which the second packet is smaller, and joins as the last one.
 pub fn larger_then_smaller() -> Vec<Case> {
-    Path::all()
-        .iter()
-        .map(|path| path.case("larger then smaller", path.send(&[100, 50]), &[150]))
-        .collect()
+    each(Path::all(), |path| [path.case("larger then smaller", path.send(&[100, 50]), &[150])])
 }
 
 /// Returns cases in which the second packet is larger, and does not join.
 pub fn smaller_then_larger() -> Vec<Case> {
-    Path::all()
-        .iter()
-        .map(|path| path.case("smaller then larger", path.send(&[50, 100]), &[50, 100]))
-        .collect()
+    each(Path::all(), |path| [path.case("smaller then larger", path.send(&[50, 100]), &[50, 100])])
 }
 
 /// Returns cases in which the second packet has one byte of payload, and joins.
 pub fn one_byte_tail() -> Vec<Case> {
-    Path::all().iter().map(|path| path.case("1-byte tail", path.send(&[100, 1]), &[101])).collect()
+    each(Path::all(), |path| [path.case("1-byte tail", path.send(&[100, 1]), &[101])])
 }
 
 /// Returns cases of two bursts, which do not merge with each other: no packet is held for
 /// [`BURST_INTERVAL`] unless a hold time is set.
 pub fn two_bursts() -> Vec<Case> {
-    let case = |path: &Path| {
+    each(Path::all(), |path| {
         let mut first = path.send(&[100; 4]);
         let second = first.split_off(2);
-        path.bursts("two bursts", vec![(first, &[200]), (second, &[200])])
-    };
-    Path::all().iter().map(case).collect()
+        [path.bursts("two bursts", vec![(first, &[200]), (second, &[200])])]
+    })
 }
 
 /// Returns cases of packets without payload, which do not merge.
 pub fn pure_acks() -> Vec<Case> {
-    let case = |path: &Path| {
+    each(Path::all(), |path| {
         let mut frames = path.send(&[0, 0, 0]);
         frames[2].tcp_mut().acknowledgement += 1;
-        path.case("pure ACKs", frames, &[0, 0, 0])
-    };
-    Path::all().iter().map(case).collect()
+        [path.case("pure ACKs", frames, &[0, 0, 0])]
+    })
 }
 
 /// Returns cases in which the third of five packets has PSH, which ends the merged packet.
 pub fn push_on_the_third_of_five() -> Vec<Case> {
-    let case = |path: &Path| {
+    each(Path::all(), |path| {
         let mut frames = path.send(&[100; 5]);
         frames[2].tcp_mut().flags |= PSH;
-        path.case("PSH on the third of five", frames, &[300, 200])
-    };
-    Path::all().iter().map(case).collect()
+        [path.case("PSH on the third of five", frames, &[300, 200])]
+    })
 }
 
 /// Returns cases of a packet with SYN, RST or URG between others. It passes unmerged, and in order.
 pub fn control_flags_on_an_empty_packet_between_pairs() -> Vec<Case> {
-    let cases = |path: &Path| {
+    each(Path::all(), |path| {
         [("SYN", SYN), ("RST", RST), ("URG", URG)].map(|(name, flag)| {
             let mut frames = path.send(&[100, 100, 0, 100, 100]);
             frames[2].tcp_mut().flags = ACK | flag;
             path.case(&format!("{name} between pairs"), frames, &[200, 0, 200])
         })
-    };
-    Path::all().iter().flat_map(cases).collect()
+    })
 }
 
 /// Returns cases in which two of five packets have CWR. They merge only with each other (since
 /// Linux 7.0, for accurate ECN, RFC 9768).
 pub fn cwr_on_the_second_and_third_of_five() -> Vec<Case> {
-    let case = |path: &Path| {
+    each(Path::all(), |path| {
         let mut frames = path.send(&[100; 5]);
         for frame in &mut frames[1..3] {
             frame.tcp_mut().flags |= CWR;
         }
-        path.case("CWR on the second and third of five", frames, &[100, 200, 200])
-    };
-    Path::all().iter().map(case).collect()
+        [path.case("CWR on the second and third of five", frames, &[100, 200, 200])]
+    })
 }
 
 /// Returns cases in which the second packet has a wrong checksum, and does not merge.
 pub fn second_checksum_bad() -> Vec<Case> {
-    let cases = |path: &Path| {
+    each(Path::all(), |path| {
         [Checksum::Wrong, Checksum::Zero].map(|checksum| {
             let mut frames = path.send(&[100, 100]);
             frames[1].tcp_mut().checksum = checksum;
             path.case(&format!("second checksum {checksum:?}"), frames, &[100, 100])
         })
-    };
-    Path::all().iter().flat_map(cases).collect()
+    })
 }
 
 /// Returns cases in which the second packet is out of sequence, and does not merge.
 pub fn second_sequence_one_further() -> Vec<Case> {
-    let case = |path: &Path| {
+    each(Path::all(), |path| {
         let mut frames = path.send(&[100, 100]);
         frames[1].tcp_mut().sequence += 1;
-        path.case("second sequence + 1", frames, &[100, 100])
-    };
-    Path::all().iter().map(case).collect()
+        [path.case("second sequence + 1", frames, &[100, 100])]
+    })
 }
 
 /// Returns cases in which ECN, TOS or TTL of the second packet differs, so that it does not merge.
 pub fn second_ecn_tos_or_ttl_differs() -> Vec<Case> {
-    let cases = |path: &Path| {
+    each(Path::all(), |path| {
         [("ECN 2", 2, 0), ("ECN 3", 3, 0), ("TOS", 0x10, 0), ("TTL", 0, 1)].map(
             |(name, tos, ttl)| {
                 let mut frames = path.send(&[100, 100]);
@@ -180,14 +172,13 @@ pub fn second_ecn_tos_or_ttl_differs() -> Vec<Case> {
                 path.case(&format!("second {name} differs"), frames, &[100, 100])
             },
         )
-    };
-    Path::all().iter().flat_map(cases).collect()
+    })
 }
 
 /// Returns cases of packets with other timestamps or layouts of options. TCP options must be equal
 /// byte for byte to merge.
 pub fn timestamps_and_layouts_of_options() -> Vec<Case> {
-    let case = |path: &Path| {
+    each(Path::all(), |path| {
         let mut frames = path.send(&[100; 5]);
         let first = timestamps(0, 0);
         let later = timestamps(100, 0);
@@ -197,53 +188,48 @@ pub fn timestamps_and_layouts_of_options() -> Vec<Case> {
         for (frame, options) in frames.iter_mut().zip([&first, &first, &later, &before, &between]) {
             frame.tcp_mut().options.clone_from(options);
         }
-        path.case("timestamps and layouts of options", frames, &[200, 100, 100, 100])
-    };
-    Path::all().iter().map(case).collect()
+        [path.case("timestamps and layouts of options", frames, &[200, 100, 100, 100])]
+    })
 }
 
 /// Returns cases in which the third packet has another TCP option, and does not merge.
 pub fn window_scale_in_place_of_timestamps() -> Vec<Case> {
-    let case = |path: &Path| {
+    each(Path::all(), |path| {
         let mut frames = path.send(&[100; 3]);
         for frame in &mut frames[..2] {
             frame.tcp_mut().options = timestamps(0, 0);
         }
         frames[2].tcp_mut().options = vec![1, 3, 3, 0];
-        path.case("window scale in place of timestamps", frames, &[200, 100])
-    };
-    Path::all().iter().map(case).collect()
+        [path.case("window scale in place of timestamps", frames, &[200, 100])]
+    })
 }
 
 /// Returns cases in which the second of three packets has a wrong IPv4 header checksum, and does
 /// not merge.
 pub fn middle_ipv4_checksum_bad() -> Vec<Case> {
-    let case = |path: &Path| {
+    each(Path::ipv4(), |path| {
         let mut frames = path.send(&[100; 3]);
         path.ipv4_of(&mut frames[1]).checksum = Checksum::Wrong;
-        path.case("middle IPv4 checksum bad", frames, &[100, 100, 100])
-    };
-    Path::ipv4().iter().map(case).collect()
+        [path.case("middle IPv4 checksum bad", frames, &[100, 100, 100])]
+    })
 }
 
 /// Returns cases in which the second of three packets has an IPv4 option, and does not merge.
 pub fn middle_with_an_ipv4_option() -> Vec<Case> {
-    let case = |path: &Path| {
+    each(Path::ipv4(), |path| {
         let mut frames = path.send(&[100; 3]);
         path.ipv4_of(&mut frames[1]).options = vec![1, 1, 1, 0];
-        path.case("middle with an IPv4 option", frames, &[100, 100, 100])
-    };
-    Path::ipv4().iter().map(case).collect()
+        [path.case("middle with an IPv4 option", frames, &[100, 100, 100])]
+    })
 }
 
 /// Returns cases in which the second packet is an IPv4 fragment, and does not merge.
 pub fn second_with_df_and_mf() -> Vec<Case> {
-    let case = |path: &Path| {
+    each(Path::ipv4(), |path| {
         let mut frames = path.send(&[100, 100]);
         path.ipv4_of(&mut frames[1]).more_fragments = true;
-        path.case("second with DF and MF", frames, &[100, 100])
-    };
-    Path::ipv4().iter().map(case).collect()
+        [path.case("second with DF and MF", frames, &[100, 100])]
+    })
 }
 
 /// Returns cases of IPv4 identifications that count up by one or stay the same, and of others that
@@ -263,18 +249,18 @@ pub fn identifications() -> Vec<Case> {
         }
         path.case(&format!("identifications {ids:?}, DF {dont_fragment}"), frames, arrives)
     };
-    let cases = |path: &Path| {
-        [false, true]
-            .map(|dont_fragment| ids.map(|(ids, arrives)| case(path, dont_fragment, ids, arrives)))
-    };
-    Path::ipv4_to_identify().iter().flat_map(cases).flatten().collect()
+    each(Path::ipv4_to_identify(), |path| {
+        let cases =
+            |dont_fragment| ids.map(|(ids, arrives)| case(path, dont_fragment, ids, arrives));
+        [false, true].map(cases).concat()
+    })
 }
 
 /// Returns cases of IPv6 extension headers, which must be equal byte for byte to merge.
 pub fn ipv6_extension_headers() -> Vec<Case> {
     let options = |byte: u8| vec![Extension::DestinationOptions(vec![0x1e, 4, byte, 0, 0, 0])];
     let hop_by_hop = |byte: u8| vec![Extension::HopByHop(vec![0x1e, 4, byte, 0, 0, 0])];
-    let cases = |path: &Path| {
+    each(Path::ipv6(), |path| {
         [
             ("destination options, identical", options(1), options(1), &[200][..]),
             ("destination options, different", options(1), options(2), &[100, 100]),
@@ -289,14 +275,13 @@ pub fn ipv6_extension_headers() -> Vec<Case> {
             path.ipv6_of(&mut frames[1]).extensions = second;
             path.case(row, frames, arrives)
         })
-    };
-    Path::ipv6().iter().flat_map(cases).collect()
+    })
 }
 
 /// Returns cases of an IPv6 fragment among other packets. It ends the merged packet, and the packet
 /// behind it begins a new one.
 pub fn an_ipv6_fragment_between() -> Vec<Case> {
-    let cases = |path: &Path| {
+    each(Path::ipv6(), |path| {
         [false, true].map(|more| {
             let mut frames = path.send(&[100; 4]);
             path.ipv6_of(&mut frames[2]).extensions.push(Extension::Fragment {
@@ -310,13 +295,12 @@ pub fn an_ipv6_fragment_between() -> Vec<Case> {
                 &[200, 100, 100],
             )
         })
-    };
-    Path::ipv6().iter().flat_map(cases).collect()
+    })
 }
 
 /// Returns cases of as many segments as 65,535 bytes hold, with a remainder that fits or does not.
 pub fn as_many_as_fit() -> Vec<Case> {
-    let cases = |path: &Path| {
+    each(Path::all(), |path| {
         let headers = path.base().offsets().payload - 14;
         let maximum = 65_535 - headers;
         let segment = 1500 - headers;
@@ -337,14 +321,13 @@ pub fn as_many_as_fit() -> Vec<Case> {
                 &[whole * segment, 2 * segment],
             ),
         ]
-    };
-    Path::all().iter().flat_map(cases).collect()
+    })
 }
 
 /// Returns cases of eight packets with identifications that count up, as most senders have them.
 /// The kernel's table does not have these cases.
 pub fn identifications_that_increment_do_as_well_as_fixed_ones() -> Vec<Case> {
-    let cases = |path: &Path| {
+    each(Path::all(), |path| {
         let frames = path.base().run(8);
         let mut shorter = frames.clone();
         shorter[7].payload.truncate(1);
@@ -352,8 +335,7 @@ pub fn identifications_that_increment_do_as_well_as_fixed_ones() -> Vec<Case> {
             path.case("eight that increment", frames, &[800]),
             path.case("seven that increment, and a byte", shorter, &[701]),
         ]
-    };
-    Path::all().iter().flat_map(cases).collect()
+    })
 }
 
 /// Returns two packets of 200 bytes for each flow, which differ in their source ports: first all

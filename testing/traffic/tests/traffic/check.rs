@@ -18,36 +18,12 @@ fn tcp() -> Frame {
 
 #[test]
 fn wrong_checksums() {
-    finds(
-        tcp().with(|frame| frame.tcp_mut().checksum = Checksum::Wrong),
-        Kind::Tcp,
-        Field::Checksum,
-    );
-    finds(
-        tcp().with(|frame| frame.tcp_mut().checksum = Checksum::Zero),
-        Kind::Tcp,
-        Field::Checksum,
-    );
-    finds(
-        Frame::tcp6(1, 9).with(|frame| frame.tcp_mut().checksum = Checksum::Wrong),
-        Kind::Tcp,
-        Field::Checksum,
-    );
-    finds(
-        Frame::udp4(9).with(|frame| frame.udp_mut().checksum = Checksum::Wrong),
-        Kind::Udp,
-        Field::Checksum,
-    );
-    finds(
-        Frame::udp6(9).with(|frame| frame.udp_mut().checksum = Checksum::Zero),
-        Kind::Udp,
-        Field::Checksum,
-    );
-    finds(
-        Frame::dccp6(1, 9).with(|frame| frame.dccp_mut().checksum = Checksum::Wrong),
-        Kind::Dccp,
-        Field::Checksum,
-    );
+    finds(tcp().with_checksum(Checksum::Wrong), Kind::Tcp, Field::Checksum);
+    finds(tcp().with_checksum(Checksum::Zero), Kind::Tcp, Field::Checksum);
+    finds(Frame::tcp6(1, 9).with_checksum(Checksum::Wrong), Kind::Tcp, Field::Checksum);
+    finds(Frame::udp4(9).with_checksum(Checksum::Wrong), Kind::Udp, Field::Checksum);
+    finds(Frame::udp6(9).with_checksum(Checksum::Zero), Kind::Udp, Field::Checksum);
+    finds(Frame::dccp6(1, 9).with_checksum(Checksum::Wrong), Kind::Dccp, Field::Checksum);
     for ip in [Ip::V4(Ipv4::default()), Ip::V6(Ipv6::default())] {
         let kind = if matches!(ip, Ip::V4(_)) { Kind::Icmp } else { Kind::Icmpv6 };
         let icmp = Icmp { checksum: Checksum::Wrong, ..Icmp::default() };
@@ -63,31 +39,16 @@ fn wrong_checksums() {
         Kind::Sctp,
         Field::Checksum,
     );
-    finds(
-        tcp().with(|frame| frame.ipv4_mut().checksum = Checksum::Wrong),
-        Kind::Ipv4,
-        Field::HeaderChecksum,
-    );
-    finds(
-        tcp().with(|frame| frame.ipv4_mut().checksum = Checksum::Zero),
-        Kind::Ipv4,
-        Field::HeaderChecksum,
-    );
-    check::frame(
-        &Frame::udp4(9).with(|frame| frame.udp_mut().checksum = Checksum::Zero).to_bytes(),
-        &Expect::default(),
-    )
-    .unwrap();
+    finds(tcp().with_ipv4(|ip| ip.checksum = Checksum::Wrong), Kind::Ipv4, Field::HeaderChecksum);
+    finds(tcp().with_ipv4(|ip| ip.checksum = Checksum::Zero), Kind::Ipv4, Field::HeaderChecksum);
+    check::frame(&Frame::udp4(9).with_checksum(Checksum::Zero).to_bytes(), &Expect::default())
+        .unwrap();
 }
 
 #[test]
 fn wrong_outer_checksums() {
     for frame in [tcp().in_vxlan4(), tcp().in_vxlan6(), tcp().in_geneve()] {
-        finds(
-            frame.with(|frame| frame.outer_udp_mut().checksum = Checksum::Wrong),
-            Kind::Udp,
-            Field::Checksum,
-        );
+        finds(frame.with_outer_checksum(Checksum::Wrong), Kind::Udp, Field::Checksum);
     }
     let gre = Gre { checksum: Some(Checksum::Wrong), ..Gre::default() };
     finds(
@@ -99,41 +60,29 @@ fn wrong_outer_checksums() {
     let problem = check::frame(&frame.to_bytes(), &Expect::default()).unwrap_err();
     assert_eq!((problem.offset, problem.field), (14, Field::HeaderChecksum));
     // A fault in the inner packet, with correct outer checksums.
-    let frame = tcp().in_vxlan6().with(|frame| frame.tcp_mut().checksum = Checksum::Wrong);
+    let frame = tcp().in_vxlan6().with_checksum(Checksum::Wrong);
     let problem = check::frame(&frame.to_bytes(), &Expect::default()).unwrap_err();
     assert_eq!((problem.layer, problem.offset), (Kind::Tcp, frame.offsets().transport));
 }
 
 #[test]
 fn wrong_lengths() {
+    finds(tcp().with_ipv4(|ip| ip.total_length = Some(141)), Kind::Ipv4, Field::TotalLength);
+    finds(tcp().with_ipv4(|ip| ip.total_length = Some(0)), Kind::Ipv4, Field::TotalLength);
+    finds(tcp().with_ipv4(|ip| ip.total_length = Some(139)), Kind::Ipv4, Field::Trailing);
     finds(
-        tcp().with(|frame| frame.ipv4_mut().total_length = Some(141)),
-        Kind::Ipv4,
-        Field::TotalLength,
-    );
-    finds(
-        tcp().with(|frame| frame.ipv4_mut().total_length = Some(0)),
-        Kind::Ipv4,
-        Field::TotalLength,
-    );
-    finds(
-        tcp().with(|frame| frame.ipv4_mut().total_length = Some(139)),
-        Kind::Ipv4,
-        Field::Trailing,
-    );
-    finds(
-        Frame::tcp6(1, 9).with(|frame| frame.ipv6_mut().payload_length = Some(30)),
+        Frame::tcp6(1, 9).with_ipv6(|ip| ip.payload_length = Some(30)),
         Kind::Ipv6,
         Field::PayloadLength,
     );
     finds(
-        Frame::tcp6(1, 9).with(|frame| frame.ipv6_mut().payload_length = Some(28)),
+        Frame::tcp6(1, 9).with_ipv6(|ip| ip.payload_length = Some(28)),
         Kind::Ipv6,
         Field::Trailing,
     );
     for length in [0, 7, 16, 18] {
         finds(
-            Frame::udp4(9).with(|frame| frame.udp_mut().length = Some(length)),
+            Frame::udp4(9).with_udp(|udp| udp.length = Some(length)),
             Kind::Udp,
             Field::UdpLength,
         );
@@ -154,28 +103,20 @@ fn wrong_lengths() {
     finds(pppoe(143), Kind::Pppoe, Field::PppoeLength);
     finds(pppoe(141), Kind::Pppoe, Field::Trailing);
     finds(pppoe(1), Kind::Pppoe, Field::Trailing);
-    finds(
-        Frame::dccp4(1, 4).with(|frame| frame.dccp_mut().coverage = 9),
-        Kind::Dccp,
-        Field::Coverage,
-    );
+    finds(Frame::dccp4(1, 4).with_dccp(|dccp| dccp.coverage = 9), Kind::Dccp, Field::Coverage);
     finds(tcp().with(|frame| frame.trailer = vec![0]), Kind::Ipv4, Field::Trailing);
     // Padding inside a tunnel.
-    let inner = tcp().in_vxlan4().with(|frame| frame.ipv4_mut().total_length = Some(138));
+    let inner = tcp().in_vxlan4().with_ipv4(|ip| ip.total_length = Some(138));
     finds(inner, Kind::Ipv4, Field::Trailing);
 }
 
 #[test]
 fn headers_that_are_not_whole() {
-    finds(tcp().with(|frame| frame.ipv4_mut().ihl = Some(4)), Kind::Ipv4, Field::Header);
-    finds(tcp().with(|frame| frame.tcp_mut().data_offset = Some(4)), Kind::Tcp, Field::Header);
+    finds(tcp().with_ipv4(|ip| ip.ihl = Some(4)), Kind::Ipv4, Field::Header);
+    finds(tcp().with_tcp(|tcp| tcp.data_offset = Some(4)), Kind::Tcp, Field::Header);
+    finds(Frame::tcp4(1, 3).with_tcp(|tcp| tcp.data_offset = Some(15)), Kind::Tcp, Field::Header);
     finds(
-        Frame::tcp4(1, 3).with(|frame| frame.tcp_mut().data_offset = Some(15)),
-        Kind::Tcp,
-        Field::Header,
-    );
-    finds(
-        Frame::dccp4(1, 9).with(|frame| frame.dccp_mut().data_offset = Some(3)),
+        Frame::dccp4(1, 9).with_dccp(|dccp| dccp.data_offset = Some(3)),
         Kind::Dccp,
         Field::Header,
     );
@@ -315,8 +256,8 @@ proptest! {
             1 => Frame::udp6(20).in_geneve(),
             2 => Frame::dccp4(1, 20).in_gre(),
             3 => Frame::tcp6(1, 20).in_ip6(),
-            4 => Frame::tcp4(1, 20).with(|frame| frame.pppoe = Some(Pppoe::default())),
-            5 => Frame::tcp6(1, 20).with(|frame| frame.ipv6_mut().extensions = vec![Extension::jumbo(48)]),
+            4 => Frame::tcp4(1, 20).in_pppoe(),
+            5 => Frame::tcp6(1, 20).with_ipv6(|ip| ip.extensions = vec![Extension::jumbo(48)]),
             6 => Frame { mpls: vec![Mpls::default(); 2], ..Frame::udp4(20) },
             _ => Frame { transport: Transport::Sctp(Sctp::default()), ..Frame::udp6(20) },
         };

@@ -81,9 +81,8 @@ fn ipv4_fields() {
 
 #[test]
 fn ipv4_flags_and_offset() {
-    let frame = Frame::tcp4(1, 64).with(|frame| {
-        let ip = frame.ipv4_mut();
-        (ip.reserved, ip.more_fragments, ip.fragment_offset) = (true, true, 0x1abc);
+    let frame = Frame::tcp4(1, 64).with_ipv4(|ip| {
+        (ip.reserved, ip.more_fragments, ip.fragment_offset) = (true, true, 0x1abc)
     });
     let bytes = frame.to_bytes();
     assert_eq!(u16::from_be_bytes([bytes[20], bytes[21]]), 0x8000 | 0x4000 | 0x2000 | 0x1abc);
@@ -122,8 +121,8 @@ fn ipv6_fields_and_extensions() {
 
 #[test]
 fn jumbograms() {
-    let frame = Frame::tcp6(1, 70_000).with(|frame| {
-        frame.ipv6_mut().extensions = vec![Extension::jumbo(8 + 20 + 70_000)];
+    let frame = Frame::tcp6(1, 70_000).with_ipv6(|ip| {
+        ip.extensions = vec![Extension::jumbo(8 + 20 + 70_000)];
     });
     assert_eq!(&frame.to_bytes()[18..20], [0, 0]);
     let checked = check::frame(&frame.to_bytes(), &Expect::default()).unwrap();
@@ -216,7 +215,7 @@ fn dccp_layout() {
 
 #[test]
 fn dccp_coverage_leaves_the_rest_out() {
-    let frame = Frame::dccp4(5, 100).with(|frame| frame.dccp_mut().coverage = 3);
+    let frame = Frame::dccp4(5, 100).with_dccp(|dccp| dccp.coverage = 3);
     let mut bytes = frame.to_bytes();
     right(&frame);
     let payload = frame.offsets().payload;
@@ -320,7 +319,7 @@ fn gre_fields_in_order() {
 
 #[test]
 fn checksum_modes() {
-    let with = |mode| Frame::tcp4(1, 10).with(|frame| frame.tcp_mut().checksum = mode).to_bytes();
+    let with = |mode| Frame::tcp4(1, 10).with_checksum(mode).to_bytes();
     let field = |bytes: &[u8]| u16::from_be_bytes([bytes[50], bytes[51]]);
     let pseudo = |length| checksum::pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 6, length);
     assert!(check::frame(&with(Checksum::Wrong), &Expect::default()).is_err());
@@ -362,9 +361,8 @@ fn zero_checksums_and_their_alias() {
     for (mode, value, canonical) in
         [(Checksum::Right, 0u16, true), (Checksum::NonCanonical, 0xffff, false)]
     {
-        let frame = Frame::tcp4(1, 1)
-            .with(|frame| frame.ipv4_mut().checksum = mode)
-            .with_zero_header_checksum();
+        let frame =
+            Frame::tcp4(1, 1).with_ipv4(|ip| ip.checksum = mode).with_zero_header_checksum();
         assert_eq!(frame.to_bytes()[24..26], value.to_be_bytes());
         assert_eq!(right(&frame).canonical, canonical);
     }
@@ -374,8 +372,7 @@ fn zero_checksums_and_their_alias() {
 fn outer_sums_cover_what_the_device_makes_of_a_partial_checksum() {
     let frame = Frame::tcp4(1, 99).in_vxlan6();
     let complete = frame.to_bytes();
-    let partial =
-        frame.clone().with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
+    let partial = frame.clone().with_checksum(Checksum::Partial).to_bytes();
     let field = frame.offsets().transport + 16;
     let differing: Vec<_> =
         (0..complete.len()).filter(|at| complete[*at] != partial[*at]).collect();

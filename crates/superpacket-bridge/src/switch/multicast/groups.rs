@@ -9,37 +9,44 @@ use superpacket::wire::IpVersion;
 use super::message::{GroupRecord, Query, V1_RESPONSE};
 use crate::settings::MAX_PORTS;
 
-/// Linux's defaults: lifetime of a membership and of a querier or router, and number and interval
-/// of last-member queries (`mcast_membership_interval`, `mcast_querier_interval`,
-/// `mcast_last_member_count`, `mcast_last_member_interval`).
+/// Time for which a membership lasts that is not reported again, as in Linux
+/// (`mcast_membership_interval`).
 pub(super) const MEMBERSHIP: u64 = seconds(260);
+/// Time for which a querier or router counts as active after its last message, as in Linux
+/// (`mcast_querier_interval`).
 pub(super) const QUERIER: u64 = seconds(255);
+/// Number of queries that a querier sends after a host has left a group, as in Linux
+/// (`mcast_last_member_count`).
 const LAST_MEMBER_COUNT: u64 = 2;
+/// Interval between the queries after a host has left a group, as in Linux
+/// (`mcast_last_member_interval`).
 const LAST_MEMBER: u64 = seconds(1);
 
-/// Minimum response time to a general query, IGMP's unit. IGMPv3 and MLD can ask for immediate
-/// responses.
+/// Shortest response time that the answer to a general query is given, the unit of time in IGMP.
+/// IGMPv3 and MLD queries can ask for immediate responses.
 const MIN_RESPONSE: u64 = seconds(1) / 10;
 
-/// Minimum lifetime that a membership keeps after a query for its group, so that the response
+/// Minimum time for which a membership lasts after a query for its group, so that a response
 /// arrives in time.
 const MIN_MEMBERSHIP: u64 = seconds(1);
 
-/// Time for which hosts respond as in IGMPv1 after an IGMPv1 query: robustness variable times query
-/// interval plus a response interval, with Linux's values (RFC 3376, section 8.12).
+/// Time for which hosts respond as in IGMPv1 after an IGMPv1 query. It is the robustness variable
+/// times the query interval, plus a response interval, with Linux's values (RFC 3376, section
+/// 8.12).
 const V1_PRESENT: u64 = seconds(260);
 
-/// Maximum groups per port. A port that joins more receives all groups.
+/// Maximum number of groups that are recorded for a port. A port that joins more receives all
+/// groups.
 pub(super) const MAX_GROUPS: u32 = 1024;
 
-/// Interval between scans for expired entries.
+/// Interval between scans for expired memberships and routers.
 const EXPIRE: u64 = seconds(1);
 
 const fn seconds(seconds: u64) -> u64 {
     seconds * 1_000_000_000
 }
 
-/// A set of ports.
+/// A set of port numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PortSet([u64; MAX_PORTS / 64]);
 
@@ -65,37 +72,37 @@ impl FromIterator<u16> for PortSet {
     }
 }
 
-/// Ports, each with its expiry time.
+/// Port numbers, each with the time at which its entry expires.
 type Ports = BTreeMap<u16, u64>;
 
-/// Queriers and routers of one IP version in a VLAN.
+/// The queriers and routers that are known in a VLAN for one IP version.
 #[derive(Debug, Default)]
 struct Routers {
     ports: Ports,
     /// Time until which a querier is known to be active.
     querier_until: u64,
-    /// Time from which all members have had the chance to report.
+    /// Time from which all members of groups are known, because all hosts had the chance to report.
     members_known_at: u64,
-    /// The elected querier.
+    /// The querier that won the election.
     querier: Option<Querier>,
-    /// Time until which hosts respond slowly, because of an IGMPv1 query.
+    /// Time until which hosts take long to respond, because of an IGMPv1 query.
     igmpv1_until: u64,
 }
 
-/// The elected querier: the one with the lowest address (RFC 2236, section 7; RFC 3810, section
-/// 7.6.2).
+/// The elected querier: of several, the one with the lowest address (RFC 2236, section 7; RFC 3810,
+/// section 7.6.2).
 #[derive(Clone, Copy, Debug)]
 struct Querier {
-    /// The address. A querier without an address is elected only if there is no other (RFC 4541,
-    /// section 2.1.1).
+    /// The querier's address. One without an address is elected only if there is no other (RFC
+    /// 4541, section 2.1.1).
     source: Option<IpAddr>,
     port: u16,
-    /// Time until which only a lower address can replace it.
+    /// Time until which only a querier with a lower address can replace it.
     until: u64,
 }
 
 impl Routers {
-    /// Updates the election after a general query was received by a port.
+    /// Updates the election of the querier after a port has received a general query.
     fn elect(&mut self, port: u16, source: Option<IpAddr>, now: u64) {
         let is_elected = match self.querier.filter(|querier| querier.until > now) {
             None => true,
@@ -110,7 +117,7 @@ impl Routers {
         }
     }
 
-    /// Returns whether this sender is the elected querier, whose queries alone may shorten
+    /// Returns whether this sender is the elected querier. Only its queries may shorten
     /// memberships.
     fn is_querier(&self, port: u16, source: Option<IpAddr>, now: u64) -> bool {
         self.querier.is_some_and(|querier| {
@@ -119,20 +126,21 @@ impl Routers {
     }
 }
 
-/// All members and routers that were learned. Times are in nanoseconds.
+/// All group members and multicast routers that were learned. Times are in nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    /// Members by VLAN and group.
+    /// The member ports of each group, by VLAN and group address.
     members: HashMap<(u16, IpAddr), Ports>,
-    /// Number of groups that each port is in.
+    /// For each port, the number of groups of which it is a member.
     held: HashMap<u16, u32>,
-    /// By VLAN, and whether IPv6. A querier is known only in its own VLAN.
+    /// The queriers and routers, by VLAN and IP version (true for IPv4). A querier in one VLAN says
+    /// nothing about others.
     routers: HashMap<(u16, bool), Routers>,
-    /// Time of the last scan for expired entries.
+    /// Time of the last scan for expired memberships and routers.
     expired: u64,
 }
 
-/// A port that is a group member or leads to a router.
+/// The membership of a port in a multicast group, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Member {
     pub(super) vlan: u16,
@@ -141,7 +149,7 @@ pub(super) struct Member {
     pub(super) left: Duration,
 }
 
-/// Returns the map key of a VLAN and IP version.
+/// Returns the key of the map of routers for a VLAN and IP version.
 const fn key(vlan: u16, version: IpVersion) -> (u16, bool) {
     (vlan, matches!(version, IpVersion::V4))
 }
@@ -151,8 +159,8 @@ fn version(group: IpAddr) -> IpVersion {
 }
 
 impl Groups {
-    /// Returns the ports that receive a group; `None` for all ports, because without a querier the
-    /// members are unknown.
+    /// Returns the ports that receive packets of a group. `None` means all ports, because the
+    /// members are unknown without a querier.
     pub(super) fn given(&self, vlan: u16, group: IpAddr, now: u64) -> Option<PortSet> {
         let mut ports = self.routers(vlan, version(group), now)?;
         let members = self.members.get(&(vlan, group)).into_iter().flatten();
@@ -160,7 +168,7 @@ impl Groups {
         Some(ports)
     }
 
-    /// Returns the ports that lead to routers in a VLAN; `None` if there is no querier.
+    /// Returns the ports that lead to multicast routers in a VLAN; `None` if there is no querier.
     pub(super) fn routers(&self, vlan: u16, version: IpVersion, now: u64) -> Option<PortSet> {
         let routers = self.routers.get(&key(vlan, version))?;
         if routers.querier_until <= now || routers.members_known_at > now {
@@ -201,7 +209,9 @@ impl Groups {
         self.members.entry((vlan, group)).or_default().insert(port, until);
     }
 
-    /// Handles a leave message. With a querier, remaining members are asked, and report again.
+    /// Handles the message of a host that leaves a group. If there is a querier, it asks for
+    /// remaining members, and the port stays a member until then. Otherwise the membership ends
+    /// soon.
     fn leave(&mut self, port: u16, vlan: u16, group: IpAddr, now: u64) {
         if self
             .routers
@@ -217,8 +227,8 @@ impl Groups {
         }
     }
 
-    /// Handles a query. Other isolated ports do not receive a query from an isolated port, so it
-    /// only shows that there may be a router.
+    /// Handles a query. One that an isolated port received does not reach other isolated ports, so
+    /// it only shows that there may be a router.
     pub(super) fn query(
         &mut self,
         port: u16,
@@ -239,7 +249,7 @@ impl Groups {
             if is_isolated || !routers.is_querier(port, query.source, now) {
                 return;
             }
-            // Remaining members respond within this time.
+            // Remaining members of the group respond within this time.
             let until = now + (LAST_MEMBER_COUNT * response).max(MIN_MEMBERSHIP);
             self.members
                 .get_mut(&(vlan, group))
@@ -249,7 +259,8 @@ impl Groups {
             return;
         }
         if !is_isolated {
-            // Of several queries, the first that all hosts have had the time to answer.
+            // After several queries, members are known when all hosts have had the time to answer
+            // the first.
             let is_first = routers.querier_until <= now;
             routers.members_known_at = if is_first {
                 now + response
@@ -259,20 +270,21 @@ impl Groups {
             routers.querier_until = now + QUERIER;
             routers.elect(port, query.source, now);
         }
-        // A querier without an address does not forward (RFC 4541, section 2.1.1).
+        // A querier without an address does not forward packets, so it is not a router (RFC 4541,
+        // section 2.1.1).
         if query.source.is_some() {
             self.hello(port, vlan, query.version, now);
         }
     }
 
-    /// Records a router behind a port.
+    /// Records that a port leads to a multicast router, which has sent a hello.
     pub(super) fn hello(&mut self, port: u16, vlan: u16, version: IpVersion, now: u64) {
         let until =
             self.routers.entry(key(vlan, version)).or_default().ports.entry(port).or_default();
         *until = (*until).max(now + QUERIER);
     }
 
-    /// Removes expired entries.
+    /// Removes expired memberships and routers, at most once per [`EXPIRE`].
     pub(super) fn expire(&mut self, now: u64) {
         if now < self.expired + EXPIRE {
             return;
@@ -281,7 +293,7 @@ impl Groups {
         self.retain(|_, until| until > now);
     }
 
-    /// Removes all entries of a port.
+    /// Removes the memberships and routers of a port.
     pub(super) fn forget(&mut self, port: u16) {
         self.retain(|known, _| known != port);
     }
@@ -307,7 +319,7 @@ impl Groups {
         });
     }
 
-    /// Returns all members, sorted.
+    /// Returns the memberships of all ports, sorted.
     pub(super) fn members(&self, now: u64) -> Vec<Member> {
         let each = self.members.iter().flat_map(|(&(vlan, group), ports)| {
             ports.iter().map(move |(&port, &until)| (vlan, group, port, until))
@@ -321,8 +333,8 @@ impl Groups {
         members
     }
 
-    /// Returns the ports that lead to routers, and their longest remaining lifetime in any VLAN and
-    /// IP version.
+    /// Returns the ports that lead to multicast routers, each with the longest time until it
+    /// expires in any VLAN and IP version.
     pub(super) fn router_ports(&self, now: u64) -> Vec<(u16, Duration)> {
         let mut ports = Ports::new();
         for (&port, &until) in self
@@ -337,7 +349,7 @@ impl Groups {
         ports.into_iter().map(|(port, until)| (port, Duration::from_nanos(until - now))).collect()
     }
 
-    /// Returns whether there is a querier in any VLAN, for IPv4 and for IPv6.
+    /// Returns whether there is a querier in any VLAN: first for IPv4, then for IPv6.
     pub(super) fn has_querier(&self, now: u64) -> [bool; 2] {
         let asked = |v4: bool| {
             self.routers
@@ -370,12 +382,12 @@ mod tests {
         }
     }
 
-    /// Returns a group-specific query with this response time.
+    /// Returns a query for one group with this response time.
     fn specific(response: Duration) -> Query {
         Query { group: Some(GROUP), response, ..general(true) }
     }
 
-    /// Returns groups in which port 9 leads to a router that sent a query at time 0.
+    /// Returns a state in which port 9 leads to a router that sent a query at time 0.
     fn asked() -> Groups {
         let mut groups = Groups::default();
         groups.query(9, false, 0, &general(true), 0);
@@ -493,7 +505,7 @@ mod tests {
         groups.record(2, 0, GroupRecord::Join(GROUP), now + SECOND);
         assert_eq!(ports(groups.given(0, GROUP, now + 2 * SECOND - 1)), Some(vec![1, 2, 9]));
         assert_eq!(ports(groups.given(0, GROUP, now + 2 * SECOND)), Some(vec![2, 9]));
-        // Without a querier, a leave message takes effect at once.
+        // If there is no querier, a host's leave message takes effect at once.
         let mut groups = Groups::default();
         groups.record(1, 0, GroupRecord::Join(GROUP), 0);
         groups.record(1, 0, GroupRecord::Leave(GROUP), 0);
@@ -503,7 +515,7 @@ mod tests {
         );
     }
 
-    /// Returns the remaining membership of port 1 after these queries, the last at time 0.
+    /// Returns how long the membership of port 1 lasts after these queries, the last at time 0.
     fn left(queries: &[(u16, bool, Query)]) -> Duration {
         let mut groups = Groups::default();
         groups.record(1, 0, GroupRecord::Join(GROUP), 0);
@@ -531,7 +543,8 @@ mod tests {
             whole,
             "by its port, with another address"
         );
-        // The lowest address wins. A querier without an address wins only if it is alone.
+        // The querier with the lowest address wins. One without an address wins only if it is
+        // alone.
         let other = |last| (5, false, of(last, general(true)));
         assert_eq!(left(&[elected, other(10), (5, false, of(10, second))]), whole);
         assert_eq!(left(&[elected, other(10), (9, false, second)]), soon);
@@ -544,7 +557,7 @@ mod tests {
         // Isolated members do not receive the query of an isolated port.
         assert_eq!(left(&[(9, true, general(true)), (9, true, second)]), whole);
         assert_eq!(left(&[elected, (9, true, second)]), whole);
-        // The same for MLD.
+        // MLD behaves in the same way.
         let group: IpAddr = "ff05::7".parse().expect("a group");
         let ask = |last: u8, group| {
             let source = IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, u16::from(last)]);
@@ -586,7 +599,7 @@ mod tests {
     #[test]
     fn after_an_igmpv1_query_hosts_have_ten_seconds_to_respond() {
         let first = Query { is_v1: true, ..general(true) };
-        // Any IGMPv1 querier has this effect, whether elected or isolated or not.
+        // Any IGMPv1 querier has this effect, elected or not, at an isolated port or not.
         for (port, is_isolated) in [(9, false), (5, false), (5, true)] {
             let mut groups = asked();
             groups.query(
@@ -616,7 +629,7 @@ mod tests {
             }
             groups.record(1, 0, GroupRecord::Join(GROUP), now + 10 * SECOND);
             assert_eq!(groups.members(now + 10 * SECOND)[0].left.as_secs(), 260);
-            // The hosts have left IGMPv1 mode.
+            // The time for which hosts respond as in IGMPv1 is over.
             let now = V1_PRESENT;
             groups.query(9, false, 0, &general(true), now);
             groups.query(9, false, 0, &specific(Duration::from_millis(100)), now);

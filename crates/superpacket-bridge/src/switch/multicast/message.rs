@@ -1,7 +1,7 @@
-//! Parses multicast messages: IGMP (RFC 2236, RFC 3376), MLD (RFC 2710, RFC 3810) and PIM hellos
-//! (RFC 7761).
+//! Parses messages about multicast groups: IGMP (RFC 2236, RFC 3376), MLD (RFC 2710, RFC 3810) and
+//! PIM hellos (RFC 7761).
 //!
-//! Messages are parsed in place, without allocation, because this runs per multicast packet.
+//! Messages are parsed in place and without allocation, because every multicast packet is examined.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -9,48 +9,52 @@ use std::time::Duration;
 use superpacket::checksum::{pseudo_header, words};
 use superpacket::wire::IpVersion;
 
-/// IPv6 next-header and protocol numbers.
+/// Number of the IPv6 hop-by-hop options header.
 const HOP_BY_HOP: u8 = 0;
+/// Protocol number of IGMP.
 const IGMP: u8 = 2;
+/// Protocol number of ICMPv6, to which MLD belongs.
 const ICMP6: u8 = 58;
+/// Protocol number of PIM.
 const PIM: u8 = 103;
 
-/// Bytes of an IPv4 header without options, and of an IPv6 header.
+/// Length in bytes of an IPv4 header without options.
 const IPV4: usize = 20;
+/// Length in bytes of an IPv6 header.
 const IPV6: usize = 40;
 
-/// Maximum response time of IGMPv1 hosts (RFC 2236, section 4).
+/// Time within which hosts respond to an IGMPv1 query (RFC 2236, section 4).
 pub(super) const V1_RESPONSE: Duration = Duration::from_secs(10);
 
-/// The meaning of a multicast packet.
+/// What a multicast packet means for the bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GroupMessage<'a> {
-    /// Data for all ports: not IP, or a group that every host is in.
+    /// Data for all ports: it is not IP, or its group is one that every host is in without joining.
     ForAll,
-    /// Data for this group.
+    /// Data for the members of this group.
     ForGroup(IpAddr),
-    /// A query for the members of one group, or of all groups.
+    /// A query that asks for the members of one group, or of all groups.
     Query(Query),
-    /// A host joins a group. Other hosts do not receive the message; it would suppress their own
-    /// reports (RFC 4541, section 2.1.1).
+    /// A host joins this group. Other hosts do not receive the message, because it would make them
+    /// suppress their own reports (RFC 4541, section 2.1.1).
     Join(IpAddr),
-    /// A host leaves a group.
+    /// A host leaves this group.
     Leave(IpAddr),
     /// A host reports its membership in several groups (IGMPv3, MLDv2).
     Report(ReportRecords<'a>),
-    /// The hello of a multicast router.
+    /// The hello message of a multicast router.
     Hello(IpVersion),
-    /// A damaged or invalid message.
+    /// A damaged or invalid message about groups.
     Malformed,
 }
 
-/// A membership query.
+/// A query that asks hosts for their group memberships.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Query {
     pub(super) version: IpVersion,
-    /// The group; `None` for all groups.
+    /// The group whose members are asked; `None` for all groups.
     pub(super) group: Option<IpAddr>,
-    /// The time within which hosts respond.
+    /// The time within which hosts respond to the query.
     pub(super) response: Duration,
     /// The sender's address; `None` for a switch that acts as querier without an address.
     pub(super) source: Option<IpAddr>,
@@ -59,7 +63,7 @@ pub(super) struct Query {
     pub(super) is_v1: bool,
 }
 
-/// A change of membership in one group, as reported by a host.
+/// One host's change of membership in one group, as its report says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GroupRecord {
     /// The host is a member.
@@ -68,7 +72,8 @@ pub(super) enum GroupRecord {
     Leave(IpAddr),
 }
 
-/// The records of a report; all of them lie inside the message.
+/// The records of an IGMPv3 or MLDv2 report, read one after the other. All of them lie inside the
+/// message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReportRecords<'a> {
     version: IpVersion,
@@ -77,7 +82,7 @@ pub(super) struct ReportRecords<'a> {
 }
 
 impl<'a> ReportRecords<'a> {
-    /// Returns the records, or `None` if they do not fit the message.
+    /// Returns the records of a report; `None` if the message is too short for them.
     fn new(version: IpVersion, count: u16, bytes: &'a [u8]) -> Option<Self> {
         let records = ReportRecords { version, left: count, bytes };
         let mut rest = records;
@@ -87,7 +92,8 @@ impl<'a> ReportRecords<'a> {
         Some(records)
     }
 
-    /// Takes the next record: its type, its number of sources, and its group.
+    /// Removes the first record from the bytes, and returns its type, its number of sources and its
+    /// group.
     fn take_record(&mut self) -> Option<(u8, u16, IpAddr)> {
         let &[kind, auxiliary, a, b] = self.bytes.first_chunk()?;
         let sources = u16::from_be_bytes([a, b]);
@@ -96,7 +102,7 @@ impl<'a> ReportRecords<'a> {
             IpVersion::V6 => 16,
         };
         let group = ip(self.bytes.get(4..4 + address)?)?;
-        // Sources, then 32-bit words of auxiliary data.
+        // The record has a header, a group, its sources, and 32-bit words of auxiliary data.
         let length = 4 + address * (1 + usize::from(sources)) + 4 * usize::from(auxiliary);
         self.bytes = self.bytes.get(length..)?;
         self.left -= 1;
@@ -107,7 +113,7 @@ impl<'a> ReportRecords<'a> {
 impl Iterator for ReportRecords<'_> {
     type Item = GroupRecord;
 
-    /// Returns the next record that matters to a switch which does not track sources (RFC 3376,
+    /// Returns the next record of interest to a switch which does not track sources (RFC 3376,
     /// section 4.2.12).
     fn next(&mut self) -> Option<GroupRecord> {
         while self.left != 0 {
@@ -123,8 +129,9 @@ impl Iterator for ReportRecords<'_> {
     }
 }
 
-/// Returns whether hosts join this group; the others are groups that every host is in. (RFC 4541,
-/// section 2.1.2; RFC 3810, section 6: hosts report all groups except all-nodes.)
+/// Returns whether hosts report that they join this group. They do not for groups that every host
+/// is in (RFC 4541, section 2.1.2). For IPv6, they report all groups except all-nodes (RFC 3810,
+/// section 6).
 fn is_reported(group: IpAddr) -> bool {
     match group {
         IpAddr::V4(group) => group.is_multicast() && group.octets()[..3] != [224, 0, 0],
@@ -146,7 +153,7 @@ fn word(bytes: &[u8], place: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(place..)?.first_chunk()?))
 }
 
-/// Returns whether [`read`] needs all bytes of the packet, which starts with its IP header.
+/// Returns whether [`read`] needs all bytes of a packet, which is given from its IP header on.
 pub(super) fn is_message(packet: &[u8]) -> bool {
     match packet.first().map_or(0, |first| first >> 4) {
         4 => matches!(packet.get(9), Some(&(IGMP | PIM))),
@@ -155,7 +162,7 @@ pub(super) fn is_message(packet: &[u8]) -> bool {
     }
 }
 
-/// Parses a packet that starts with its IP header.
+/// Finds the meaning of a packet, which is given from its IP header on.
 pub(super) fn read(packet: &[u8]) -> GroupMessage<'_> {
     match packet.first().map_or(0, |first| first >> 4) {
         4 => read4(packet).unwrap_or(GroupMessage::ForAll),
@@ -164,12 +171,12 @@ pub(super) fn read(packet: &[u8]) -> GroupMessage<'_> {
     }
 }
 
-/// Returns the meaning of a packet that is not a message.
+/// Returns the meaning of a packet that is not a message about groups.
 fn data(group: IpAddr) -> GroupMessage<'static> {
     if is_reported(group) { GroupMessage::ForGroup(group) } else { GroupMessage::ForAll }
 }
 
-/// Parses an IPv4 packet; `None` if it is invalid.
+/// Finds the meaning of an IPv4 packet; `None` if it is invalid.
 fn read4(packet: &[u8]) -> Option<GroupMessage<'_>> {
     let header = packet.get(..IPV4)?;
     let group = ip(&header[16..20])?;
@@ -232,11 +239,12 @@ fn query4(message: &[u8], sent_to: IpAddr, of: IpAddr, source: IpAddr) -> GroupM
     )
 }
 
-/// Checks a query, whose own group is unspecified if it is for all groups, against its destination.
+/// Checks that a query was sent to the right destination. The query's own group is unspecified if
+/// it asks for all groups.
 fn query(query: Query, sent_to: IpAddr, sources: u16) -> GroupMessage<'static> {
     let Some(of) = query.group else { return GroupMessage::Malformed };
     let is_to_all = sent_to == IpAddr::from(ALL_HOSTS) || sent_to == IpAddr::from(ALL_NODES);
-    // Hosts receive only the groups that they are in.
+    // A query reaches the members of its group only if it was sent to that group or to all hosts.
     let reaches_members = is_to_all || sent_to == of;
     match (of.is_unspecified(), of.is_multicast()) {
         (true, _) if is_to_all => GroupMessage::Query(Query { group: None, ..query }),
@@ -247,12 +255,12 @@ fn query(query: Query, sent_to: IpAddr, sources: u16) -> GroupMessage<'static> {
     }
 }
 
-/// Parses a PIM version 2 hello, which is sent to all PIM routers.
+/// Checks a PIM version 2 hello, which must be sent to all PIM routers.
 fn hello(message: &[u8], is_to_routers: bool, version: IpVersion) -> Option<GroupMessage<'static>> {
     (is_to_routers && message.first() == Some(&0x20)).then_some(GroupMessage::Hello(version))
 }
 
-/// Parses an IPv6 packet; `None` if it is invalid.
+/// Finds the meaning of an IPv6 packet; `None` if it is invalid.
 fn read6(packet: &[u8]) -> Option<GroupMessage<'_>> {
     let header = packet.get(..IPV6)?;
     let group = ip(&header[24..40])?;
@@ -414,7 +422,7 @@ pub(crate) mod tests {
         text.parse().expect("an address")
     }
 
-    /// Returns a record of a report.
+    /// Returns a record of an MLDv2 or IGMPv3 report.
     fn record(kind: u8, group: &[u8], sources: u16) -> Vec<u8> {
         let sources_bytes = vec![7; usize::from(sources) * group.len()];
         [&[kind, 1][..], &sources.to_be_bytes(), group, &sources_bytes, &[0; 4]].concat()
@@ -425,7 +433,7 @@ pub(crate) mod tests {
         let heard = |destination: &str, message: &[u8]| {
             let packet = packet4(IGMP, "10.0.0.1", destination, message);
             assert!(is_message(&packet));
-            // Compare a value that does not borrow from the packet.
+            // Compare values that do not borrow from the packet.
             match read(&packet) {
                 GroupMessage::Report(_) => panic!("reports have a test of their own"),
                 GroupMessage::ForGroup(group) => GroupMessage::ForGroup(group),

@@ -21,11 +21,11 @@ use crate::switch::frame::{ETHERNET, PacketHead, network_offset};
 use groups::{Groups, Member};
 use message::{GroupMessage, GroupRecord, is_message, read};
 
-/// Bytes needed to classify a multicast packet: link header and tags, IP header, and the start of
-/// an extension header.
+/// Number of first bytes that suffice to find the meaning of a multicast packet: link header and
+/// tags, IP header, and the start of an extension header.
 const ENOUGH: usize = 80;
 
-/// The group members and routers that were learned, shared by all threads.
+/// The multicast group members and routers that were learned, shared by all threads of a bridge.
 #[derive(Debug, Default)]
 pub(crate) struct Snooping {
     groups: RwLock<Groups>,
@@ -36,25 +36,26 @@ pub(crate) struct Snooping {
 pub(crate) enum Recipients {
     /// All ports.
     All,
-    /// All ports, although the packet is an invalid message.
+    /// All ports, because the packet is an invalid message about groups.
     AllMalformed,
-    /// These ports.
+    /// Only these ports.
     Ports(PortSet),
 }
 
-/// The ingress port of a multicast message, and which hosts receive the message.
+/// The port that received a multicast message, and which other hosts receive the message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageSource {
     port: u16,
-    /// Whether the port is isolated; other isolated ports do not receive the message.
+    /// Whether the port has the flag `isolated`, so that other isolated ports do not receive the
+    /// message.
     is_isolated: bool,
-    /// Whether the destination hardware address is that of the group in the IP header; hosts ignore
-    /// any other.
+    /// Whether the frame's destination hardware address is that of the group in the IP header.
+    /// Hosts ignore a message with any other.
     is_heard: bool,
 }
 
 impl MessageSource {
-    /// Returns the source of messages that a port receives.
+    /// Returns the source of messages that this port receives.
     pub(crate) const fn new(port: u16, is_isolated: bool) -> MessageSource {
         MessageSource { port, is_isolated, is_heard: true }
     }
@@ -102,7 +103,7 @@ impl Snooping {
         let head = PacketHead::new(packet, ENOUGH);
         let bytes = head.bytes(packet);
         let network = network_offset(bytes, &packet.metadata);
-        // Packets behind other headers, such as tags of another type, are for all ports.
+        // Packets behind other headers, such as tags of another type, go to all ports.
         if network != 0
             && (network != ETHERNET
                 || !matches!(bytes.get(network - 2..network), Some([0x08, 0x00] | [0x86, 0xdd])))
@@ -157,18 +158,18 @@ impl Snooping {
         }
     }
 
-    /// Removes expired entries, at most once per second.
+    /// Removes expired memberships and routers, at most once per second.
     pub(crate) fn expire(&self, now: u64) {
         self.change().expire(now);
     }
 
-    /// Removes all entries of a port.
+    /// Removes the memberships and routers of a port.
     pub(crate) fn forget(&self, port: u16) {
         self.change().forget(port);
     }
 
-    /// Returns the group members, sorted by VLAN and group: (VLAN, group, port, remaining
-    /// lifetime).
+    /// Returns the group memberships, sorted by VLAN and group: VLAN, group, port, and time until
+    /// the membership expires.
     pub(crate) fn members(&self, now: u64) -> Vec<(u16, IpAddr, u16, Duration)> {
         self.groups()
             .members(now)
@@ -177,12 +178,12 @@ impl Snooping {
             .collect()
     }
 
-    /// Returns the ports that lead to routers, and the remaining lifetime of each.
+    /// Returns the ports that lead to multicast routers, each with the time until it expires.
     pub(crate) fn router_ports(&self, now: u64) -> Vec<(u16, Duration)> {
         self.groups().router_ports(now)
     }
 
-    /// Returns whether there is a querier in any VLAN, for IPv4 and for IPv6.
+    /// Returns whether there is a querier in any VLAN: first for IPv4, then for IPv6.
     pub(crate) fn has_querier(&self, now: u64) -> [bool; 2] {
         self.groups().has_querier(now)
     }

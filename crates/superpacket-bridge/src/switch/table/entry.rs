@@ -1,40 +1,42 @@
-//! An entry of the address table: two words, which are read and written without a lock.
+//! An entry of the address table. It has two words, which threads read and write without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::switch::frame::AddressKey;
 
-/// The length of a tick, in milliseconds.
+/// The length of a tick of the address table, in milliseconds.
 pub(super) const TICK: u64 = 10;
 
-/// Ticks for which an address stays at the port where it was last seen. If it is seen elsewhere in
-/// this time, there is a loop or a host with a forged address. Doubles with each dispute.
+/// Ticks for which an address stays at the port where it was last seen. If it is seen at another
+/// port in this time, there is a loop or a host with a forged address. The time doubles with each
+/// move of the address between ports.
 pub(super) const HOLD: u64 = 100;
 
-/// Maximum number of disputes counted; an address then stays for four minutes after it was last
-/// seen.
+/// Maximum number of moves between ports that are counted for an address. With this number, it
+/// stays at its port for four minutes after it was last seen there.
 pub(super) const MAX_DISPUTES: u64 = 8;
 
-/// Maximum age of the last packet to an address that counts as recent, in units of [`USE_UNIT`]:
-/// about a minute.
+/// Time since the last packet to an address up to which the address counts as used, in units of
+/// [`USE_UNIT`]: about a minute.
 pub(super) const USED_RECENTLY: u64 = 6;
 
-/// Resolution of the time of the last packet to an address, in ticks: ten seconds.
+/// The unit in which the time of the last packet to an address is stored, in ticks: ten seconds.
 pub(super) const USE_UNIT: u64 = 1024;
 
-/// The value of an entry: when it was last seen (the lower 32 bits of the tick), its port and its
-/// home port (10 bits each), disputes (4 bits; all set in a static entry), and when a packet was
-/// last sent to it (8 bits).
+/// The state of an entry: when the address was last seen (the lower 32 bits of the tick), its port
+/// and the port where it was learned first (10 bits each), the number of disputes, that is of moves
+/// between ports (4 bits; all set in a static entry), and when a packet was last sent to it (8
+/// bits).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct EntryState(pub(super) u64);
 
 impl EntryState {
-    /// Returns the value of an address to which no packet was sent yet.
+    /// Returns the state of a new address, to which no packet was sent yet.
     pub(super) fn new(now: u64, port: u16) -> EntryState {
         EntryState(0).at(now).with_port(port).with_home(port)
     }
 
-    /// Returns the value, last seen at this time.
+    /// Returns this state, changed so that the address was last seen at this time.
     pub(super) fn at(self, now: u64) -> EntryState {
         EntryState(self.0 & 0xffff_ffff | now << 32)
     }
@@ -51,7 +53,7 @@ impl EntryState {
         EntryState(self.0 & !(0xf << 8) | disputes.min(MAX_DISPUTES) << 8)
     }
 
-    /// Returns the value as a static entry.
+    /// Returns this state, changed to that of a static entry.
     pub(super) fn into_static(self) -> EntryState {
         EntryState(self.0 | STATIC)
     }
@@ -60,7 +62,7 @@ impl EntryState {
         self.0 & STATIC == STATIC
     }
 
-    /// Returns the value, with a packet to the address at this time.
+    /// Returns this state, changed so that a packet was last sent to the address at this time.
     pub(super) fn used_at(self, now: u64) -> EntryState {
         EntryState(self.0 & !0xff | use_unit(now))
     }
@@ -69,7 +71,7 @@ impl EntryState {
     pub(super) fn age(self, now: u64) -> u64 {
         match (now as u32).wrapping_sub((self.0 >> 32) as u32) {
             age if age <= MAX_AGE => u64::from(age),
-            // The time is from another thread's later round.
+            // Another thread, whose round began later, wrote the time.
             _ => 0,
         }
     }
@@ -83,7 +85,7 @@ impl EntryState {
         (self.0 >> 12 & 0x3ff) as u16
     }
 
-    /// Returns the number of recent moves between ports.
+    /// Returns how often the address has moved between ports recently.
     pub(super) fn disputes(self) -> u64 {
         self.0 >> 8 & 0xf
     }
@@ -93,7 +95,7 @@ impl EntryState {
         HOLD << self.disputes()
     }
 
-    /// Returns whether the value already records a packet to the address at this time.
+    /// Returns whether the state already records a packet to the address at this time.
     pub(super) fn is_used_at(self, now: u64) -> bool {
         self.0 & 0xff == use_unit(now)
     }
@@ -104,10 +106,11 @@ impl EntryState {
     }
 }
 
-/// All dispute bits set, more than are ever counted: the entry is static.
+/// The bits of the number of disputes. All of them set, more than are ever counted, mean a static
+/// entry.
 const STATIC: u64 = 0xf << 8;
 
-/// Maximum age that can be told from a time in the future, in ticks: 248 days.
+/// Maximum age in ticks that can be told from a time in the future: 248 days.
 pub(super) const MAX_AGE: u32 = u32::MAX / 2;
 
 /// Returns the time in units of [`USE_UNIT`], wrapping within 1 to 255.
@@ -117,23 +120,23 @@ fn use_unit(now: u64) -> u64 {
 
 #[derive(Debug, Default)]
 pub(super) struct AddressEntry {
-    /// The address key; 0 if the entry is free.
+    /// The key of the address; 0 if the entry is free.
     pub(super) key: AtomicU64,
     pub(super) seen: AtomicU64,
 }
 
 impl AddressEntry {
-    /// Returns the value if the entry belongs to this address.
+    /// Returns the state of the entry if it belongs to this address.
     #[inline]
     pub(super) fn read(&self, key: AddressKey) -> Option<EntryState> {
         if self.key.load(Ordering::Acquire) != key.0 {
             return None;
         }
         let seen = EntryState(self.seen.load(Ordering::Acquire));
-        // Check that the entry still belonged to this address when the value was read. An entry is
+        // Check that the entry still belonged to this address when the state was read. An entry is
         // freed before another address gets it.
         fence(Ordering::Acquire);
-        // The entry may have been freed and reused for this address in between. The value of a free
+        // The entry may have been freed and reused for this address in between. The state of a free
         // entry is 0, and must not be changed.
         (seen.0 != 0 && self.key.load(Ordering::Relaxed) == key.0).then_some(seen)
     }

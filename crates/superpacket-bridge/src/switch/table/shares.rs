@@ -1,10 +1,10 @@
-//! The number of addresses of each port in the table, and its maximum.
+//! For each port, the number of addresses in the table, and its maximum.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::settings::MAX_PORTS;
 
-/// The share of one port.
+/// The number of a port's addresses in the table, and its maximum.
 #[derive(Debug)]
 struct Share {
     /// Number of entries of the port, expired ones included.
@@ -14,7 +14,7 @@ struct Share {
     is_open: AtomicBool,
 }
 
-/// The shares of all ports, counted by all threads without a lock.
+/// The numbers of addresses of all ports, which all threads count without a lock.
 #[derive(Debug)]
 pub(super) struct Shares {
     by_port: Box<[Share]>,
@@ -48,22 +48,22 @@ impl Shares {
         }
     }
 
-    /// Returns the number of ports that share the table.
+    /// Returns the number of open ports, which share the table.
     pub(super) fn ports(&self) -> u32 {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of addresses of a port, expired ones included.
+    /// Returns the number of addresses of a port in the table, expired ones included.
     pub(super) fn held(&self, port: u16) -> u32 {
         self.share(port).held.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a port has its maximum number of addresses.
+    /// Returns whether a port has reached its maximum number of addresses.
     pub(super) fn is_full(&self, port: u16) -> bool {
         self.held(port) >= self.share(port).limit.load(Ordering::Relaxed)
     }
 
-    /// Moves one entry from a port's count to another's; `None` for a free entry.
+    /// Counts an entry for port `to` instead of port `from`; `None` stands for a free entry.
     pub(super) fn moved(&self, from: Option<u16>, to: Option<u16>) {
         if let Some(from) = from {
             self.share(from).held.fetch_sub(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Static entries of the address table, which do not age, move or get replaced.
 //!
-//! They are stored in the sets like other entries, if a set has room. A map holds all of them, and
-//! is searched for those without room.
+//! A map holds all of them. They are also stored in the table's sets like other entries, if a set
+//! has room. The map is searched only for addresses that are in no set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,28 +12,29 @@ use super::{AddressTable, sets};
 use crate::switch::fdb::Station;
 use crate::switch::frame::AddressKey;
 
-/// Maximum static entries per set; the other entries are for learned addresses.
+/// Maximum number of static entries in a set of the table; the rest is for learned addresses.
 pub(super) const STATIC_WAYS: usize = 2;
 
-/// Returns the maximum static entries in a table of at least `size` entries: half of its entries.
+/// Returns the maximum number of static entries in a table for at least `size` addresses: half of
+/// the table's entries.
 pub(crate) fn most_static(size: usize) -> usize {
     sets(size) * STATIC_WAYS
 }
 
-/// All static entries.
+/// All static entries of the address table.
 #[derive(Debug, Default)]
 pub(super) struct Statics {
-    /// Port by address key.
+    /// The port of each static entry, by address key.
     ports: RwLock<BTreeMap<u64, u16>>,
-    /// Number of static entries that have no room in their sets.
+    /// Number of static entries for which their sets have no room.
     pub(super) unplaced: AtomicU32,
 }
 
-/// Error: another thread is changing the static entries.
+/// Another thread is changing the static entries.
 pub(super) struct StaticsLocked;
 
 impl Statics {
-    /// Returns all static entries: port by address key.
+    /// Returns all static entries: the port of each address key.
     pub(super) fn all(&self) -> RwLockReadGuard<'_, BTreeMap<u64, u16>> {
         self.ports.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -43,7 +44,7 @@ impl Statics {
         self.all().get(&key.0).copied()
     }
 
-    /// Returns the port of an address that is in no set, if it has a static entry.
+    /// Returns the port of a static entry, for an address that was found in no set of the table.
     #[cold]
     pub(super) fn find_unplaced(&self, key: AddressKey) -> Option<u16> {
         if self.unplaced.load(Ordering::Acquire) == 0 {
@@ -52,7 +53,8 @@ impl Statics {
         self.find(key)
     }
 
-    /// Returns the same without waiting for a thread that changes static entries.
+    /// Returns the port of a static entry, for an address that was found in no set, without waiting
+    /// for a thread that changes static entries.
     ///
     /// # Errors
     /// [`StaticsLocked`] if there is such a thread.
@@ -75,8 +77,8 @@ impl AddressTable {
         self.statics.find(key)
     }
 
-    /// Replaces all static entries of a port. Entries of other ports with the same addresses move
-    /// to this port.
+    /// Replaces all static entries of a port. Static entries of other ports with the same addresses
+    /// move to this port.
     pub(crate) fn set_static(&self, port: u16, stations: &BTreeSet<Station>) {
         let mut statics = self.statics.ports.write().unwrap_or_else(PoisonError::into_inner);
         let is_gone = |key: u64, at: u16| {
@@ -100,7 +102,7 @@ impl AddressTable {
         }
     }
 
-    /// Stores a static entry in its set, if there is room.
+    /// Stores a static entry in its set of the table, if there is room.
     fn place(&self, key: AddressKey, port: u16) {
         let index = self.index(key);
         let set = &self.sets[index];
@@ -125,7 +127,7 @@ impl AddressTable {
         }
     }
 
-    /// Removes a static entry from its set.
+    /// Removes a static entry from its set of the table.
     fn displace(&self, key: AddressKey) {
         let index = self.index(key);
         let _alone = self.change(index);

@@ -5,12 +5,12 @@ use super::*;
 
 const A: AddressKey = AddressKey(1 << 60 | 0xa);
 
-/// Returns the port where an address was last seen, for a packet from the port `from`.
+/// Returns the port where an address was last seen, when port `from` looks it up.
 fn port_of(table: &AddressTable, key: AddressKey, from: u16, now: u64) -> Option<u16> {
     table.find(key, from, now).map(|located| located.port)
 }
 
-/// Returns the ports that a packet for an address is sent to.
+/// Returns the ports to which a packet for an address is sent that port `from` received.
 fn ports_of(table: &AddressTable, key: AddressKey, from: u16, now: u64) -> Vec<u16> {
     table
         .find(key, from, now)
@@ -20,7 +20,7 @@ fn ports_of(table: &AddressTable, key: AddressKey, from: u16, now: u64) -> Vec<u
         .collect()
 }
 
-/// Returns stations behind a port.
+/// Returns made-up hardware addresses in a VLAN, one for each number.
 fn behind(numbers: std::ops::Range<u16>, vlan: u16) -> BTreeSet<Station> {
     numbers
         .map(|number| Station { vlan, address: [2, 0, 0, 1, (number >> 8) as u8, number as u8] })
@@ -125,7 +125,7 @@ fn static_entries_without_room_in_their_set_still_apply() {
         (WAYS - STATIC_WAYS, 50 + WAYS - STATIC_WAYS)
     );
     assert_eq!(table.flush(|_, port| port == 2), WAYS - STATIC_WAYS);
-    // Half of them are removed.
+    // Half of the static entries are removed.
     table.set_static(1, &behind(0..25, 0));
     let found = stations
         .iter()
@@ -171,7 +171,7 @@ fn static_entries_hold_while_threads_learn_and_others_come_and_go() {
     assert!(table.sets.iter().flatten().all(|entry| entry.key.load(Ordering::Relaxed) == 0));
 }
 
-/// A port with no addresses behind it.
+/// A port with no addresses behind it, for lookups.
 const OTHER: u16 = 1000;
 
 fn table() -> AddressTable {
@@ -260,7 +260,7 @@ fn a_moved_host_gets_a_new_home_port_in_time() {
     for now in (150..4_000).step_by(20) {
         table.learn(A, 2, now);
     }
-    // A host that returns to a port after a long time counts as new there.
+    // The host returns to its first port after a long time, so it counts as new there.
     table.learn(A, 1, 4_000);
     assert_eq!(port_of(&table, A, OTHER, 4_000), Some(2));
 }
@@ -306,7 +306,7 @@ fn a_moved_host_receives_its_packets_during_the_dispute() {
         assert!(ports == [2, 1] && settled.is_none() || ports == [2], "{now}: {ports:?}");
         settled = settled.or((ports == [2]).then_some(now - 150));
     }
-    // One to two ageing times.
+    // A dispute lasts one to two ageing times.
     assert!(settled.is_some_and(|ticks| (1_000..=2_000).contains(&ticks)), "{settled:?}");
 }
 
@@ -344,7 +344,7 @@ fn a_full_set_replaces_the_oldest_entry() {
     assert!(keys[96..].iter().all(|key| port_of(&table, *key, OTHER, 100) == Some(7)));
 }
 
-/// Learns made-up addresses at a port.
+/// Makes a port learn made-up addresses.
 fn flood(table: &AddressTable, port: u16, count: u32, now: u64) {
     for number in 0..count {
         let [a, b, c, d] = number.to_be_bytes();
@@ -425,13 +425,13 @@ fn used_addresses_stay_while_their_port_is_within_its_share() {
     );
     assert_eq!(port_of(&table, wanted, 2, 3), Some(1));
     flood(&table, 2, 2, 4);
-    // The share of each port is one address, and port 1 has two. It loses the one that no other
-    // host has sent to.
+    // The share of each port is one address, and port 1 has two addresses. It loses the one to
+    // which no other host has sent.
     flood(&table, 3, 1, 5);
     assert_eq!((port_of(&table, lonely, 1, 6), port_of(&table, wanted, 1, 6)), (None, Some(1)));
     flood(&table, 3, 100, 7);
     assert_eq!(port_of(&table, wanted, 1, 8), Some(1));
-    // A minute later it is treated like any other.
+    // A minute later the address that was sent to can be replaced like any other.
     flood(&table, 1, 100, 8_000);
     assert_eq!(port_of(&table, wanted, 1, 8_000), None);
 }

@@ -90,12 +90,7 @@ impl Label {
 
     /// Returns the name of the outermost tunnel, if there is one.
     pub(super) fn tunnel(&self) -> Option<&'static str> {
-        self.tunnel.map(|tunnel| match tunnel {
-            Tunnel::Vxlan => "VXLAN",
-            Tunnel::Geneve => "Geneve",
-            Tunnel::Gre => "GRE",
-            Tunnel::Ip => "IP in IP",
-        })
+        self.tunnel.map(Tunnel::title)
     }
 
     fn end(&self, which: usize) -> String {
@@ -262,7 +257,7 @@ impl TopFlows {
 struct FlowJson {
     flow: FlowId,
     protocol: u8,
-    /// An index into [`TUNNELS`].
+    /// An index into [`Tunnel::ALL`].
     tunnel: Option<usize>,
     source: IpAddr,
     destination: IpAddr,
@@ -276,7 +271,6 @@ struct FlowJson {
 
 /// The protocols that lists contain.
 const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Dccp];
-const TUNNELS: [Tunnel; 4] = [Tunnel::Vxlan, Tunnel::Geneve, Tunnel::Gre, Tunnel::Ip];
 
 impl FlowJson {
     fn label(&self) -> Option<Label> {
@@ -296,7 +290,7 @@ impl FlowJson {
         };
         let protocol = PROTOCOLS.into_iter().find(|protocol| protocol.number() == self.protocol)?;
         let tunnel = match self.tunnel {
-            Some(number) => Some(*TUNNELS.get(number)?),
+            Some(number) => Some(*Tunnel::ALL.get(number)?),
             None => None,
         };
         Some(Label { version, addresses, ports: self.ports, protocol, tunnel })
@@ -318,7 +312,7 @@ impl Serialize for TopFlows {
             tunnel: entry
                 .label
                 .tunnel
-                .and_then(|tunnel| TUNNELS.iter().position(|&other| other == tunnel)),
+                .and_then(|tunnel| Tunnel::ALL.iter().position(|&other| other == tunnel)),
             source: entry.label.address(0),
             destination: entry.label.address(1),
             ports: entry.label.ports,

@@ -20,7 +20,6 @@ use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{Layout, Protocol, parse, tcp};
 
 use crate::commands::error::Error;
-use crate::commands::figures::{average, ratio};
 use crate::commands::input::{Input, OpenInput};
 use crate::commands::lanes::{
     ArrivedFrame, CaptureAggregator, Discard, FrameSink, LinkHeader, PassReason, Stepping,
@@ -28,6 +27,7 @@ use crate::commands::lanes::{
 };
 use crate::commands::ledger::FlowId;
 use crate::commands::pool::{Buffer, BufferPool};
+use crate::commands::present::{average, ratio};
 use crate::commands::progress::Progress;
 use crate::commands::totals::{CutShort, Tally, Totals, Unreadable};
 use flows::{Label, TopFlows};

@@ -1,48 +1,42 @@
 //! Renders the report as an HTML page.
 
-use std::fmt::Write;
-
-use super::words::{POLICY_COLUMNS, policy_row};
+use super::words::{policies, top_flows};
 use super::{AnalyzeReport, Cuts, DEFAULT, FileAnalysis, Findings, POLICY, plots};
 use crate::commands::error::Error;
-use crate::commands::figures::{average, grouped, percent, ratio};
-use crate::commands::page::{self, Breakable, Stop, table, tiles};
-use crate::commands::plot::both;
+use crate::commands::present::{Colour, Page, Table, average, grouped, percent, ratio};
 
-/// Maximum files with plots; the table has the figures of all.
+/// Maximum files with charts; the table has the figures of all.
 const MOST_PLOTTED: usize = 20;
 
 /// Renders the page.
 pub(super) fn render(report: &AnalyzeReport) -> Result<String, Error> {
-    let title = match (report.files.as_slice(), report.captures) {
-        ([only], 1) => only.file.clone(),
-        (_, captures) => format!("{} captures", grouped(captures)),
+    let single = match (report.files.as_slice(), report.captures) {
+        ([only], 1) => Some(only),
+        _ => None,
     };
-    page::render(&title, report.command, |page| write(report, page))
-}
-
-fn write(report: &AnalyzeReport, page: &mut String) -> Result<(), Stop> {
-    writeln!(
-        page,
-        "<p class=\"muted\">What receive aggregation makes of this traffic: polls of {}, nothing held longer than {}.</p>",
-        if report.batch == 0 {
-            "the whole file".to_owned()
-        } else {
-            format!("{} packets", grouped(report.batch))
+    let title = single
+        .map_or_else(|| format!("{} captures", grouped(report.captures)), |only| only.file.clone());
+    let mut page = Page::new(&title, report.command);
+    page.remark(&format!(
+        "What receive aggregation makes of this traffic: polls of {}, nothing held longer than {}.",
+        match report.batch {
+            0 => "the whole file".to_owned(),
+            batch => format!("{} packets", grouped(batch)),
         },
         humantime::format_duration(std::time::Duration::from_nanos(report.hold_ns)),
-    )?;
+    ));
     if let Some(parts) = &report.cuts {
-        writeln!(page, "<p class=\"muted\">{}</p>", cuts(parts, report))?;
+        page.remark(&cuts(parts, report));
     }
-    if let ([only], 1) = (report.files.as_slice(), report.captures) {
-        interfaces(only, page)?;
+    if let Some(only) = single {
+        interfaces(only, &mut page);
     }
-    findings(&report.findings, page)?;
+    findings(&report.findings, &mut page)?;
     if report.captures > 1 {
-        files(report, page)?;
+        files(report, &mut page)?;
     }
-    unreadable(report, page)
+    unreadable(report, &mut page);
+    Ok(page.finish())
 }
 
 /// Describes how reading captures in parts may have changed the results.
@@ -62,43 +56,31 @@ fn cuts(parts: &Cuts, report: &AnalyzeReport) -> String {
 }
 
 /// Lists the captures that could not be read.
-fn unreadable(report: &AnalyzeReport, page: &mut String) -> Result<(), Stop> {
-    if report.unreadable.messages.is_empty() {
-        return Ok(());
+fn unreadable(report: &AnalyzeReport, page: &mut Page) {
+    let messages = &report.unreadable.messages;
+    if !messages.is_empty() {
+        page.section("Not read");
+        page.list(messages);
+        let more = report.unreadable_captures.saturating_sub(messages.len() as u64);
+        if more > 0 {
+            page.remark(&format!("And {} more.", grouped(more)));
+        }
     }
-    writeln!(page, "<h2>Not read</h2>\n<ul>")?;
-    for words in &report.unreadable.messages {
-        writeln!(page, "<li class=\"name\">{}</li>", Breakable(words))?;
-    }
-    writeln!(page, "</ul>")?;
-    let more = report.unreadable_captures.saturating_sub(report.unreadable.messages.len() as u64);
-    if more > 0 {
-        writeln!(page, "<p class=\"muted\">And {} more.</p>", grouped(more))?;
-    }
-    Ok(())
 }
 
-fn interfaces(file: &FileAnalysis, page: &mut String) -> Result<(), Stop> {
+fn interfaces(file: &FileAnalysis, page: &mut Page) {
     if !file.interfaces.is_empty() {
-        let names: Vec<_> =
-            file.interfaces.iter().map(|name| Breakable(name).to_string()).collect();
-        writeln!(page, "<p class=\"muted name\">Interfaces: {}</p>", names.join("; "))?;
+        page.remark(&format!("Interfaces: {}", file.interfaces.join("; ")));
     }
     if let Some(cut) = &file.cut_short {
-        writeln!(
-            page,
-            "<p class=\"name\">The file is cut short: {}</p>",
-            Breakable(&cut.to_string())
-        )?;
+        page.paragraph(&format!("The file is cut short: {cut}"));
     }
-    Ok(())
 }
 
-fn files(report: &AnalyzeReport, page: &mut String) -> Result<(), Stop> {
-    writeln!(page, "<h2>Files</h2>")?;
+fn files(report: &AnalyzeReport, page: &mut Page) -> Result<(), Error> {
+    page.section("Files");
     let rows = report.files.iter().map(|file| {
-        let totals = &file.findings.totals;
-        let traffic = &file.findings.traffic;
+        let Findings { totals, traffic, .. } = &file.findings;
         [
             file.file.clone(),
             grouped(totals.packets_in),
@@ -108,28 +90,32 @@ fn files(report: &AnalyzeReport, page: &mut String) -> Result<(), Stop> {
             percent(traffic.pure_acks, traffic.packets),
         ]
     });
-    table(
+    page.table(&Table::new(
         ["file", "packets", "packets out", "fewer by", "super-packets", "pure ACKs"],
         rows,
-        None,
-        page,
-    )?;
+    ));
     let more = report.captures.saturating_sub(report.files.len() as u64);
     if more > 0 {
-        writeln!(page, "<p class=\"muted\">And {} more, which count above.</p>", grouped(more))?;
+        page.remark(&format!("And {} more, which count above.", grouped(more)));
     }
     for file in report.files.iter().take(MOST_PLOTTED) {
-        writeln!(page, "<details>\n<summary>{}</summary>", Breakable(&file.file))?;
-        interfaces(file, page)?;
-        findings(&file.findings, page)?;
-        writeln!(page, "</details>")?;
+        page.details(&file.file, |page| {
+            interfaces(file, page);
+            findings(&file.findings, page)
+        })?;
     }
     Ok(())
 }
 
-fn findings(findings: &Findings, page: &mut String) -> Result<(), Stop> {
+fn findings(findings: &Findings, page: &mut Page) -> Result<(), Error> {
     let (totals, traffic) = (&findings.totals, &findings.traffic);
-    let figures = [
+    let after = POLICY[DEFAULT].1;
+    let colours = [(Colour::Before, "before"), (Colour::After, &format!("after ({after})"))];
+    if !findings.timeline.is_empty() {
+        page.subsection("Packets over time");
+        page.figure("Packets per second.", &colours, &plots::timeline(&findings.timeline))?;
+    }
+    page.tiles([
         (totals.fewer_by(), "fewer packets, GRO with UDP".to_owned()),
         (
             grouped(totals.packets_in),
@@ -141,43 +127,18 @@ fn findings(findings: &Findings, page: &mut String) -> Result<(), Stop> {
         ),
         (findings.policies.gro_udp.packets_in_one(), "packets in a super-packet".to_owned()),
         (percent(traffic.pure_acks, traffic.packets), "of all packets are pure ACKs".to_owned()),
-    ];
-    let key = "<span class=\"key before\"></span>before<span class=\"key after\"></span>after";
-    let after = POLICY[DEFAULT].1;
-    if !findings.timeline.is_empty() {
-        let svg = both(|width| plots::timeline(&findings.timeline, width))?;
-        writeln!(
-            page,
-            "<h3>Packets over time</h3>\n<figure><figcaption>Packets per second.{key} ({after})</figcaption>{svg}</figure>"
-        )?;
-    }
-    tiles(figures, page)?;
-    let svg = both(|width| plots::sizes(&traffic.sizes, &findings.policies.gro_udp.sizes, width))?;
-    writeln!(
-        page,
-        "<h3>Sizes before and after</h3>\n<figure><figcaption>Numbers of frames by length.{key} ({after})</figcaption>{svg}</figure>"
-    )?;
-    let svg = both(|width| plots::reasons(totals, width))?;
-    writeln!(
-        page,
-        "<h3>Reasons</h3>\n<figure><figcaption>Why packets left as they did, merged or not ({after})</figcaption>{svg}</figure>"
-    )?;
-    writeln!(page, "<h3>Policies side by side</h3>")?;
-    let rows = findings.policies.in_order().map(|(name, effect)| policy_row(name, effect));
-    let header = POLICY_COLUMNS;
-    table(header, rows, Some(DEFAULT), page)?;
+    ]);
+    page.subsection("Sizes before and after");
+    let sizes = plots::sizes(&traffic.sizes, &findings.policies.gro_udp.sizes);
+    page.figure("Numbers of frames by length.", &colours, &sizes)?;
+    page.subsection("Reasons");
+    let caption = format!("Why packets left as they did, merged or not ({after})");
+    page.figure(&caption, &[], &plots::reasons(totals))?;
+    page.subsection("Policies side by side");
+    page.table(&policies(findings));
     if !findings.top_flows.is_empty() {
-        writeln!(page, "<h3>Flows with the most bytes</h3>")?;
-        let rows = findings.top_flows.iter().map(|row| {
-            let bound = if row.exact { "" } else { "≥ " };
-            [
-                row.flow.clone(),
-                format!("{bound}{}", grouped(row.packets_in)),
-                format!("{bound}{}", grouped(row.bytes)),
-                grouped(row.packets_out),
-            ]
-        });
-        table(["flow", "packets", "bytes", "packets out"], rows, None, page)?;
+        page.subsection("Flows with the most bytes");
+        page.table(&top_flows(findings, "≥ "));
     }
     Ok(())
 }

@@ -27,7 +27,7 @@ pub struct FlowRow {
     pub flow: u64,
     /// "TCP", "UDP" or "DCCP".
     pub protocol: &'static str,
-    /// "VXLAN", "Geneve", "GRE" or "IP in IP".
+    /// The outermost tunnel, by its [title](superpacket::wire::Tunnel::title).
     pub tunnel: Option<&'static str>,
     /// The innermost source address.
     pub source: IpAddr,

@@ -1,17 +1,17 @@
-//! Maps bytes of headers to fields and to the rules about them.
+//! Tells for a byte of a packet's headers in which field it is, and which rule concerns the field.
 
 use superpacket::packet::Layer;
-use superpacket::wire::{IpVersion, Layout, Protocol, Tunnel, ethernet, ipv4, ipv6, pppoe, tcp};
+use superpacket::wire::{IpVersion, Layout, Outer, Protocol, ethernet, ipv4, ipv6, pppoe, tcp};
 
 use super::rule::Rule;
 use crate::commands::partial::be16;
 
-/// A field of a header.
+/// A field of a packet's headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HeaderField {
     pub(super) name: String,
     pub(super) rule: Rule,
-    /// Whether it is a checksum, which depends on all other fields.
+    /// Whether the field is a checksum, which depends on all other fields.
     pub(super) is_checksum: bool,
 }
 
@@ -23,7 +23,8 @@ fn field(prefix: &str, name: &str, rule: Rule) -> HeaderField {
     }
 }
 
-/// Returns the field that contains the byte at `place`. `difference` has the bits that differ.
+/// Returns the field that contains the byte at `place`. `difference` has those bits of the byte set
+/// that differ between two packets.
 pub(super) fn field_at(
     bytes: &[u8],
     layout: &Layout,
@@ -44,7 +45,7 @@ pub(super) fn field_at(
             return ip_field(prefix, outer.version, place - outer_network, difference);
         }
         if (outer_transport..network).contains(&place) {
-            return tunnel_field(prefix, outer.tunnel, place - outer_transport);
+            return tunnel_field(bytes, prefix, outer, place);
         }
     }
     if place < transport {
@@ -107,18 +108,21 @@ fn ip_field(prefix: &str, version: IpVersion, offset: usize, difference: u8) -> 
     field(prefix, name, rule)
 }
 
-fn tunnel_field(prefix: &str, tunnel: Tunnel, offset: usize) -> HeaderField {
-    let (name, rule) = match (tunnel, offset) {
-        (Tunnel::Vxlan | Tunnel::Geneve, 0..4) => ("udp.ports", Rule::TunnelHeader),
-        (Tunnel::Vxlan | Tunnel::Geneve, 4..6) => ("udp.length", Rule::Length),
-        (Tunnel::Vxlan | Tunnel::Geneve, 6..8) => ("udp.checksum", Rule::Checksum),
-        (Tunnel::Vxlan, _) => ("vxlan", Rule::TunnelHeader),
-        (Tunnel::Geneve, _) => ("geneve", Rule::TunnelHeader),
-        (Tunnel::Gre, 4..6) => ("gre.checksum", Rule::Checksum),
-        (Tunnel::Gre, _) => ("gre", Rule::TunnelHeader),
-        (Tunnel::Ip, _) => ("ip", Rule::TunnelHeader),
-    };
-    field(prefix, name, rule)
+fn tunnel_field(bytes: &[u8], prefix: &str, outer: Outer, place: usize) -> HeaderField {
+    match (outer.tunnel.is_udp(), place - usize::from(outer.transport)) {
+        (true, 0..4) => field(prefix, "udp.ports", Rule::TunnelHeader),
+        (true, 4..6) => field(prefix, "udp.length", Rule::Length),
+        (true, 6..8) => field(prefix, "udp.checksum", Rule::Checksum),
+        _ => {
+            let name = outer.tunnel.name();
+            match outer.checksum(bytes) {
+                Some(checksum) if (checksum..checksum + 2).contains(&place) => {
+                    field(prefix, &format!("{name}.checksum"), Rule::Checksum)
+                }
+                _ => field(prefix, name, Rule::TunnelHeader),
+            }
+        }
+    }
 }
 
 fn transport_field(protocol: Protocol, offset: usize, difference: u8) -> HeaderField {
@@ -163,7 +167,7 @@ mod tests {
             (outer + 8, "outer ipv4.ttl"),
             (outer + 26, "outer udp.checksum"),
             (outer + 28, "outer geneve"),
-            // The inner Ethernet header of the outer tunnel.
+            // The Ethernet header inside the outer tunnel.
             (nested - 1, "outer geneve"),
             (nested + 8, "nested ipv4.ttl"),
             (nested + 20, "nested udp.ports"),

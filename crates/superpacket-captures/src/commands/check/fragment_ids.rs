@@ -1,33 +1,34 @@
-//! Checks the identifications of IPv6 fragments. The sender that cuts a datagram chooses one, and a
-//! receiver reassembles fragments with the same one (RFC 8200, section 4.5).
+//! Checks the identifications of IPv6 fragments. The sender that fragments a datagram chooses one
+//! for it, and a receiver joins fragments with the same one (RFC 8200, section 4.5).
 
 use std::collections::VecDeque;
 
 use super::packet::FilePacket;
 
-/// Maximum datagrams that are remembered. A receiver remembers them for 60 seconds; this number
-/// bounds the memory instead.
+/// Maximum number of datagrams that are remembered. A real receiver remembers them for 60 seconds;
+/// here their number bounds the memory instead.
 const MAX_DATAGRAMS: usize = 1024;
 
-/// A datagram that was fragmented.
+/// A datagram of the original file whose fragments are in the checked file.
 #[derive(Debug)]
 struct Datagram {
-    /// Its number in the original, from 1.
+    /// Number of the datagram in the original file, from 1.
     number: u64,
-    /// A hash of its addresses.
+    /// A hash of the datagram's addresses.
     endpoints: u64,
     id: u32,
 }
 
-/// The datagrams whose fragments were seen last, with their identifications.
+/// The datagrams whose fragments were seen last in the checked file, with the fragments'
+/// identifications.
 #[derive(Debug, Default)]
 pub(super) struct FragmentIds {
     datagrams: VecDeque<Datagram>,
 }
 
 impl FragmentIds {
-    /// Records the identification of a datagram's fragment. Returns a description of what is wrong
-    /// with it.
+    /// Records the identification of a fragment of the datagram `origin`. Returns a description of
+    /// what is wrong with the identification.
     pub(super) fn note(&mut self, id: u32, origin: &FilePacket) -> Result<(), String> {
         let (number, endpoints) = (origin.number, origin.endpoints);
         if let Some(known) = self.datagrams.iter().rev().find(|datagram| datagram.number == number)

@@ -1,4 +1,4 @@
-//! Compares a packet that left with the packets of the original for which it stands.
+//! Compares a packet of the checked file with the packets of the original file for which it stands.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use super::packet::{FilePacket, OuterChecksum, gso_kind, segments_of};
 use super::rule::Rule;
 use crate::commands::partial::{Wrong, be16, check};
 
-/// A violation that has not been counted yet.
+/// A violation of a rule that is not in the report yet.
 #[derive(Debug)]
 pub(super) struct Finding {
     pub(super) rule: Rule,
@@ -24,12 +24,13 @@ pub(super) struct Finding {
     pub(super) what: String,
 }
 
-/// Judges packets by comparison with the packets for which they stand.
+/// Compares packets of the checked file with the packets of the original file for which they stand,
+/// and collects the violations of rules.
 pub(super) struct Judge {
     simd: Simd,
     segmenter: Segmenter,
     pub(super) findings: Vec<Finding>,
-    /// Rules and fields that this packet has violated so far.
+    /// The rules that the packet at hand has violated so far, each with the name of the field.
     seen: BTreeSet<(Rule, String)>,
     fragment_ids: FragmentIds,
 }
@@ -45,13 +46,14 @@ impl Judge {
         }
     }
 
-    /// Starts with the next packet.
+    /// Prepares for the next packet of the checked file.
     pub(super) fn begin(&mut self) {
         self.findings.clear();
         self.seen.clear();
     }
 
-    /// Records a violation, unless the packet has violated this rule in this field before.
+    /// Records a violation by the packet at hand, unless it has violated this rule in this field
+    /// before.
     pub(super) fn note(
         &mut self,
         rule: Rule,
@@ -69,9 +71,10 @@ impl Judge {
         }
     }
 
-    /// Judges the identification of a fragment that another implementation cut.
+    /// Checks the identification of a fragment that was made by the implementation under test.
     pub(super) fn judge_fragment_id(&mut self, packet: &FilePacket, origin: &FilePacket) {
-        // All fragments that were cut here have the same identification.
+        // Fragments that this program cuts all have the same identification, so only others are
+        // checked.
         if packet.chosen_id.is_none()
             && let Some(id) = packet.id_for(origin)
             && let Err(what) = self.fragment_ids.note(id, origin)
@@ -80,7 +83,8 @@ impl Judge {
         }
     }
 
-    /// Judges a packet without comparison: its `virtio_net_hdr`, lengths and checksums.
+    /// Checks a packet of the checked file by itself: its `virtio_net_hdr`, lengths and checksums.
+    /// `merged` tells that it stands for several packets.
     pub(super) fn judge_alone(&mut self, packet: &FilePacket, merged: bool) {
         self.judge_virtio_header(packet, merged);
         let (Some(layout), Some(layer)) = (&packet.layout, packet.layer) else { return };
@@ -98,7 +102,7 @@ impl Judge {
                 ),
             );
         } else if let Some(refusal) = layout.refusal.filter(|_| merged)
-            // A length of 0 is right for BIG TCP.
+            // BIG TCP packets rightly have an IP length of 0.
             && !(refusal == Refusal::NoLength && actual > usize::from(u16::MAX))
         {
             self.note(
@@ -111,7 +115,7 @@ impl Judge {
         self.judge_checksums(packet, layout, layer);
     }
 
-    /// Judges the `virtio_net_hdr` of a packet, if it has one.
+    /// Checks the `virtio_net_hdr` of a packet of the checked file, if it has one.
     pub(super) fn judge_virtio_header(&mut self, packet: &FilePacket, merged: bool) {
         if let Some(virtio) = packet.virtio {
             match virtio.gso {
@@ -167,7 +171,8 @@ impl Judge {
     }
 
     fn judge_checksums(&mut self, packet: &FilePacket, layout: &Layout, layer: Layer) {
-        // A wrong pseudo-header's sum makes the checksum wrong too, and has been reported.
+        // An unfinished checksum whose field does not hold the sum of the pseudo-header was
+        // reported already. The checksum that results is wrong too.
         if packet.virtio.is_some_and(|virtio| !virtio.is_seeded()) || packet.cut {
             return;
         }
@@ -183,7 +188,7 @@ impl Judge {
                 be16(header, ipv4::CHECKSUM),
                 header.get(..length.max(ipv4::HEADER_LENGTH)).map(ipv4_header),
             );
-            // 0xFFFF in place of 0 is valid too.
+            // The value 0xFFFF is valid where 0 is right.
             if version == IpVersion::V4
                 && found != right
                 && (found, right) != (Some(0xffff), Some(0))
@@ -204,7 +209,8 @@ impl Judge {
         }
     }
 
-    /// Judges a packet that stands for a single packet of the original.
+    /// Compares a packet of the checked file with the only packet of the original file for which it
+    /// stands.
     pub(super) fn judge_single(&mut self, packet: &FilePacket, origin: &FilePacket) {
         let before = self.findings.len();
         let differs = self.compare_headers(packet, &packet.bytes, origin, None);
@@ -218,7 +224,7 @@ impl Judge {
                 format!("it has {there} bytes, and had {was}"),
             );
         }
-        // Such a checksum cannot be verified, so it must be unchanged.
+        // A checksum that cannot be verified must be unchanged.
         if let (Some(layout), Some(was)) = (&packet.layout, &origin.layout)
             && !packet.is_verifiable()
             && let (found, expected) = (
@@ -253,7 +259,8 @@ impl Judge {
         }
     }
 
-    /// Judges a packet that stands for several packets of the original and has their payload.
+    /// Compares a packet of the checked file with the packets of the original file from which it
+    /// was merged, and whose payload it has.
     pub(super) fn judge_merged(
         &mut self,
         packet: &FilePacket,
@@ -318,8 +325,8 @@ impl Judge {
                 );
             }
         }
-        // A wrong pseudo-header's sum has been reported; the packet is cut without it to find other
-        // faults.
+        // An unfinished checksum whose field does not hold the sum of the pseudo-header was
+        // reported already. The packet is segmented without use of the field, to find other faults.
         let trust_seed = packet.virtio.is_none_or(|virtio| virtio.seed != Some(false));
         let segments = match segments_of(
             &mut self.segmenter,
@@ -331,7 +338,7 @@ impl Judge {
         ) {
             Ok(segments) => segments,
             Err(error) => {
-                // Wrong lengths have been reported.
+                // Otherwise the lengths are wrong, and this was reported.
                 if !self.seen.contains(&(Rule::Length, "length".to_owned())) {
                     self.note(
                         Rule::Length,
@@ -347,8 +354,8 @@ impl Judge {
             let segment = packet.segment(index as u32 + 1, bytes);
             let last = index + 1 == origins.len();
             if let Some(wrong) = origin.wrong_checksum(self.simd) {
-                // With NEEDS_CSUM, Linux verifies no transport checksum, inner or outer. It
-                // verifies the checksum of every IPv4 header (`inet_gro_receive`).
+                // With NEEDS_CSUM, Linux verifies no transport checksum, neither inner nor outer.
+                // It verifies the checksum of every IPv4 header (`inet_gro_receive`).
                 let is_unverified = wrong == Wrong::Transport
                     && origin
                         .virtio
@@ -366,14 +373,15 @@ impl Judge {
         }
     }
 
-    /// Reports packets that must not merge.
+    /// Reports packets of the original file that should not have been merged.
     fn judge_mergeable(&mut self, origins: &[&FilePacket]) {
         for origin in origins {
             let refusal = origin
                 .layout
                 .and_then(|layout| layout.refusal)
                 .filter(|refusal| *refusal != Refusal::NoLength);
-            // Linux ignores a wrong outer UDP length; every other refusal is reported as itself.
+            // Linux ignores a wrong outer UDP length. Every other reason not to merge is reported
+            // by its own name.
             let may_be_outer_length = matches!(refusal, None | Some(Refusal::UdpLength));
             if may_be_outer_length && has_wrong_outer_length(origin) {
                 let what = "it was merged, although its outer UDP length is wrong".to_owned();
@@ -401,8 +409,8 @@ impl Judge {
         }
     }
 
-    /// Compares the payload sizes with each other and with `gso_size`. Returns the segment size if
-    /// the payload sizes are valid for a merged packet.
+    /// Compares the payload sizes of the merged packets with each other and with the `gso_size` of
+    /// the result. Returns the segment size if the payload sizes allow a merged packet.
     fn judge_sizes(&mut self, packet: &FilePacket, origins: &[&FilePacket]) -> Option<SegmentSize> {
         let (last, others) = origins.split_last()?;
         let size = others.first()?.payload().len();
@@ -434,9 +442,9 @@ impl Judge {
         }
     }
 
-    /// Compares headers, and returns whether they differ. `whole` is the packet from which the
-    /// headers were cut. `last` is `None` for a single packet; otherwise it says whether the packet
-    /// is the last segment.
+    /// Compares the headers of a packet with those of a packet of the original file, and returns
+    /// whether they differ. `whole` is the packet from which the headers were taken. `last` is
+    /// `None` if it was not merged; otherwise it tells whether this is its last segment.
     fn compare_headers(
         &mut self,
         packet: &FilePacket,
@@ -494,7 +502,7 @@ impl Judge {
                 self.judge_flags(now_byte, then_byte, origin, last);
                 continue;
             }
-            // Linux merges these packets; the merged packet has the header of the first.
+            // Linux merges such packets, and the result has the header of the first one.
             let rule = match field.rule {
                 Rule::Urgent if packet.part.is_some_and(|part| part > 1) && last.is_some() => {
                     Rule::UrgentMerged
@@ -527,7 +535,7 @@ impl Judge {
         differs
     }
 
-    /// Judges a checksum that differs although all other fields are equal.
+    /// Reports a checksum that has changed although all other fields are equal.
     fn judge_changed_checksum(
         &mut self,
         packet: &FilePacket,
@@ -572,8 +580,8 @@ impl Judge {
             self.note(rule, "tcp.flags", Some(origin), what.clone());
         }
         if difference & tcp::CWR != 0 {
-            // `gso_type` without ECN says that all segments have CWR, but Linux sets it on the
-            // first alone.
+            // A `gso_type` without ECN means that all segments have CWR, but Linux sets CWR only in
+            // the first segment.
             let cut_by_linux =
                 last.is_none() && then & tcp::CWR != 0 && origin.part.is_some_and(|part| part > 1);
             let rule = if cut_by_linux { Rule::CwrOnAll } else { Rule::Cwr };
@@ -584,7 +592,7 @@ impl Judge {
         }
     }
 
-    /// Compares packets whose headers cannot be read. Returns whether they differ.
+    /// Compares packets whose headers cannot be read, byte by byte. Returns whether they differ.
     fn compare_unparsed(&mut self, packet: &FilePacket, origin: &FilePacket) -> bool {
         if origin.part.is_some()
             && packet.equals_without_fragment_flags(origin)
@@ -611,7 +619,7 @@ impl Judge {
 }
 
 /// Returns whether the outer UDP length of a packet in a tunnel differs from the real length. Linux
-/// ignores this field.
+/// ignores that field.
 fn has_wrong_outer_length(packet: &FilePacket) -> bool {
     let Some((layout, outer)) = packet.layout.and_then(|layout| Some((layout, layout.outer?)))
     else {
@@ -623,8 +631,8 @@ fn has_wrong_outer_length(packet: &FilePacket) -> bool {
             != (layout.end as usize).checked_sub(start)
 }
 
-/// Returns the transport checksum of an original, adjusted to the transport header of the packet:
-/// Linux may have cut it with other flags.
+/// Returns the transport checksum of the original packet, adjusted to the transport header that the
+/// packet has now: Linux may have changed flags when it segmented.
 fn adjusted_checksum(
     packet: &FilePacket,
     layout: &Layout,
@@ -632,7 +640,7 @@ fn adjusted_checksum(
     was: &Layout,
 ) -> Option<u16> {
     let checksum = be16(&origin.bytes, was.checksum().into())?;
-    // Sums of the transport header before and behind the checksum field.
+    // The sum of the transport header's bytes before and after the checksum field.
     let sum = |packet: &FilePacket, layout: &Layout| {
         let field = usize::from(layout.checksum());
         let before = packet.bytes.get(layout.transport.into()..field)?;
@@ -648,16 +656,16 @@ fn adjusted_checksum(
     Some(total.checksum())
 }
 
-/// Describes a wrong checksum and the right one.
+/// Describes a wrong checksum together with the right one.
 fn found_and_expected(found: Option<u16>, right: Option<u16>) -> String {
     format!("it is {:#06x}, and should be {:#06x}", found.unwrap_or(0), right.unwrap_or(0))
 }
 
-/// Formats the values of the 16-bit field that contains the byte at `place`, in both packets;
-/// `None` for other fields.
+/// Describes a 16-bit field in both packets: the one that contains the byte at `place`. `None` for
+/// fields of another size.
 fn field_values(now: &[u8], then: &[u8], place: usize, name: &str) -> Option<(String, String)> {
     let is = |names: &[&str]| names.iter().any(|end| name.ends_with(end));
-    // Headers begin at even offsets, and so do their fields. The first byte that differs may be
+    // Headers and their 16-bit fields begin at even offsets. The first byte that differs may be
     // either byte of a field.
     let pair = |start: usize| Some((be16(now, start)?, be16(then, start)?));
     let start = place & !1;

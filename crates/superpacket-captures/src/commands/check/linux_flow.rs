@@ -1,11 +1,11 @@
-//! The fields by which Linux separates packets of one connection into flows. Its GRO holds packets
-//! with different flow labels, VLAN tags, extension headers or tunnel headers separately, and they
-//! may overtake each other.
+//! The fields by which Linux separates packets of one connection into flows. Linux's GRO holds
+//! packets separately that have different flow labels, VLAN tags, extension headers or tunnel
+//! headers, so such packets may overtake each other.
 
 use superpacket::wire::{IpVersion, Layout, ipv4, ipv6, pppoe, udp};
 
-/// Returns the headers before the transport header, with all fields set to 0 that may differ within
-/// a flow of Linux.
+/// Returns the headers before the transport header, with 0 in all fields that may differ within one
+/// of Linux's flows.
 pub(super) fn linux_flow(bytes: &[u8], layout: &Layout) -> Vec<u8> {
     let mut headers = bytes.get(..usize::from(layout.transport)).unwrap_or(bytes).to_vec();
     if layout.pppoe != 0 {
@@ -16,23 +16,23 @@ pub(super) fn linux_flow(bytes: &[u8], layout: &Layout) -> Vec<u8> {
         if !outer.tunnel.is_udp() {
             continue;
         }
-        // Packets with and without a checksum are separate flows.
+        // Packets with an outer UDP checksum and packets without one are separate flows.
         let has_checksum = u8::from(outer.checksum(bytes).is_some());
         keep(&mut headers, transport + udp::LENGTH, &[0; 4]);
         if let Some(field) = headers.get_mut(transport + udp::CHECKSUM) {
             *field = has_checksum;
         }
     }
-    let levels = layout.outers().map(|outer| (outer.network, outer.version));
-    for (network, version) in levels.chain([(layout.network, layout.version)]) {
-        let network = usize::from(network);
-        match version {
+    for level in layout.levels() {
+        let network = usize::from(level.network);
+        match level.version {
             IpVersion::V4 => {
                 keep(&mut headers, network + ipv4::TOS, &[0; ipv4::PROTOCOL - ipv4::TOS]);
                 keep(&mut headers, network + ipv4::CHECKSUM, &[0; 2]);
             }
             IpVersion::V6 => {
-                // All but the traffic class, which is in two bytes.
+                // The version and the flow label are kept. The traffic class between them is in two
+                // bytes.
                 keep(&mut headers, network, &[0xf0, 0x0f]);
                 keep(&mut headers, network + ipv6::PAYLOAD_LENGTH, &[0; 2]);
                 keep(&mut headers, network + ipv6::HOP_LIMIT, &[0]);
@@ -42,7 +42,7 @@ pub(super) fn linux_flow(bytes: &[u8], layout: &Layout) -> Vec<u8> {
     headers
 }
 
-/// Clears all other bits than `bits` in the bytes from `place` on.
+/// In the bytes from `place` on, clears all bits that are not in `bits`.
 fn keep(headers: &mut [u8], place: usize, bits: &[u8]) {
     for (byte, bits) in headers.iter_mut().skip(place).zip(bits) {
         *byte &= bits;

@@ -1,4 +1,4 @@
-//! Finds the packets of the original for which a packet that left stands.
+//! Finds the packets of the original file for which a packet of the checked file stands.
 
 use superpacket::segment::{Gso, SegmentSize};
 use superpacket::wire::Refusal;
@@ -7,40 +7,42 @@ use super::packet::{FilePacket, gso_kind};
 use super::window::Window;
 use crate::commands::error::Error;
 
-/// The packets of the original for which a packet stands.
+/// The packets of the original file for which a packet of the checked file stands.
 #[derive(Debug, Default)]
 pub(super) struct Matched {
-    /// Indices among the held packets with its endpoints, in the order of its payload; empty if
-    /// none was found.
+    /// Where the packets are among the held packets with the same endpoints, in the order of the
+    /// payload. Empty if no packet was found.
     pub(super) indices: Vec<usize>,
-    /// Number of bytes at the end of its payload that are from none of these packets.
+    /// Number of bytes at the end of the checked packet's payload that come from none of the
+    /// packets.
     pub(super) foreign: usize,
-    /// Whether its payload differs from theirs.
+    /// Whether the payload of the checked packet differs from that of the packets.
     damaged: bool,
 }
 
-/// Number of packets with the same endpoints among which the next packet of a merged one is
-/// searched, in each direction.
+/// Number of packets with the same endpoints, before and after a packet, among which the packet
+/// that continues a merged packet's payload is searched.
 const MAX_DISTANCE: usize = 256;
 
-/// Maximum packets with the same endpoints that are searched for a packet, and for a damaged one.
-/// They bound the time for files that have nothing in common.
+/// Maximum number of packets with the same endpoints that are searched for a packet. It bounds the
+/// time for files that have nothing in common.
 const MAX_SEARCHED: usize = 2048;
+/// Maximum number of packets with the same endpoints that are searched for a damaged packet.
 const MAX_SEARCHED_DAMAGED: usize = 64;
 
-/// Maximum packets that are read in search of an identical packet, once a similar one has been
-/// found.
+/// Maximum number of packets that are read from the original file in search of an identical packet,
+/// once a similar one has been found.
 const MAX_READ_AHEAD: u64 = 1024;
 
-/// Ranks of similarity: lower is more similar.
+/// Rank of a packet that is the same; a lower rank means more similar.
 const SAME: u8 = 0;
 const SAME_PLACE_FLOW_AND_BYTES: u8 = 1;
-/// Above this rank, the search continues among all held packets.
+/// If the best packet found has a higher rank than this, the search goes on among all held packets.
 const LIKELY: u8 = 2;
 
 impl Window<'_> {
-    /// Finds the packets for which a packet stands. If it is a segment of a packet of the original,
-    /// that packet is cut.
+    /// Finds the packets of the original file for which a packet of the checked file stands. If
+    /// that packet is a segment of a held packet, the held packet is segmented too.
     pub(super) fn find(&mut self, packet: &FilePacket) -> Result<Matched, Error> {
         let Some(first) = self.find_first(packet)? else { return Ok(Matched::default()) };
         let endpoints = packet.endpoints;
@@ -73,7 +75,7 @@ impl Window<'_> {
         Ok(matched)
     }
 
-    /// Finds the packet with which the payload begins.
+    /// Finds the held packet with which the payload of a checked packet begins.
     fn find_first(&mut self, packet: &FilePacket) -> Result<Option<usize>, Error> {
         let endpoints = packet.endpoints;
         if self.held(endpoints) == 0 && !self.read_for(endpoints, u64::MAX)? {
@@ -98,8 +100,8 @@ impl Window<'_> {
                 }
                 index += 1;
             }
-            // An identical packet may follow a little later: a retransmission, or one that was
-            // damaged in between.
+            // An identical packet may come a little later in the original file: the same data sent
+            // again, or this packet after one that was damaged.
             let most =
                 if best.is_some() { ahead.saturating_sub(self.stream.packets) } else { u64::MAX };
             if index == MAX_SEARCHED || !self.read_for(endpoints, most)? {
@@ -108,7 +110,8 @@ impl Window<'_> {
         }
     }
 
-    /// Finds the packet that continues the payload, and its rank.
+    /// Finds the held packet that continues the payload of a checked packet, and its rank of
+    /// similarity.
     fn find_next(
         &mut self,
         packet: &FilePacket,
@@ -139,8 +142,8 @@ impl Window<'_> {
                 () if same && in_sequence => Some(LIKELY),
                 () if same && (length >= 8 || bytes.len() == rest.len()) => Some(3),
                 () if sequence.is_some() && in_sequence && of_flow => Some(4),
-                // If datagrams are shifted because a byte was dropped, the next datagram is
-                // assumed.
+                // If a byte is missing in the checked packet, the payload of later datagrams is
+                // shifted, so the next datagram is assumed without comparison.
                 () if sequence.is_none()
                     && index == furthest + 1
                     && of_flow
@@ -180,8 +183,8 @@ impl Window<'_> {
                     best = Some((rank, index));
                 }
             }
-            // A later packet of the same flow may follow: one with the same payload was found
-            // before.
+            // The packet found has the right payload, but a better one, which is later in the same
+            // flow, may follow soon.
             let is_likely = best.is_some_and(|(rank, _)| rank <= LIKELY);
             let most = if is_likely { ahead.saturating_sub(self.stream.packets) } else { u64::MAX };
             if index > last + MAX_DISTANCE || !self.read_for(endpoints, most)? {
@@ -191,15 +194,15 @@ impl Window<'_> {
     }
 }
 
-/// Returns how to cut a packet of the original whose first segment is `packet`; `None` if it is
-/// not.
+/// Returns how to segment a packet of the original file so that `packet` is its first segment;
+/// `None` if that is impossible.
 fn inferred_gso(packet: &FilePacket, origin: &FilePacket) -> Option<Gso> {
     let (layout, part, whole) = (origin.layout?, packet.payload(), origin.payload());
     if packet.cut || origin.cut || origin.part.is_some() || origin.is_same(packet) {
         return None;
     }
-    // A packet whose length was left to the device gets one, and a packet with a jumbo payload
-    // option loses this option, even if the packet is not cut.
+    // A packet whose IP length was left to the device gets a length, and a packet with a jumbo
+    // payload option loses the option, even if it is not segmented.
     let unfinished = layout.refusal == Some(Refusal::NoLength) || layout.jumbo;
     let is_first = whole.len() > part.len() && !part.is_empty() && whole.starts_with(part);
     let is_whole = unfinished && whole == part;
@@ -209,8 +212,8 @@ fn inferred_gso(packet: &FilePacket, origin: &FilePacket) -> Option<Gso> {
     Some(Gso::new(gso_kind(&layout), SegmentSize::new(part.len().max(1))?))
 }
 
-/// Returns the rank of similarity between a packet that left and the first packet for which it may
-/// stand; `None` if they are not similar. Packets with changed bytes are found only if `damaged` is
+/// Returns how similar a packet of the checked file is to the first packet for which it may stand;
+/// `None` if they are not similar. Packets with changed bytes count as similar only if `damaged` is
 /// set.
 fn similarity_rank(packet: &FilePacket, origin: &FilePacket, damaged: bool) -> Option<u8> {
     if origin.is_same(packet) {
@@ -252,7 +255,7 @@ fn similarity_rank(packet: &FilePacket, origin: &FilePacket, damaged: bool) -> O
     }
 }
 
-/// Returns whether at least half of the bytes of the shorter one are equal.
+/// Returns whether at least half of the bytes of the shorter slice are equal in the other.
 fn are_similar(one: &[u8], other: &[u8]) -> bool {
     let length = one.len().min(other.len());
     let same = one.iter().zip(other).filter(|(one, other)| one == other).count();

@@ -1,11 +1,12 @@
 //! `check`: judges whether another implementation's output is a faithful aggregation or
 //! segmentation of its input.
 //!
-//! Both are judged in the same way. The original is first cut into the packets that a wire would
-//! have carried, as the headers of its super-packets say ([`window`]). Each packet that left then
-//! stands for one or more of these, which are found by flow, sequence number and payload
-//! ([`matching`]). A packet is compared with its counterpart directly; a merged packet after this
-//! project's segmenter has cut it again ([`judge`]). Each difference violates a rule ([`rule`]).
+//! Aggregation and segmentation are judged in the same way. The input ("the original") is first cut
+//! into the packets that a wire would have carried, as the headers of its super-packets say
+//! ([`window`]). Each packet of the output ("the checked file") then stands for one or more of
+//! these packets, which are found by flow, sequence number and payload ([`matching`]). A packet
+//! that stands for one packet is compared directly; a merged packet after this project's segmenter
+//! has cut it again ([`judge`]). Each difference violates a rule ([`rule`]).
 
 mod fields;
 mod fragment_ids;
@@ -41,9 +42,9 @@ use crate::commands::totals::CutShort;
 /// Options of [`check`].
 #[derive(Clone, Copy, Debug)]
 pub struct CheckOptions {
-    /// The strictness of the rules.
+    /// By which rules packets are judged.
     pub rules: Strictness,
-    /// Maximum violations that the report describes; all are counted.
+    /// Maximum number of violations that the report describes; all of them are counted.
     pub most_described: usize,
     /// Whether a file that ends within a record is an error.
     pub strict: bool,
@@ -58,35 +59,35 @@ impl Default for CheckOptions {
 /// A violation of a rule by a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Number of the packet in the checked file, from 1; `None` for a packet that never left.
+    /// Number of the packet in the checked file, from 1; `None` for a packet that is missing there.
     pub packet: Option<u64>,
-    /// Number of the concerned packet in the original, from 1.
+    /// Number of the packet in the original file with which it was compared, from 1.
     pub origin: Option<u64>,
-    /// The name of the field.
+    /// Name of the header field in question.
     pub field: String,
-    /// The rule.
+    /// The rule that was violated.
     pub rule: Rule,
     /// A description of the violation.
     pub found: String,
 }
 
-/// The outcome of a check.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Verdict {
-    /// All packets were judged, and no rule is broken.
+    /// All packets were judged, and no rule was violated.
     Faithful,
-    /// A rule is broken.
+    /// A rule was violated.
     Unfaithful,
-    /// No rule is broken, but some packets could not be judged: see
+    /// No rule was violated, but some packets could not be judged: see
     /// [`NotJudged::is_incomplete`].
     #[default]
     Incomplete,
 }
 
 impl Verdict {
-    /// Returns the name that JSON uses.
+    /// Returns the name of the result in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Verdict::Faithful => "faithful",
@@ -99,34 +100,36 @@ impl Verdict {
 /// Numbers of packets that could not be judged, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NotJudged {
-    /// Merged packets without a `virtio_net_hdr`, which would describe their segments and their
-    /// checksum.
+    /// Merged packets of the checked file without a `virtio_net_hdr`. Only that header tells how to
+    /// segment them, and whether their checksums are unfinished.
     pub headers: u64,
-    /// Packets of the original that were cut although they had no `virtio_net_hdr`. The size of
-    /// their segments was taken from the first segment that left.
+    /// Packets of the original file that were segmented although they had no `virtio_net_hdr`. The
+    /// size of their segments was taken from the first segment in the checked file.
     pub sizes: u64,
-    /// Packets of the original whose header contradicts them, or asks for more than 16,384
-    /// segments. They were not cut.
+    /// Packets of the original file whose `virtio_net_hdr` contradicts them, or would give more
+    /// than 16,384 segments. They were not segmented.
     pub origin_headers: u64,
-    /// Packets that a snap length cut, in either file: the missing bytes could not be compared.
+    /// Packets of either file that a snap length has cut, so that the missing bytes could not be
+    /// compared.
     pub snap_length: u64,
-    /// Packets of the original that did not leave and may be in a missing part: the checked file
-    /// was cut short, or a snap length cut packets in either file.
+    /// Packets of the original file without a counterpart that may be in a missing part of the
+    /// checked file: that file was cut short, or a snap length cut packets of either file.
     pub missing: u64,
-    /// Packets that match no packet of the original, but may come from a part of it that is missing
-    /// or was not judged: the original was cut short, a snap length cut its packets, or a header
-    /// contradicts its packet.
+    /// Packets of the checked file without a counterpart that may come from a part of the original
+    /// file which is missing or was not judged: that file was cut short, a snap length cut its
+    /// packets, or a header contradicts its packet.
     pub without_origin: u64,
-    /// Super-packets whose headers cannot be read, such as those in a tunnel with reserved bits;
-    /// and packets of the original that may be in them.
+    /// Super-packets of the checked file whose headers cannot be read, such as those in a tunnel
+    /// with reserved bits, and packets of the original file that may be in them.
     pub unreadable: u64,
-    /// Whether link headers were not compared, because the files have different ones.
+    /// Whether link headers were not compared, because packets of the two files begin with
+    /// different ones.
     pub link_headers: bool,
 }
 
 impl NotJudged {
-    /// Returns whether packets were not judged, so that the files cannot be called faithful.
-    /// Information that files cannot contain (`headers`, `sizes`, `link_headers`) does not count.
+    /// Returns whether packets were not judged, so that the files cannot be called faithful. Only
+    /// information that files cannot contain (`headers`, `sizes`, `link_headers`) may be missing.
     pub const fn is_incomplete(&self) -> bool {
         self.origin_headers
             + self.snap_length
@@ -143,25 +146,25 @@ pub struct CheckReport {
     command: &'static str,
     /// The name of the checked file.
     pub checked: String,
-    /// The name of the original.
+    /// The name of the original file, to which the checked file was compared.
     pub origin: String,
-    /// The strictness of the rules.
+    /// The rules by which packets were judged.
     pub rules: Strictness,
-    /// The outcome.
+    /// The result.
     pub verdict: Verdict,
-    /// Number of packets of the original.
+    /// Number of packets in the original file.
     pub packets_in: u64,
-    /// Number of packets of the checked file.
+    /// Number of packets in the checked file.
     pub packets_out: u64,
-    /// Packets of the checked file that stand for several of the original.
+    /// Number of packets of the checked file that stand for several packets of the original file.
     pub super_packets: u64,
-    /// Packets of the original, or segments of these, that were merged into another.
+    /// Number of packets of the original file, or of their segments, that were merged with another.
     pub merged: u64,
-    /// Packets of the checked file that are segments of a packet of the original.
+    /// Number of packets of the checked file that are segments of a packet of the original file.
     pub segments: u64,
-    /// Number of violations.
+    /// Number of violations of rules.
     pub violations: u64,
-    /// Numbers of violations by rule.
+    /// Number of violations of each rule.
     pub by_rule: BTreeMap<Rule, u64>,
     /// Descriptions of the first violations.
     pub described: Vec<Violation>,
@@ -174,7 +177,7 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    /// Returns the verdict on all results.
+    /// Returns the result, which follows from all counts.
     fn outcome(&self) -> Verdict {
         let cut_short = self.cut_short.is_some() || self.origin_cut_short.is_some();
         match self.violations {
@@ -196,7 +199,8 @@ impl CheckReport {
         }
     }
 
-    /// Counts lost packets, and describes the first of them as long as there is room.
+    /// Counts packets that are missing in the checked file as violations. Describes the first of
+    /// them, as long as the report has at most `most` descriptions.
     fn lost(&mut self, most: usize, packets: u64, first: Vec<Finding>) {
         let described = first.len() as u64;
         first.into_iter().for_each(|finding| self.violation(most, None, finding));
@@ -210,10 +214,10 @@ impl CheckReport {
 /// Judges whether the packets of `checked` are a faithful aggregation or segmentation of those of
 /// `origin`. If so, the report's [`verdict`](CheckReport::verdict) is [`Verdict::Faithful`].
 ///
-/// Both inputs are captures or files of records (docs/check.md). Packets may have a
+/// Each input is a capture or a file of records (docs/check.md). Packets may have a
 /// `virtio_net_hdr`, in a file of records or as a comment `virtio_net_hdr=HEX` on a pcapng packet.
-/// Memory is bounded for files of any size, provided that packets leave near their place in the
-/// original.
+/// Memory is bounded for files of any size, provided that the packets have about the same order in
+/// both.
 ///
 /// # Errors
 /// Any error that ends the reading of either file. [`Error::Options`] if both files mix packets
@@ -308,8 +312,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Returns the starts of packets in both files if link headers are not compared. This is so if
-    /// the files begin differently, and not both of them mix both kinds of packets.
+    /// Returns the kinds of headers with which packets of the two files begin, if link headers are
+    /// not to be compared: if the files begin differently, and not both of them mix both kinds.
     fn find_link_headers(
         &mut self,
         checked: &mut PacketStream<'_>,
@@ -328,8 +332,8 @@ impl Check<'_> {
         Ok((!mixed).then_some(FileStarts { checked: one, origin: other }))
     }
 
-    /// Judges a packet. A datagram that is to be fragmented is cut like the original, and its
-    /// fragments are judged.
+    /// Judges a packet of the checked file. If its header asks for IP fragmentation, its fragments
+    /// are judged instead, since the same was done with the original file.
     fn judge_or_fragment(&mut self, packet: &FilePacket) -> Result<(), Error> {
         match self.window.fragments(packet) {
             Some(fragments) => {
@@ -339,7 +343,8 @@ impl Check<'_> {
         }
     }
 
-    /// Finds the packets that a packet stands for, and judges it.
+    /// Finds the packets of the original file for which a packet of the checked file stands, and
+    /// judges it.
     fn judge_packet(&mut self, packet: &FilePacket) -> Result<(), Error> {
         if packet.is_unreadable_super_packet() {
             self.report.not_judged.unreadable += 1;
@@ -351,8 +356,8 @@ impl Check<'_> {
         let refused = packet.is_refused_by_linux(self.simd) && indices.len() == 1;
         let overtaken =
             indices.first().map(|&first| self.mark_overtaken(packet, first, &indices, refused));
-        // This precedes their removal: the state of an address pair is kept as long as one of its
-        // packets is held.
+        // This is done before the packets are removed: the order within an address pair is known
+        // only as long as one of its packets is held.
         let overtaken_in_pair = indices.iter().enumerate().find_map(|(place, &index)| {
             let entry = self.window.entry(endpoints, index)?;
             Some((place, self.window.pairs.overtook(entry.packet.pairs, entry.packet.number)?))
@@ -400,8 +405,8 @@ impl Check<'_> {
                 self.report.segments += u64::from(origin.part.is_some());
                 self.report.not_judged.snap_length += u64::from(packet.cut || origin.cut);
                 self.judge.judge_fragment_id(packet, origin);
-                // Its checksum and lengths are those of the original, but its `virtio_net_hdr` is
-                // not.
+                // The checksum and lengths are the same as in the original file, but the
+                // `virtio_net_hdr` is not.
                 if packet.bytes == origin.bytes && origin.is_valid(self.simd) {
                     self.judge.judge_virtio_header(packet, false);
                 }
@@ -409,9 +414,10 @@ impl Check<'_> {
             origins if packet.cut || origins.iter().any(|origin| origin.cut) => {
                 self.report.not_judged.snap_length += 1
             }
-            // It is counted already, and may be cut in any way.
+            // The original packet was counted as one with an invalid header, and may be cut in any
+            // way.
             [origin] if origin.has_invalid_header() => {}
-            // The original ends within the packets that merged.
+            // The original file ends among the packets that were merged.
             _ if foreign > 0 && self.window.stream.truncated().is_some() => {
                 self.report.not_judged.without_origin += 1
             }
@@ -478,8 +484,9 @@ impl Check<'_> {
         }
     }
 
-    /// Marks packets that the leaving packets overtake: earlier packets of the same flow. Returns
-    /// whether the leaving packets themselves are out of order.
+    /// Marks packets of the original file that the packet at hand has overtaken: earlier packets of
+    /// the same flow without a counterpart so far. Returns whether the packets in it are out of
+    /// order themselves.
     fn mark_overtaken(
         &mut self,
         packet: &FilePacket,
@@ -511,7 +518,8 @@ impl Check<'_> {
     }
 }
 
-/// The kinds of headers with which packets of both files begin, if link headers are not compared.
+/// The kinds of headers with which packets of the two files begin, if link headers are not
+/// compared.
 #[derive(Clone, Copy)]
 struct FileStarts {
     checked: PacketStart,
@@ -519,8 +527,8 @@ struct FileStarts {
 }
 
 impl FileStarts {
-    /// Returns the error message for files that mix both kinds of packets, but too late for this to
-    /// have been seen.
+    /// Returns the error for files that both mix two kinds of link headers, if this was found out
+    /// too late to compare them.
     fn contradicted(&self, report: &CheckReport, in_checked: u64, in_origin: u64) -> String {
         let FileStarts { checked, origin } = self;
         format!(

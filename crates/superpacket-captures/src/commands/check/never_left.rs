@@ -1,45 +1,45 @@
-//! The packets of the original that never left.
+//! Counts the packets of the original file that have no counterpart in the checked file.
 
 use super::CheckReport;
 use super::judge::Finding;
 use super::packet::FilePacket;
 use super::rule::Rule;
 
-/// The packets of the original that never left, until the end of the run.
+/// The packets of the original file that have no counterpart in the checked file.
 ///
-/// A packet is lost only if the checked file is whole and all of its packets can be read. This is
-/// known at the end of that file, so packets that were given up earlier are counted here.
+/// Such a packet counts as lost only if the checked file is complete and all of its packets can be
+/// read. This is known only at the end of that file, so until then the packets are counted here.
 #[derive(Debug, Default)]
 pub(super) struct NeverLeft {
-    /// Packets whose headers can be read.
+    /// Counts of packets whose headers can be read.
     readable: Tally,
-    /// Packets whose headers cannot be read.
+    /// Counts of packets whose headers cannot be read.
     unreadable: Tally,
-    /// The most findings that are kept for each tally.
+    /// Maximum number of packets of each kind that are described.
     most_described: usize,
 }
 
-/// Packets that never left, of one kind.
+/// Counts packets without a counterpart, of one kind.
 #[derive(Debug, Default)]
 struct Tally {
-    /// Packets that are complete in the original.
+    /// Number of packets that the original file contains completely.
     whole: u64,
-    /// Packets that a snap length cut in the original.
+    /// Number of packets that a snap length has cut in the original file.
     cut: u64,
-    /// The first complete packets, as lost packets.
+    /// Descriptions of the first complete packets, for the case that they count as lost.
     described: Vec<Finding>,
 }
 
 impl NeverLeft {
-    /// Counts from zero, and keeps the findings of the first `most_described` packets.
+    /// Returns empty counts, which will contain descriptions of the first `most_described` packets.
     pub(super) fn new(most_described: usize) -> Self {
         NeverLeft { readable: Tally::default(), unreadable: Tally::default(), most_described }
     }
 
-    /// Counts a packet.
+    /// Counts a packet of the original file that has no counterpart.
     pub(super) fn add(&mut self, packet: &FilePacket) {
-        // Such a packet is counted in `NotJudged::origin_headers`; its receiver may have refused
-        // it.
+        // A packet with an invalid header is counted in `NotJudged::origin_headers`. The
+        // implementation under test may have refused it.
         if packet.has_invalid_header() {
             return;
         }
@@ -54,12 +54,12 @@ impl NeverLeft {
         }
     }
 
-    /// Adds all packets to the report at the end of the run. `is_whole` says that the checked file
-    /// is neither cut short nor cut by a snap length.
+    /// Adds the counts to the report at the end of the run. `is_whole` tells that the checked file
+    /// is not cut short and none of its packets is cut by a snap length.
     pub(super) fn report(self, report: &mut CheckReport, is_whole: bool) {
         let NeverLeft { readable, unreadable, most_described } = self;
         let mut lost = vec![readable];
-        // They may be in a super-packet whose headers cannot be read.
+        // The packets may be in a super-packet whose headers cannot be read.
         if report.not_judged.unreadable > 0 {
             report.not_judged.unreadable += unreadable.whole + unreadable.cut;
         } else {
@@ -78,7 +78,7 @@ impl NeverLeft {
     }
 }
 
-/// Describes a packet that never left.
+/// Describes a packet without a counterpart as a violation.
 fn lost(packet: &FilePacket) -> Finding {
     let what = match packet.part {
         Some(part) => {

@@ -1,5 +1,5 @@
-//! A packet prepared for comparison: its checksums are completed, its headers read, and its flow is
-//! known.
+//! A packet of either file, prepared for comparison: its checksums are completed, its headers read,
+//! and its flow is found.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,68 +25,70 @@ use crate::commands::partial::{Wrong, be16, check};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Virtio {
     pub(super) header: Header,
-    /// The segmentation that it asks for, or the error in the header.
+    /// The segmentation for which the header asks, or what is wrong with the header.
     pub(super) gso: Result<Option<Gso>, VirtioError>,
-    /// With `NEEDS_CSUM`: whether the checksum field holds the pseudo-header's sum.
+    /// With the flag `NEEDS_CSUM`: whether the checksum field holds the sum of the pseudo-header.
     pub(super) seed: Option<bool>,
-    /// With `NEEDS_CSUM`: the state of the checksum, and the original value of the field.
+    /// With the flag `NEEDS_CSUM`: where the unfinished checksum is, and the value that its field
+    /// had.
     partial: Option<(RxChecksum, u16)>,
-    /// The state of the outer UDP checksum of a super-packet in a tunnel; `None` if there is no
+    /// What the outer UDP checksum of a super-packet in a tunnel contains; `None` if there is no
     /// such checksum.
     pub(super) outer: Option<OuterChecksum>,
 }
 
 impl Virtio {
-    /// Returns whether each unfinished checksum field holds its pseudo-header's sum.
+    /// Returns whether each field of an unfinished checksum holds the sum of its pseudo-header.
     pub(super) fn is_seeded(&self) -> bool {
         self.seed != Some(false) && self.outer.is_none_or(|outer| outer == OuterChecksum::Seeded)
     }
 }
 
-/// The value in the outer UDP checksum of a super-packet in a tunnel.
+/// What the outer UDP checksum field of a super-packet in a tunnel contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OuterChecksum {
     /// The sum of the pseudo-header, to which Linux adds the sum of each segment.
     Seeded,
-    /// Another value, although `UDP_TUNNEL_CSUM` asks for segments with checksums.
+    /// Another value, although the flag `UDP_TUNNEL_CSUM` asks for segments with outer checksums.
     Unseeded,
-    /// A checksum although `UDP_TUNNEL_CSUM` is not set: Linux copies it to all segments.
+    /// A value although the flag `UDP_TUNNEL_CSUM` is not set; Linux copies the value to all
+    /// segments.
     Unnamed,
 }
 
-/// A packet of either file.
+/// A packet of either file, or a segment of one.
 #[derive(Clone, Debug)]
 pub(super) struct FilePacket {
-    /// Its number in its file, from 1.
+    /// Number of the packet in its file, from 1.
     pub(super) number: u64,
-    /// The number of the segment in its packet, from 1, if the packet was cut.
+    /// For a segment: its number among the segments of its packet, from 1.
     pub(super) part: Option<u32>,
-    /// Offset of an identification that the sender of fragments chooses: that in an IPv6 fragment
-    /// header, which the packet in the file does not have.
+    /// For a fragment that this program made of an IPv6 packet: offset of the identification in its
+    /// fragment header. Another implementation may choose another value.
     pub(super) chosen_id: Option<usize>,
-    /// The bytes from the Ethernet or IP header on, with completed checksums.
+    /// The bytes of the packet from the Ethernet or IP header on, with completed checksums.
     pub(super) bytes: Vec<u8>,
-    /// The same bytes with the original checksums, if these were unfinished.
+    /// The bytes with checksums as they were in the file, if any of these was unfinished.
     unfinished: Option<Vec<u8>>,
-    /// `None` for an unknown link type.
+    /// The kind of header with which `bytes` begin; `None` for an unknown link type.
     pub(super) layer: Option<Layer>,
-    /// The bytes before the IP header; empty for Ethernet.
+    /// The bytes of the frame before the IP header; empty for Ethernet.
     pub(super) link: Vec<u8>,
     pub(super) layout: Option<Layout>,
     pub(super) virtio: Option<Virtio>,
-    /// Whether the snap length cut it.
+    /// Whether the snap length has cut the packet.
     pub(super) cut: bool,
-    /// A hash of addresses, protocol and ports: packets that differ in these are never merged.
+    /// A hash of addresses, protocol and ports. Packets that differ in these are never merged.
     pub(super) endpoints: u64,
-    /// The flow by endpoints, link headers and tunnels.
+    /// The flow of the packet, by endpoints, link headers and tunnels.
     pub(super) flow: FlowId,
-    /// A hash of the fields by which Linux separates packets of a flow.
+    /// A hash of the fields by which Linux separates packets of one flow in addition.
     pub(super) linux_flow: u64,
-    /// The flow within which it keeps order, and its interface. The flow includes the link header
-    /// even if link headers are not compared.
+    /// The flow within which the packet keeps its order, and its interface. This flow includes the
+    /// link header even if link headers are not compared.
     pub(super) order_scope: (FlowId, u32),
-    /// The address pairs within which it keeps order; they include the link header and the
-    /// interface too.
+    /// The address pairs within which the packet keeps its order. They too include the link header
+    /// and the interface.
     pub(super) pairs: PairKeys,
 }
 
@@ -108,7 +110,7 @@ impl fmt::Display for PacketStart {
     }
 }
 
-/// The data about a packet besides its bytes.
+/// What a file tells about a packet besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketMetadata<'a> {
     pub(super) number: u64,
@@ -119,8 +121,8 @@ pub(super) struct PacketMetadata<'a> {
     pub(super) cut: bool,
 }
 
-/// Maximum length of a packet that is kept whole, in bytes: twice what BIG TCP allows. Files of
-/// records with packets of 16 MB would otherwise need more memory than commands may use.
+/// Maximum length in bytes of a packet whose bytes are all kept: twice what BIG TCP allows. Files
+/// of records may have packets of 16 MB, which would need more memory than commands may use.
 const LONGEST: usize = 1 << 20;
 
 /// Returns a packet's bytes. If it is longer than [`LONGEST`], returns the first bytes and a hash
@@ -142,10 +144,11 @@ pub(super) fn gso_kind(layout: &Layout) -> GsoKind {
     }
 }
 
-/// Returns the segments into which a packet is cut.
+/// Returns the segments into which a packet is cut as `gso` says.
 ///
-/// If `trust_seed` is set, a partial checksum is adjusted by the difference of the lengths, as
-/// Linux does: the sum in the field says which addresses it covers.
+/// If `trust_seed` is set, the checksum of a segment is computed as Linux does: from the value in
+/// the field of the unfinished checksum, adjusted by the difference of the lengths. That value
+/// tells which addresses the checksum covers.
 pub(super) fn segments_of(
     segmenter: &mut Segmenter,
     packet: &FilePacket,
@@ -170,7 +173,7 @@ pub(super) fn segments_of(
 }
 
 impl FilePacket {
-    /// Completes a packet's checksums and reads its headers.
+    /// Completes the checksums of a packet of a file, and reads its headers.
     pub(super) fn new(origin: PacketMetadata<'_>, data: &[u8], simd: Simd) -> FilePacket {
         let PacketMetadata { number, interface, layer, link, header, cut } = origin;
         let layer = layer.filter(|_| data.len() <= LONGEST);
@@ -215,7 +218,7 @@ impl FilePacket {
         packet
     }
 
-    /// Reads headers and flow again.
+    /// Reads the packet's headers and finds its flow, after the bytes were changed.
     fn find_headers(&mut self) {
         let Some(layer) = self.layer else {
             self.endpoints = hash_of(&("other", &self.link));
@@ -251,7 +254,7 @@ impl FilePacket {
         packet
     }
 
-    /// Removes the headers before the IP header.
+    /// Returns the packet without the headers before the IP header.
     pub(super) fn without_link(mut self) -> FilePacket {
         self.link.clear();
         let network = match (&self.layout, self.layer) {
@@ -277,22 +280,22 @@ impl FilePacket {
         self
     }
 
-    /// Returns the kind of header with which it begins; `None` if it is unknown.
+    /// Returns the kind of header with which the packet begins; `None` if it is unknown.
     pub(super) fn start(&self) -> Option<PacketStart> {
         Some(PacketStart { layer: self.layer?, link: self.link.len() })
     }
 
-    /// Returns its length in bytes, including the bytes before the IP header.
+    /// Returns the packet's length in bytes, including the bytes before the IP header.
     pub(super) fn length(&self) -> usize {
         self.link.len() + self.bytes.len()
     }
 
-    /// Returns whether both packets are equal, with completed or with original checksums. An
-    /// identification that the sender of fragments chooses is not compared.
+    /// Returns whether two packets are equal, with completed checksums or with those of the file.
+    /// An IPv6 fragment's identification that this program chose is not compared.
     pub(super) fn is_same(&self, other: &FilePacket) -> bool {
         self.bytes == other.bytes
             || self.unfinished.as_ref() == Some(&other.bytes)
-            // The value that was taken for an unfinished checksum is the original one.
+            // A checksum that was taken for an unfinished one is the same in the other packet.
             || other.unfinished.as_ref() == Some(&self.bytes)
             || (self.chosen_id.is_some() && self.equals_without_id(other))
     }
@@ -301,7 +304,8 @@ impl FilePacket {
         self.bytes.len() == other.bytes.len() && self.first_difference(other).is_none()
     }
 
-    /// Returns the offset of the first byte that differs, except in a chosen identification.
+    /// Returns the offset of the first byte in which two packets differ. An IPv6 fragment's
+    /// identification that this program chose is not compared.
     pub(super) fn first_difference(&self, other: &FilePacket) -> Option<usize> {
         let is_chosen = |place| self.chosen_id.is_some_and(|id| (id..id + 4).contains(&place));
         let mut pairs = self.bytes.iter().zip(&other.bytes).enumerate();
@@ -310,7 +314,7 @@ impl FilePacket {
             .map(|(place, _)| place)
     }
 
-    /// Returns whether it equals the other packet, an IPv4 fragment, except that DF and the
+    /// Returns whether the packet equals `other`, an IPv4 fragment, except that the flag DF and the
     /// reserved bit are clear.
     pub(super) fn equals_without_fragment_flags(&self, other: &FilePacket) -> bool {
         let Some(layer) = self.layer else { return false };
@@ -339,14 +343,14 @@ impl FilePacket {
         here[ipv4::FRAGMENT] == there[ipv4::FRAGMENT] & 0x3f && bytes == other.bytes
     }
 
-    /// Returns the identification of this fragment, at the offset at which that of `origin` is
-    /// chosen.
+    /// Returns the IPv6 identification of this fragment. It is at the offset at which this program
+    /// has chosen that of `origin`.
     pub(super) fn id_for(&self, origin: &FilePacket) -> Option<u32> {
         let bytes = self.bytes.get(origin.chosen_id?..)?.first_chunk()?;
         Some(u32::from_be_bytes(*bytes))
     }
 
-    /// Returns the bytes with this partial checksum and this value in its field.
+    /// Returns the packet's bytes with this unfinished checksum and this value in its field.
     fn with_field(&self, state: RxChecksum, field: u16) -> Option<(Vec<u8>, RxChecksum)> {
         let RxChecksum::Partial { start, offset } = state else { return None };
         let place = usize::from(start) + usize::from(offset);
@@ -355,12 +359,12 @@ impl FilePacket {
         Some((bytes, state))
     }
 
-    /// Returns its memory in bytes.
+    /// Returns the number of bytes of memory that the packet takes.
     pub(super) fn memory(&self) -> usize {
         self.bytes.len() + self.unfinished.as_ref().map_or(0, Vec::len)
     }
 
-    /// Returns the transport payload, as far as it is present.
+    /// Returns the transport payload, as far as the file contains it.
     pub(super) fn payload(&self) -> &[u8] {
         let Some(layout) = &self.layout else { return &[] };
         let end = match layout.refusal {
@@ -370,7 +374,7 @@ impl FilePacket {
         self.bytes.get(usize::from(layout.payload)..end).unwrap_or(&[])
     }
 
-    /// Returns the headers, up to the payload.
+    /// Returns the packet's headers, up to the payload.
     pub(super) fn headers(&self) -> &[u8] {
         let end = self.layout.map_or(0, |layout| usize::from(layout.payload));
         self.bytes.get(..end).unwrap_or(&self.bytes)
@@ -383,33 +387,33 @@ impl FilePacket {
         self.bytes.get(usize::from(layout.transport)..usize::from(layout.payload))
     }
 
-    /// Returns the TCP sequence number.
+    /// Returns the TCP sequence number; `None` if the packet is not TCP.
     pub(super) fn sequence(&self) -> Option<u32> {
         Some(u32::from_be_bytes(*self.tcp()?.get(tcp::SEQUENCE..)?.first_chunk()?))
     }
 
-    /// Returns the TCP flags; 0 if it is not TCP.
+    /// Returns the TCP flags; 0 if the packet is not TCP.
     pub(super) fn flags(&self) -> u8 {
         self.tcp().and_then(|header| header.get(tcp::FLAGS)).copied().unwrap_or(0)
     }
 
-    /// Returns the identification of the IPv4 header at an offset.
+    /// Returns the identification in the IPv4 header at the offset `network`.
     pub(super) fn id(&self, network: u16) -> Option<u16> {
         be16(&self.bytes, usize::from(network) + ipv4::ID)
     }
 
-    /// Returns whether all its checksums are right.
+    /// Returns whether all checksums of the packet are right.
     pub(super) fn is_valid(&self, simd: Simd) -> bool {
         self.wrong_checksum(simd).is_none()
     }
 
-    /// Returns the kind of its first wrong checksum: IPv4 headers are verified before transport
-    /// headers.
+    /// Returns which kind of checksum is wrong, if any is. IPv4 headers are verified before
+    /// transport headers.
     pub(super) fn wrong_checksum(&self, simd: Simd) -> Option<Wrong> {
         self.layout.and_then(|layout| check(&self.bytes, &layout, None, simd).err())
     }
 
-    /// Returns whether the addresses that its transport checksum covers are known.
+    /// Returns whether the addresses that the packet's transport checksum covers are known.
     pub(super) fn is_verifiable(&self) -> bool {
         self.layout.is_none_or(|layout| {
             let network = self.bytes.get(usize::from(layout.network)..).unwrap_or(&[]);
@@ -417,22 +421,22 @@ impl FilePacket {
         })
     }
 
-    /// Returns whether its `virtio_net_hdr` contradicts itself or the packet.
+    /// Returns whether the packet's `virtio_net_hdr` contradicts itself or the packet.
     pub(super) fn has_invalid_header(&self) -> bool {
         self.virtio.is_some_and(|virtio| virtio.gso.is_err())
     }
 
-    /// Returns whether it is a super-packet by its `virtio_net_hdr`, and its headers cannot be
-    /// read.
+    /// Returns whether the packet's `virtio_net_hdr` says that it is a super-packet, but its
+    /// headers cannot be read.
     pub(super) fn is_unreadable_super_packet(&self) -> bool {
         self.layout.is_none()
             && self.virtio.is_some_and(|virtio| virtio.header.gso_type != gso_type::NONE)
     }
 
-    /// Returns whether Linux's GRO refuses it before the search for its flow.
+    /// Returns whether Linux's GRO lets the packet pass before it looks for the packet's flow.
     pub(super) fn is_refused_by_linux(&self, simd: Simd) -> bool {
         let Some(layout) = self.layout else { return true };
-        // UDP without a checksum, or without data (`udp_gro_receive_segment`).
+        // UDP packets without a checksum or without data (`udp_gro_receive_segment`).
         let has_neither = layout.protocol == Protocol::Udp
             && (self.payload().is_empty()
                 || be16(&self.bytes, usize::from(layout.checksum())) == Some(0));
@@ -466,12 +470,9 @@ impl FilePacket {
 
     /// Returns whether the checksum of each IPv4 header is right.
     fn has_valid_headers(&self, layout: &Layout) -> bool {
-        let levels = layout
-            .outers()
-            .map(|outer| (outer.network, outer.version))
-            .chain([(layout.network, layout.version)]);
-        levels.filter(|(_, version)| *version == IpVersion::V4).all(|(network, _)| {
-            let header = self.bytes.get(usize::from(network)..).unwrap_or(&[]);
+        let mut levels = layout.levels().filter(|level| level.version == IpVersion::V4);
+        levels.all(|level| {
+            let header = self.bytes.get(usize::from(level.network)..).unwrap_or(&[]);
             let length = usize::from(header.first().copied().unwrap_or(0) & 15) * 4;
             let right = header.get(..length.max(ipv4::HEADER_LENGTH)).map(ipv4_header);
             be16(header, ipv4::CHECKSUM) == right
@@ -500,7 +501,7 @@ fn header_addresses(header: &[u8], version: IpVersion) -> Option<(IpAddr, IpAddr
     }
 }
 
-/// Checks the `virtio_net_hdr`, and completes the checksum that it describes as unfinished.
+/// Checks the `virtio_net_hdr`, and completes the checksum of which it says that it is unfinished.
 fn complete_by_header(
     bytes: &mut [u8],
     layer: Layer,
@@ -514,8 +515,8 @@ fn complete_by_header(
             RxChecksum::Partial { start, offset } => Some((start, offset)),
             _ => None,
         },
-        // The header contradicts itself or the packet: that the checksum is unfinished is believed,
-        // but not its place.
+        // The header contradicts itself or the packet. It is believed that the checksum is
+        // unfinished, but not where the checksum is.
         Err(_) if header.flags & flags::NEEDS_CSUM != 0 => {
             let layout = parse_datagram(bytes, bytes.len(), layer).ok();
             layout.map(|layout| (layout.transport, layout.protocol.checksum_offset()))
@@ -536,8 +537,8 @@ fn complete_by_header(
     Virtio { header, gso, seed, partial, outer }
 }
 
-/// Completes the outer UDP checksum of a super-packet in a tunnel, and returns the state of the
-/// field before.
+/// Completes the outer UDP checksum of a super-packet in a tunnel, and returns what the field
+/// contained.
 fn complete_outer(
     bytes: &mut [u8],
     layer: Layer,
@@ -561,16 +562,16 @@ fn complete_outer(
     if be16(bytes, place) != Some(pseudo.fold()) {
         return Some(OuterChecksum::Unseeded);
     }
-    // The field holds the pseudo-header's sum, which is part of the total.
+    // The field contains the pseudo-header's sum, so the total includes that sum.
     let checksum =
         transport_field(Protocol::Udp, Sum::new(simd.sum(bytes.get(start..end)?)).checksum());
     bytes.get_mut(place..place + 2)?.copy_from_slice(&checksum.to_be_bytes());
     Some(OuterChecksum::Seeded)
 }
 
-/// Returns whether the field holds the pseudo-header's sum over everything behind `start`. Returns
-/// `true` if this cannot be known: for a checksum that is not a transport header's, or that covers
-/// unknown addresses.
+/// Returns whether a checksum field holds the pseudo-header's sum for everything from `start` on.
+/// Returns `true` if this cannot be known: for a checksum that does not belong to a transport
+/// header, or that covers unknown addresses.
 fn is_seeded(bytes: &[u8], layer: Layer, start: u16, offset: u16) -> bool {
     let Ok(layout) = parse_datagram(bytes, bytes.len(), layer) else { return true };
     if (layout.transport, layout.checksum()) != (start, start + offset) {
@@ -580,7 +581,7 @@ fn is_seeded(bytes: &[u8], layer: Layer, start: u16, offset: u16) -> bool {
     if checksum_addresses(network, layout.version).is_none() {
         return true;
     }
-    // The inner packet of a tunnel ends by its own length.
+    // A length field of the tunnel's inner packet tells where it ends.
     let inner = match layout.version {
         IpVersion::V4 => be16(network, ipv4::TOTAL_LENGTH).map(usize::from),
         IpVersion::V6 => be16(network, ipv6::PAYLOAD_LENGTH)
@@ -617,7 +618,7 @@ fn fragment_id(bytes: &[u8], layer: Layer) -> Option<usize> {
     None
 }
 
-/// Returns a hash of the innermost addresses, protocol and ports, as far as the packet has them.
+/// Returns a hash of the innermost addresses, protocol and ports, or of those that the packet has.
 fn endpoints(bytes: &[u8], layer: Layer, layout: Option<&Layout>) -> u64 {
     let addresses = |network: u16, version| {
         let network = usize::from(network);

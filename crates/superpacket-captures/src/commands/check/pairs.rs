@@ -1,5 +1,5 @@
-//! Checks the order between packets of an address pair. A packet whose ports are not known, such as
-//! a fragment, may belong to any flow between its addresses.
+//! Checks the order between packets with the same pair of addresses. A packet whose ports are not
+//! known, such as a fragment, may belong to any flow between its addresses.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,21 +10,21 @@ use superpacket::wire::{IpVersion, Layout, Scope, ip_headers, parse, protocol_nu
 use crate::commands::lanes::LinkHeader;
 use crate::commands::ledger::{addresses, hash_link};
 
-/// The address pairs within which a packet keeps order, as hashes of link header, addresses and
-/// protocol.
+/// The address pairs within which a packet must keep its order, as hashes of link header, addresses
+/// and protocol.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PairKeys {
-    /// Whether its ports are known. If so, it keeps order with packets of unknown ports; otherwise
-    /// with packets of known ports.
+    /// Whether the packet's ports are known. If so, it keeps order with packets whose ports are not
+    /// known; otherwise with packets whose ports are known.
     has_ports: bool,
     /// The pair of the innermost IP header and, in tunnels, those of the outer headers. If the
-    /// ports are not known, the pair of the last IP header that was read.
+    /// ports are not known, the pair of the last IP header that could be read.
     keys: [Option<u64>; 3],
 }
 
 impl PairKeys {
-    /// Returns the pairs of a packet; none for packets that are not IP, or of a protocol without
-    /// ports.
+    /// Returns the address pairs of a packet. There are none for packets that are not IP, or of a
+    /// protocol without ports.
     pub(super) fn of(
         bytes: &[u8],
         layer: Layer,
@@ -67,41 +67,42 @@ impl PairKeys {
     }
 }
 
-/// A packet that left.
+/// A packet of the original file that was found in the checked file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Departure {
-    /// Its number in the checked file.
+    /// Number of the packet of the checked file.
     pub(super) packet: u64,
-    /// The number of the packet of the original that is in it.
+    /// Number of the packet of the original file that is in it.
     pub(super) origin: u64,
 }
 
 #[derive(Debug, Default)]
 struct Pair {
-    /// Number of packets of the original that have not left.
+    /// Number of packets of the pair that are in the original file and were not yet found in the
+    /// checked file.
     held: u32,
-    /// The packets that left and came latest in the original: without known ports, and with known
-    /// ports.
+    /// Of the packets found in the checked file, the one that comes last in the original file:
+    /// first of those without known ports, then of those with known ports.
     latest: [Option<Departure>; 2],
 }
 
-/// The latest departures of each address pair. A pair is forgotten when no packet of it is held,
-/// since none can be overtaken then.
+/// For each address pair, the last packets that were found in the checked file. A pair is forgotten
+/// when none of its packets is held, since none can be overtaken then.
 #[derive(Debug, Default)]
 pub(super) struct Pairs(HashMap<u64, Pair>);
 
 impl Pairs {
-    /// Maximum memory per packet here, in bytes.
+    /// Maximum number of bytes of memory that a held packet needs here.
     pub(super) const OVERHEAD: usize = 4 * size_of::<(u64, Pair)>();
 
-    /// Adds a held packet of the original.
+    /// Adds a packet of the original file that was not yet found in the checked file.
     pub(super) fn enter(&mut self, keys: PairKeys) {
         for key in keys.iter() {
             self.0.entry(key).or_default().held += 1;
         }
     }
 
-    /// Removes a packet of the original that is no longer held.
+    /// Removes a packet of the original file that is no longer held.
     pub(super) fn leave(&mut self, keys: PairKeys) {
         for key in keys.iter() {
             if let Some(pair) = self.0.get_mut(&key) {
@@ -113,8 +114,9 @@ impl Pairs {
         }
     }
 
-    /// Returns the packet that has overtaken the held packet with number `origin`: a later one that
-    /// has left although both must keep order.
+    /// Returns the packet that has overtaken the packet with number `origin`: one that comes later
+    /// in the original file, but was found earlier in the checked file, although the two must keep
+    /// order.
     pub(super) fn overtook(&self, keys: PairKeys, origin: u64) -> Option<Departure> {
         let others = usize::from(!keys.has_ports);
         let latest = keys.iter().filter_map(|key| self.0.get(&key)?.latest[others]);
@@ -123,7 +125,7 @@ impl Pairs {
             .max_by_key(|departure| departure.origin)
     }
 
-    /// Records that a packet of the original has left.
+    /// Records that a packet of the original file was found in the checked file.
     pub(super) fn left(&mut self, keys: PairKeys, departure: Departure) {
         for key in keys.iter() {
             if let Some(pair) = self.0.get_mut(&key) {

@@ -1,9 +1,9 @@
-//! Reads a plain file of packets with their `virtio_net_hdr`. A test in any language can write it
-//! in ten lines.
+//! Reads a simple format for packets with their `virtio_net_hdr`. A test in any language can write
+//! it in ten lines.
 //!
-//! The file is a line of text and a record per packet: the length as a 32-bit little-endian number,
-//! the header, and the packet; the length counts both. `docs/check.md` has the format with an
-//! example.
+//! The file has a line of text and then a record for each packet: a length as a 32-bit
+//! little-endian number, the header, and the packet. The length counts header and packet.
+//! `docs/check.md` describes the format with an example.
 
 use std::io::{self, BufReader, Read};
 
@@ -11,29 +11,29 @@ use crate::file::{CaptureError, MAX_RECORD_LENGTH, Truncated};
 use superpacket::packet::Layer;
 use superpacket::virtio::Format;
 
-/// The first bytes of the file.
+/// The bytes with which a file of records begins.
 pub(super) const MAGIC: &[u8] = b"superpacket-records ";
 
-/// Maximum length of the first line, in bytes.
+/// Maximum length in bytes of the first line of a file of records.
 const LONGEST_LINE: usize = 64;
 
-/// A reader of a file of records.
+/// Reads a file of records.
 pub(super) struct RecordReader {
     file: String,
     stream: BufReader<Box<dyn Read + Send>>,
     pub(super) layer: Layer,
-    /// `None` if packets have no headers.
+    /// The format of the packets' headers; `None` if the packets have no headers.
     pub(super) format: Option<Format>,
-    /// Number of bytes read.
+    /// Number of bytes read from the file.
     pub(super) offset: u64,
-    /// Number of packets read.
+    /// Number of packets read from the file.
     number: u64,
     record: Vec<u8>,
     pub(super) truncated: Option<Truncated>,
 }
 
 impl RecordReader {
-    /// Opens a stream and reads its first line.
+    /// Starts to read a file of records: reads the first line.
     pub(super) fn open(file: &str, stream: Box<dyn Read + Send>) -> Result<Self, CaptureError> {
         let mut stream = BufReader::with_capacity(1 << 16, stream);
         let not_records =
@@ -100,7 +100,7 @@ impl RecordReader {
         &self.file
     }
 
-    /// Returns the number of the next record, from 1, and its header and packet. Returns `None` at
+    /// Returns the next record: its number, from 1, and its header and packet. Returns `None` at
     /// the end, even if the file was cut short.
     pub(super) fn next_record(&mut self) -> Result<Option<(u64, &[u8])>, CaptureError> {
         let mut length = [0; 4];
@@ -135,7 +135,7 @@ impl RecordReader {
                 limit: MAX_RECORD_LENGTH as u64,
             });
         }
-        // The memory grows only with the bytes that arrive.
+        // Memory is allocated only as bytes arrive, whatever length the record claims.
         let mut record = std::mem::take(&mut self.record);
         record.clear();
         let read = (&mut self.stream).take(length as u64).read_to_end(&mut record);

@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-/// The strictness of the rules.
+/// Which rules packets must keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
     /// The rules that Linux keeps. Its GRO merges packets whose identifications are all the same,
@@ -15,7 +15,7 @@ pub enum Strictness {
 }
 
 impl Strictness {
-    /// Returns the name that options and JSON use.
+    /// Returns the name used in options and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Strictness::Linux => "linux",
@@ -32,7 +32,7 @@ impl Serialize for Strictness {
 
 macro_rules! rules {
     ($($(#[$level:ident])? $variant:ident $name:literal $sentence:literal)*) => {
-        /// A rule of faithful aggregation or segmentation.
+        /// A rule of faithful aggregation or segmentation, which a packet can violate.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum Rule {
@@ -48,12 +48,12 @@ macro_rules! rules {
                 match self { $(Rule::$variant => $name),* }
             }
 
-            /// Returns the rule as a sentence.
+            /// Returns a sentence that states the rule.
             pub const fn sentence(self) -> &'static str {
                 match self { $(Rule::$variant => $sentence),* }
             }
 
-            /// Returns the least strictness that includes the rule.
+            /// Returns the less strict of the two sets that contains the rule.
             pub const fn strictness(self) -> Strictness {
                 match self { $(Rule::$variant => rules!(@level $($level)?)),* }
             }

@@ -16,10 +16,11 @@ use crate::commands::error::Error;
 use crate::commands::input::{Input, is_stream};
 use crate::commands::packets::PacketCursor;
 
-/// The start of a pcapng comment that contains the packet's header in hexadecimal digits.
+/// The beginning of a pcapng comment that contains the packet's `virtio_net_hdr` in hexadecimal
+/// digits.
 pub(super) const COMMENT: &[u8] = b"virtio_net_hdr=";
 
-/// Maximum packets that are read ahead; `AHEAD_BYTES` limits their bytes.
+/// Maximum number of packets that are read ahead; `AHEAD_BYTES` limits their bytes.
 pub(super) const AHEAD_PACKETS: usize = 4096;
 const AHEAD_BYTES: usize = 4 << 20;
 
@@ -39,20 +40,20 @@ impl PacketSource<'_> {
     }
 }
 
-/// An open file, or packets in memory.
+/// A source of packets for `check`: an open file, or packets in memory.
 pub(super) struct PacketStream<'a> {
     source: PacketSource<'a>,
     pub(super) file: String,
-    /// The file's length in bytes, if known.
+    /// The file's length in bytes; `None` if it is not known.
     pub(super) length: Option<u64>,
-    /// Number of packets returned so far.
+    /// Number of packets returned so far by [`next_packet`](Self::next_packet).
     pub(super) packets: u64,
-    /// Bytes of these packets, including link headers.
+    /// Bytes of the packets returned so far, including link headers.
     pub(super) bytes: u64,
-    /// Packets that have been read ahead, and are returned next.
+    /// Packets that have been read ahead, and will be returned next.
     ahead: VecDeque<FilePacket>,
     ended: bool,
-    /// Whether a snap length cut a packet that was read.
+    /// Whether a snap length had cut a packet that was read.
     has_cut_packets: bool,
     simd: Simd,
 }
@@ -103,8 +104,8 @@ impl<'a> PacketStream<'a> {
         Ok(Some(packet))
     }
 
-    /// Calls `wanted` with the following packets, as far as is read ahead, and returns its first
-    /// result that is not `None`.
+    /// Calls `wanted` with each of the next packets, as many as can be read ahead, and returns the
+    /// first result that is not `None`. The packets stay in the stream.
     pub(super) fn find_ahead<T>(
         &mut self,
         wanted: impl Fn(&FilePacket) -> Option<T>,
@@ -175,7 +176,7 @@ impl<'a> PacketStream<'a> {
         Ok(Some(packet))
     }
 
-    /// Returns the number of bytes read.
+    /// Returns the number of bytes read from the file.
     pub(super) fn bytes_read(&self) -> u64 {
         match &self.source {
             PacketSource::Reader(reader) => reader.bytes_read(),
@@ -184,12 +185,12 @@ impl<'a> PacketStream<'a> {
         }
     }
 
-    /// Returns whether a snap length cut a packet that was read, or the file is cut short.
+    /// Returns whether a snap length had cut a packet that was read, or the file is cut short.
     pub(super) fn is_incomplete_file(&self) -> bool {
         self.has_cut_packets || self.truncated().is_some()
     }
 
-    /// Returns where the file was cut short, once its end has been reached.
+    /// Returns where the file is cut short. `None` if it is not, or its end has not been reached.
     pub(super) fn truncated(&self) -> Option<&Truncated> {
         match &self.source {
             PacketSource::Reader(reader) => reader.truncated(),
@@ -199,7 +200,7 @@ impl<'a> PacketStream<'a> {
     }
 }
 
-/// Opens a stream, which is a capture or a file of records according to its first bytes.
+/// Opens a stream. Its first bytes tell whether it is a capture or a file of records.
 fn open_stream(
     file: &str,
     mut stream: Box<dyn Read + Send>,
@@ -220,13 +221,14 @@ fn open_stream(
     })
 }
 
-/// Opens a capture or a file of records, according to its first bytes; `-` is standard input.
+/// Opens a file; `-` is standard input. Its first bytes tell whether it is a capture or a file of
+/// records.
 fn open_path(path: &Path) -> Result<(PacketSource<'static>, Option<u64>), Error> {
     if is_stream(path) {
         return Ok((open_stream("standard input", Box::new(io::stdin()))?, None));
     }
     let mut head = Vec::new();
-    // Errors of opening and reading are reported by the reader of captures.
+    // If opening or reading fails, the reader of captures reports the error.
     if let Ok(file) = File::open(path)
         && (&file).take(MAGIC.len() as u64).read_to_end(&mut head).is_ok()
         && head == MAGIC
@@ -274,7 +276,7 @@ fn packet_of_frame(frame: &Frame<'_>, file: &str, simd: Simd) -> Result<FilePack
     Ok(FilePacket::new(origin, data, simd))
 }
 
-/// Reads a header from the hexadecimal digits of a comment.
+/// Reads a `virtio_net_hdr` from the hexadecimal digits of a comment.
 fn header_of_comment(digits: &[u8]) -> Option<(Header, Format)> {
     let digits = digits.trim_ascii_end();
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);

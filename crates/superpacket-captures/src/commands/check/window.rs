@@ -1,5 +1,5 @@
-//! The packets of the original that have not left yet, by endpoints and in order. Their memory is
-//! bounded.
+//! The packets of the original file that were not yet found in the checked file, by endpoints and
+//! in order. The memory for them is bounded.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,67 +12,70 @@ use super::pairs::Pairs;
 use super::stream::PacketStream;
 use crate::commands::error::Error;
 
-/// Maximum memory of held packets in bytes, including [`OVERHEAD`].
+/// Maximum memory in bytes for all held packets, including [`OVERHEAD`] for each.
 const MAX_BYTES: usize = 24 << 20;
 
-/// Memory per packet in addition to its bytes.
+/// Memory in bytes for a held packet in addition to its bytes.
 const OVERHEAD: usize = size_of::<HeldPacket>() + 64 + Pairs::OVERHEAD;
 
-/// Maximum segments into which a packet is cut, since each is held. No network makes more.
+/// Maximum number of segments into which a packet is cut, because all of them are held. No network
+/// makes more.
 const MAX_SEGMENTS: MaxSegments = MaxSegments::new(16_384).expect("not zero");
 
-/// Minimum number of entries in `ages` before entries of packets that have left are removed.
+/// Minimum length of `ages` at which entries of packets that are no longer held are removed.
 const MIN_AGES: usize = 4096;
 
-/// Number of packets in the file after which a packet may be given up: if memory is needed and a
-/// packet that is so much later has left.
+/// A packet is given up only if memory is needed and a packet that comes more than this many places
+/// later in the file was found in the checked file.
 const SLACK: u64 = 1024;
 
-/// A packet of the original that has not left yet.
+/// A packet of the original file that was not yet found in the checked file.
 #[derive(Debug)]
 pub(super) struct HeldPacket {
     pub(super) packet: FilePacket,
-    /// The first packet that left before it although it contains a later packet of the same flow.
+    /// The first packet that has overtaken it: one of the same flow that comes later in the
+    /// original file but was found earlier in the checked file.
     pub(super) overtaken: Option<Overtaken>,
 }
 
-/// The packet by which another was overtaken.
+/// A packet that has overtaken a held packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Overtaken {
-    /// The number of the packet that left earlier.
+    /// Number of the packet in the checked file.
     pub(super) by: u64,
-    /// The number of its packet in the original, which came later.
+    /// Number of the packet in the original file.
     pub(super) origin: u64,
-    /// Whether it cannot merge or belongs to another flow for Linux, which lets it overtake.
+    /// Whether this packet cannot merge in Linux, or belongs to another of Linux's flows, so that
+    /// Linux lets it overtake.
     pub(super) refused: bool,
 }
 
-/// The packets of the original that are held in memory.
+/// The packets of the original file that are held in memory, and the rest of that file.
 pub(super) struct Window<'a> {
     pub(super) stream: PacketStream<'a>,
     queues: HashMap<u64, VecDeque<HeldPacket>>,
     pub(super) pairs: Pairs,
-    /// Endpoints and number of each packet, in order. Entries of packets that have left are removed
-    /// later.
+    /// Endpoints and number of each held packet, in the order of the file. Entries of packets that
+    /// are no longer held are removed only later.
     ages: VecDeque<(u64, u64)>,
-    /// Number of entries in `ages` at which those of packets that have left are removed.
+    /// Length of `ages` at which entries of packets that are no longer held are removed.
     max_ages: usize,
     held: usize,
-    /// The highest number of a packet that has left.
+    /// The highest number of a packet that was found in the checked file.
     latest_departed: u64,
     ended: bool,
-    /// The kind of header with which packets of the other file begin, if link headers are not
+    /// The kind of header with which packets of the checked file begin, if link headers are not
     /// compared.
     other_start: Option<PacketStart>,
-    /// The number of the first packet that begins with this kind of header too.
+    /// Number of the first packet of the original file that also begins with this kind of header.
     pub(super) first_like_other: Option<u64>,
     segmenter: Segmenter,
-    /// Packets whose header contradicts itself or the packet, or asks for too many segments. They
-    /// are not cut.
+    /// Number of packets whose `virtio_net_hdr` contradicts itself or the packet, or would give too
+    /// many segments. They are not cut.
     pub(super) bad_headers: u64,
-    /// Packets that were cut into segments of a size that no header names.
+    /// Number of packets that were cut into segments of a size that no header states.
     pub(super) sizes_inferred: u64,
-    /// Packets that were given up to free memory.
+    /// Packets that were given up to free memory, or were not found until the end.
     never_left: NeverLeft,
 }
 
@@ -96,13 +99,13 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Stops comparing link headers. `other` is the kind of header with which the other file
-    /// begins.
+    /// Ends the comparison of link headers. `other` is the kind of header with which packets of the
+    /// checked file begin.
     pub(super) fn ignore_link_headers(&mut self, other: PacketStart) {
         self.other_start = Some(other);
     }
 
-    /// Adds a packet, cut as its header says.
+    /// Adds a packet of the original file. If its header says so, it is cut into segments first.
     pub(super) fn enter(&mut self, packet: FilePacket) {
         let packet = match self.other_start {
             Some(other) => {
@@ -133,7 +136,8 @@ impl<'a> Window<'a> {
         self.held += packet.memory() + OVERHEAD;
         self.pairs.enter(packet.pairs);
         if self.ages.len() >= self.max_ages {
-            // Otherwise a packet that never leaves would keep the entries of all later packets.
+            // Without this, a packet that is never found would keep the entries of all later
+            // packets.
             let queues = &self.queues;
             let is_held = |queue: &VecDeque<HeldPacket>, number| {
                 queue.binary_search_by_key(&number, |entry| entry.packet.number).is_ok()
@@ -150,8 +154,8 @@ impl<'a> Window<'a> {
             .push_back(HeldPacket { packet, overtaken: None });
     }
 
-    /// Returns the fragments of a datagram that is to be fragmented (UFO); `None` for any other
-    /// packet.
+    /// Returns the fragments of a datagram whose header asks for IP fragmentation (UFO); `None` for
+    /// any other packet.
     pub(super) fn fragments(&mut self, packet: &FilePacket) -> Option<Vec<FilePacket>> {
         match packet.virtio.map(|virtio| virtio.gso) {
             Some(Ok(Some(gso))) if gso.kind == GsoKind::UdpFragments => self.cut(packet, gso),
@@ -159,11 +163,11 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Returns the segments of a packet.
+    /// Returns the segments of a packet; `None` if it cannot be segmented.
     fn cut(&mut self, packet: &FilePacket, gso: Gso) -> Option<Vec<FilePacket>> {
         let layer = packet.layer?;
         // With a fixed identification, fragments of the same datagram are equal in both files.
-        // Other implementations choose another one.
+        // (Other implementations choose others.)
         let options = SegmentOptions::default().with_max_segments(MAX_SEGMENTS).with_fragment_id(1);
         let segments = segments_of(&mut self.segmenter, packet, layer, gso, &options, true).ok()?;
         Some(
@@ -175,7 +179,7 @@ impl<'a> Window<'a> {
         )
     }
 
-    /// Replaces a held packet by its segments. Returns whether it could be cut.
+    /// Replaces a held packet by its segments. Returns whether it could be segmented.
     pub(super) fn cut_held(&mut self, endpoints: u64, index: usize, gso: Gso) -> bool {
         let Some(packet) = self.entry(endpoints, index).map(|entry| entry.packet.clone()) else {
             return false;
@@ -184,8 +188,8 @@ impl<'a> Window<'a> {
         let Some(queue) = self.queues.get_mut(&endpoints) else { return false };
         let overtaken = queue.remove(index).and_then(|entry| entry.overtaken);
         self.held -= packet.memory() + OVERHEAD;
-        // The segments are added first: the state of a pair is kept as long as one of its packets
-        // is held.
+        // The segments are added before the packet is removed: the order within an address pair is
+        // known only as long as one of its packets is held.
         segments.iter().for_each(|segment| self.pairs.enter(segment.pairs));
         self.pairs.leave(packet.pairs);
         for (place, packet) in segments.into_iter().enumerate() {
@@ -195,12 +199,12 @@ impl<'a> Window<'a> {
         true
     }
 
-    /// Returns a held packet with these endpoints.
+    /// Returns the held packet with these endpoints and this index.
     pub(super) fn entry(&self, endpoints: u64, index: usize) -> Option<&HeldPacket> {
         self.queues.get(&endpoints)?.get(index)
     }
 
-    /// Returns a held packet with these endpoints, to be changed.
+    /// Returns the held packet with these endpoints and this index, to be changed.
     pub(super) fn entry_mut(&mut self, endpoints: u64, index: usize) -> Option<&mut HeldPacket> {
         self.queues.get_mut(&endpoints)?.get_mut(index)
     }
@@ -210,8 +214,8 @@ impl<'a> Window<'a> {
         self.queues.get(&endpoints).map_or(0, VecDeque::len)
     }
 
-    /// Reads at most `most` packets until another one with these endpoints is held. Returns whether
-    /// there is one.
+    /// Reads at most `most` packets of the original file, until there is another one with these
+    /// endpoints. Returns whether one was found.
     pub(super) fn read_for(&mut self, endpoints: u64, most: u64) -> Result<bool, Error> {
         let before = self.held(endpoints);
         let end = self.stream.packets.saturating_add(most);
@@ -227,7 +231,8 @@ impl<'a> Window<'a> {
         Ok(true)
     }
 
-    /// Returns whether there is memory for another packet. Gives up overdue packets if necessary.
+    /// Returns whether there is memory for another packet. If not, first gives up packets that are
+    /// overdue.
     fn make_room(&mut self) -> bool {
         while self.held > MAX_BYTES {
             let Some(&(endpoints, number)) = self.ages.front() else { return false };
@@ -258,7 +263,8 @@ impl<'a> Window<'a> {
         Some(entry)
     }
 
-    /// Removes packets that have left, and returns them in the order of `indices`.
+    /// Removes the held packets at `indices`, because they were found in the checked file. Returns
+    /// them in the order of `indices`.
     pub(super) fn take(&mut self, endpoints: u64, indices: &[usize]) -> Vec<HeldPacket> {
         let mut sorted: Vec<_> = indices.iter().copied().enumerate().collect();
         sorted.sort_unstable_by_key(|&(_, index)| std::cmp::Reverse(index));
@@ -277,7 +283,8 @@ impl<'a> Window<'a> {
         entries
     }
 
-    /// Reads the original to its end, and returns the packets that never left.
+    /// Reads the original file to its end, and returns the packets that were not found in the
+    /// checked file.
     pub(super) fn finish(&mut self) -> Result<NeverLeft, Error> {
         let mut left: Vec<_> = self.queues.drain().flat_map(|(_, queue)| queue).collect();
         left.sort_by_key(|entry| (entry.packet.number, entry.packet.part));

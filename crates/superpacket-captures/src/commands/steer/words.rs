@@ -1,14 +1,7 @@
-//! Table rows and sentences that are the same on the page and in the terminal.
+//! The tables and sentences that the page and the terminal share.
 
-use super::{CpuShare, LeftOut, SteerReport, SteeredFlow};
-use crate::commands::figures::{grouped, percent};
-
-/// Columns of the table of CPUs.
-pub const CPU_COLUMNS: [&str; 6] =
-    ["CPU", "packets", "share", "bytes", "flows", "flow limit drops"];
-
-/// Columns of the table of flows.
-pub const FLOW_COLUMNS: [&str; 5] = ["flow", "hash", "CPU", "packets", "flow limit drops"];
+use super::{CpuShare, LeftOut, SteerReport};
+use crate::commands::present::{NOTHING, Table, factor, grouped, percent};
 
 /// Describes the capture and the options.
 pub fn summary(report: &SteerReport) -> String {
@@ -40,8 +33,8 @@ pub fn balance(report: &SteerReport) -> String {
 }
 
 /// Formats a factor.
-pub fn times(factor: Option<f64>) -> String {
-    factor.map_or_else(|| "-".to_owned(), |factor| format!("{factor:.2}x"))
+pub fn times(imbalance: Option<f64>) -> String {
+    imbalance.map_or_else(|| NOTHING.to_owned(), factor)
 }
 
 /// Describes the result of the flow limit.
@@ -74,25 +67,32 @@ pub fn busiest(report: &SteerReport, most: usize) -> (Vec<&CpuShare>, usize) {
     (rows, more)
 }
 
-/// Returns the row of a CPU in the table of CPUs.
-pub fn cpu_row(row: &CpuShare, steered: u64) -> [String; 6] {
-    [
-        row.cpu.to_string(),
-        grouped(row.packets),
-        percent(row.packets, steered),
-        grouped(row.bytes),
-        grouped(row.flows),
-        grouped(row.flow_limited),
-    ]
+/// The share of each of these CPUs.
+pub fn cpus(rows: &[&CpuShare], report: &SteerReport) -> Table {
+    let rows = rows.iter().map(|row| {
+        [
+            row.cpu.to_string(),
+            grouped(row.packets),
+            percent(row.packets, report.steered()),
+            grouped(row.bytes),
+            grouped(row.flows),
+            grouped(row.flow_limited),
+        ]
+    });
+    Table::new(["CPU", "packets", "share", "bytes", "flows", "flow limit drops"], rows)
 }
 
-/// Returns the row of a flow in the table of flows.
-pub fn flow_row(flow: &SteeredFlow) -> [String; 5] {
-    [
-        flow.to_string(),
-        format!("{:08x}", flow.hash()),
-        flow.cpu().map_or_else(|| "-".to_owned(), |cpu| cpu.to_string()),
-        grouped(flow.packets()),
-        grouped(flow.flow_limited()),
-    ]
+/// The `top` flows with the most packets; `None` if none are to be listed.
+pub fn flows(report: &SteerReport, top: usize) -> Option<Table> {
+    let rows = report.flows.iter().take(top).map(|flow| {
+        [
+            flow.to_string(),
+            format!("{:08x}", flow.hash()),
+            flow.cpu().map_or_else(|| NOTHING.to_owned(), |cpu| cpu.to_string()),
+            grouped(flow.packets()),
+            grouped(flow.flow_limited()),
+        ]
+    });
+    let table = Table::new(["flow", "hash", "CPU", "packets", "flow limit drops"], rows);
+    (!table.rows.is_empty()).then_some(table)
 }

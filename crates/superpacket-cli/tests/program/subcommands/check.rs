@@ -1,34 +1,12 @@
 //! `superpacket check`: what it reads, prints and returns.
 
+use super::options::{option, pcapng};
 use crate::support::*;
 use superpacket_traffic::frame::{Frame, Ip};
 
-/// Returns a little-endian pcapng block.
-fn block(kind: u32, body: &[u8]) -> Vec<u8> {
-    let total = (body.len() as u32 + 12).to_le_bytes();
-    [&kind.to_le_bytes()[..], &total, body, &total].concat()
-}
-
 /// Returns a pcapng file of these frames, each with a comment.
 fn commented(frames: &[(Vec<u8>, String)]) -> Vec<u8> {
-    let mut section = 0x1a2b_3c4du32.to_le_bytes().to_vec();
-    section.extend([1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
-    let mut file = [block(0x0a0d_0d0a, &section), block(1, &[1, 0, 0, 0, 0, 0, 0, 0])].concat();
-    for (data, comment) in frames {
-        let mut body = Vec::new();
-        for field in [0, 0, 0, data.len() as u32, data.len() as u32] {
-            body.extend(field.to_le_bytes());
-        }
-        body.extend_from_slice(data);
-        body.resize(body.len().next_multiple_of(4), 0);
-        body.extend([1, 0]);
-        body.extend((comment.len() as u16).to_le_bytes());
-        body.extend(comment.as_bytes());
-        body.resize(body.len().next_multiple_of(4), 0);
-        body.extend([0; 4]);
-        file.extend(block(6, &body));
-    }
-    file
+    pcapng(frames.iter().map(|(data, comment)| (data.clone(), option(1, comment.as_bytes()))))
 }
 
 /// Returns three merged packets as bytes with a partial checksum, and their virtio header.

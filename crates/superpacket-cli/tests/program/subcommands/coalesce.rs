@@ -150,16 +150,7 @@ fn limits_hold() {
 fn big_tcp_is_written_with_an_ip_length_of_0() {
     let bench = Bench::new();
     bench.capture("in.pcap", &spaced(&Frame::tcp6(1000, 1400).run(100)));
-    let report = bench.json(&[
-        "coalesce",
-        "in.pcap",
-        "-o",
-        "out.pcap",
-        "--max-bytes",
-        "200000",
-        "--batch",
-        "0",
-    ]);
+    let report = bench.json(&words("coalesce in.pcap -o out.pcap --max-bytes 200000 --batch 0"));
     assert_eq!(report["packets_out"], 1);
     let out = read(bench.path("out.pcap"));
     assert_eq!(out[0].data.len(), 14 + 40 + 20 + 140_000);
@@ -172,17 +163,8 @@ fn big_tcp_over_ipv6_is_written_with_its_length_if_so_asked() {
     let bench = Bench::new();
     let frames = Frame::tcp6(1000, 1400).run(100);
     bench.capture("in.pcap", &spaced(&frames));
-    let report = bench.json(&[
-        "coalesce",
-        "in.pcap",
-        "-o",
-        "out.pcap",
-        "--max-bytes",
-        "200000",
-        "--jumbo-option",
-        "--batch",
-        "0",
-    ]);
+    let report = bench
+        .json(&words("coalesce in.pcap -o out.pcap --max-bytes 200000 --jumbo-option --batch 0"));
     assert_eq!(report["packets_out"], 1);
     let out = read(bench.path("out.pcap"));
     assert_eq!(out[0].data.len(), 14 + 40 + 8 + 20 + 140_000);

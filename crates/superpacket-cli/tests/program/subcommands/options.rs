@@ -11,7 +11,7 @@ fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &total, body, &total].concat()
 }
 
-fn option(code: u16, value: &[u8]) -> Vec<u8> {
+pub fn option(code: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = [code.to_le_bytes(), (value.len() as u16).to_le_bytes()].concat();
     bytes.extend_from_slice(value);
     bytes.resize(bytes.len().next_multiple_of(4), 0);
@@ -23,35 +23,28 @@ fn comment(number: usize) -> Vec<u8> {
     option(1, format!("packet {number}").as_bytes())
 }
 
-/// Returns the body of an enhanced packet block up to its options; the time is the frame's number.
-fn packet_body(index: usize, frame: &Frame) -> Vec<u8> {
-    let data = frame.to_bytes();
-    let fields = [0, 0, index as u32, data.len() as u32, data.len() as u32];
-    let mut body = fields.map(u32::to_le_bytes).concat();
-    body.extend_from_slice(&data);
-    body.resize(body.len().next_multiple_of(4), 0);
-    body
+/// Returns a little-endian pcapng file of these frames, each with options; a frame's time is its
+/// number.
+pub fn pcapng(frames: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Vec<u8> {
+    let mut section = 0x1a2b_3c4du32.to_le_bytes().to_vec();
+    section.extend([1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+    let mut file = [block(0x0a0d_0d0a, &section), block(1, &[1, 0, 0, 0, 0, 0, 0, 0])].concat();
+    for (index, (data, options)) in frames.into_iter().enumerate() {
+        let fields = [0, 0, index as u32, data.len() as u32, data.len() as u32];
+        let mut body = [&fields.map(u32::to_le_bytes).concat()[..], &data].concat();
+        body.resize(body.len().next_multiple_of(4), 0);
+        file.extend(block(6, &[&body[..], &options, &[0; 4]].concat()));
+    }
+    file
 }
 
 /// Returns a pcapng file of these frames, each with a comment, a hash and a queue.
 fn commented(frames: &[Frame]) -> Vec<u8> {
-    let mut section = 0x1a2b_3c4du32.to_le_bytes().to_vec();
-    section.extend([1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
-    let mut file = [block(0x0a0d_0d0a, &section), block(1, &[1, 0, 0, 0, 0, 0, 0, 0])].concat();
-    for (index, frame) in frames.iter().enumerate() {
-        let mut body = packet_body(index, frame);
-        body.extend(
-            [
-                comment(index),
-                option(3, &[2, 1, 2, 3, index as u8]),
-                option(6, &[index as u8, 0, 0, 0]),
-                vec![0; 4],
-            ]
-            .concat(),
-        );
-        file.extend(block(6, &body));
-    }
-    file
+    pcapng(frames.iter().enumerate().map(|(index, frame)| {
+        let hash = option(3, &[2, 1, 2, 3, index as u8]);
+        let queue = option(6, &[index as u8, 0, 0, 0]);
+        (frame.to_bytes(), [comment(index), hash, queue].concat())
+    }))
 }
 
 /// Returns the length and options of each frame in a capture.
@@ -113,17 +106,9 @@ fn options_stay_with_held_packets_and_merged_packets_keep_the_last_ones() {
 fn options_of_any_length_are_survived() {
     let bench = Bench::new();
     let frames = tcp_flow(4, 500);
-    let mut file = commented(&frames[..1]);
-    let header = commented(&[]).len();
-    file.truncate(header);
-    for (index, frame) in frames.iter().enumerate() {
-        let mut body = packet_body(index, frame);
-        // Nearly as much as a record may contain.
-        for _ in 0..240 {
-            body.extend(option(1, &[b'x'; 65_535]));
-        }
-        file.extend(block(6, &body));
-    }
+    // Nearly as much as a record may contain.
+    let options = option(1, &[b'x'; 65_535]).repeat(240);
+    let file = pcapng(frames.iter().map(|frame| (frame.to_bytes(), options.clone())));
     std::fs::write(bench.path("in.pcapng"), file).expect("writes");
     let report = bench.json(&["coalesce", "in.pcapng", "-o", "out.pcapng"]);
     assert_eq!(report["packets_in"], 4);

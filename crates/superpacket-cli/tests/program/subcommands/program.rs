@@ -303,30 +303,12 @@ fn no_progress_bar_without_a_terminal() {
 fn generated_captures_are_right_and_always_the_same() {
     let bench = Bench::new();
     for workload in ["tcp", "udp", "mixed"] {
-        let report = bench.json(&[
-            "generate",
-            "one.pcap",
-            "--workload",
-            workload,
-            "--size",
-            "500k",
-            "--flows",
-            "7",
-            "--burst",
-            "9",
-        ]);
-        bench.json(&[
-            "generate",
-            "two.pcap",
-            "--workload",
-            workload,
-            "--size",
-            "500k",
-            "--flows",
-            "7",
-            "--burst",
-            "9",
-        ]);
+        let generate = |name: &str, more: &[&str]| {
+            let size = ["--size", "500k", "--flows", "7", "--burst", "9"];
+            bench.json(&[&["generate", name, "--workload", workload], &size[..], more].concat())
+        };
+        let report = generate("one.pcap", &[]);
+        generate("two.pcap", &[]);
         assert!(
             std::fs::read(bench.path("one.pcap")).expect("reads")
                 == std::fs::read(bench.path("two.pcap")).expect("reads"),
@@ -339,19 +321,7 @@ fn generated_captures_are_right_and_always_the_same() {
         );
         frames.iter().for_each(|frame| assert_right(&frame.data));
         assert!(frames.windows(2).all(|pair| pair[0].time < pair[1].time));
-        bench.json(&[
-            "generate",
-            "super.pcap",
-            "--workload",
-            workload,
-            "--size",
-            "500k",
-            "--flows",
-            "7",
-            "--burst",
-            "9",
-            "--uncut",
-        ]);
+        generate("super.pcap", &["--uncut"]);
         read(bench.path("super.pcap")).iter().for_each(|frame| assert_right(&frame.data));
         let verified = bench.json(&["verify", "one.pcap"]);
         assert!(

@@ -314,18 +314,7 @@ fn unreadable_arguments_and_files_are_named() {
 #[test]
 fn flows_beyond_the_room_there_is_are_said_to_be_left_out() {
     let bench = Bench::new();
-    bench.json(&[
-        "generate",
-        "flows.pcap",
-        "--size",
-        "10M",
-        "--flows",
-        "60000",
-        "--burst",
-        "1",
-        "--payload",
-        "10",
-    ]);
+    bench.json(&words("generate flows.pcap --size 10M --flows 60000 --burst 1 --payload 10"));
     let report = bench.json(&["steer", "flows.pcap", "--cpus", "ff"]);
     let listed: u64 = rows(&report, "flows").iter().map(|flow| number(&flow["packets"])).sum();
     assert_eq!(rows(&report, "flows").len(), 100_000);

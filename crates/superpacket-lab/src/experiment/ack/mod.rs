@@ -227,14 +227,8 @@ fn report(
         };
         if source.is_some() {
             let figures = vec![None; COLUMNS.len()];
-            rows.push(Row {
-                group: group.clone(),
-                name: DRIVER.0.into(),
-                figures,
-                source: measured(0),
-                ratio: None,
-                source_ratio: None,
-            });
+            let row = Row::new(&group, DRIVER.0, figures);
+            rows.push(Row { source: measured(0), ..row });
         }
         for (on, (samples, name)) in pair.iter().zip(ROWS).enumerate() {
             let figure = |value: fn(&AckSample) -> f64| {
@@ -287,15 +281,8 @@ fn report(
             },
         );
     let accounts = cpu_costs::table(accounts.collect(), rounds);
-    let table = Table {
-        title: "TCP SENDFILE, local sender".into(),
-        form: Form::Live,
-        columns: COLUMNS.into(),
-        rows,
-        rounds,
-        plot: Some(3),
-        made: None,
-    };
+    let table = Table::new(Form::Live, "TCP SENDFILE, local sender", &COLUMNS, rows, rounds);
+    let table = Table { plot: Some(3), ..table };
     Experiment {
         name: NAME,
         source: SOURCE,

@@ -5,7 +5,7 @@ use superpacket_model::nic::{NicSettings, Padding};
 
 use super::{NAME, ROWS, ReceiverKind, SOURCE, SUMMARY};
 use crate::error::LabError;
-use crate::experiment::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
+use crate::experiment::{Column, Experiment, Form, Mark, Ratio, Row, Side, Table};
 use crate::model::{Acknowledgements, CardCounts, receive};
 
 /// Segments that the sender sends and the receiver acknowledges.
@@ -16,14 +16,14 @@ const SEGMENTS: u32 = 11_520;
 const INTERVAL: u32 = 80;
 
 const COLUMNS: [Column; 8] = [
-    Column { name: "acks", title: "ACKs at the card", unit: "", digits: 0 },
-    Column { name: "delivered", title: "ACKs at the host", unit: "", digits: 0 },
-    Column { name: "parsed", title: "Headers parsed by driver and host", unit: "", digits: 0 },
-    Column { name: "checksums", title: "Checksums by the card", unit: "", digits: 0 },
-    Column { name: "pages", title: "Pages", unit: "", digits: 0 },
-    Column { name: "copied", title: "Bytes copied", unit: "", digits: 0 },
-    Column { name: "bytes", title: "Bytes at the host", unit: "", digits: 0 },
-    Column { name: "polls", title: "Wake-ups", unit: "", digits: 0 },
+    Column::count("acks", "ACKs at the card"),
+    Column::count("delivered", "ACKs at the host"),
+    Column::count("parsed", "Headers parsed by driver and host"),
+    Column::count("checksums", "Checksums by the card"),
+    Column::count("pages", "Pages"),
+    Column::count("copied", "Bytes copied"),
+    Column::count("bytes", "Bytes at the host"),
+    Column::count("polls", "Wake-ups"),
 ];
 
 /// The receivers that need no clock; one that delays its ACKs does.
@@ -47,15 +47,8 @@ pub(super) fn run() -> Result<Experiment, LabError> {
                 counts.polls,
             ];
             rows.push(Row {
-                group: format!("receiver {}", receiver.name()),
-                name: name.into(),
-                figures: figures
-                    .into_iter()
-                    .map(|count| Some(Figure::exact(count as f64)))
-                    .collect(),
-                source: vec![None; COLUMNS.len()],
                 ratio: (name == ROWS[1]).then(|| Ratio::exact(ROWS[0], "delivered", ratio)),
-                source_ratio: None,
+                ..Row::counts(format!("receiver {}", receiver.name()), name, figures)
             });
         }
         most = most.max(with.delivered as f64 / with.polls as f64);
@@ -64,15 +57,8 @@ pub(super) fn run() -> Result<Experiment, LabError> {
     let mark = Mark::exact(name, Form::Model, most, Side::AtMost, 1.0);
     let marks = vec![mark.in_brief("counted: ACKs a wake-up, aggregated", None)];
     let title = format!("ACKs for {SEGMENTS} segments, the card polled after every {INTERVAL}");
-    let table = Table {
-        title,
-        form: Form::Model,
-        columns: COLUMNS.into(),
-        rows,
-        rounds: 1,
-        plot: Some(1),
-        made: None,
-    };
+    let table = Table::new(Form::Model, title, &COLUMNS, rows, 1);
+    let table = Table { plot: Some(1), ..table };
     let notes = vec![
         "Counted ACKs have 54 bytes, without timestamps, and are padded to 60 on the wire, as in the source. Merged ACKs lose their padding; single ones keep it.".to_owned(),
     ];

@@ -333,16 +333,9 @@ fn mixed(session: &Session<'_>) -> Result<Table, LabError> {
 
 fn table(title: String, rows: Vec<Row>, session: &Session<'_>) -> Table {
     let throughput = Column { name: "throughput", title: "throughput", unit: "Mb/s", digits: 0 };
-    let columns = [throughput].into_iter().chain(cpu_costs::COLUMNS).collect();
-    Table {
-        title,
-        form: Form::Live,
-        columns,
-        rows,
-        rounds: session.plan.rounds,
-        plot: Some(0),
-        made: None,
-    }
+    let columns: Vec<_> = [throughput].into_iter().chain(cpu_costs::COLUMNS).collect();
+    let table = Table::new(Form::Live, title, &columns, rows, session.plan.rounds);
+    Table { plot: Some(0), ..table }
 }
 
 fn ip(load: Traffic) -> IpFamily {

@@ -5,7 +5,7 @@ use superpacket_model::nic::{NicSettings, TsoLimit};
 
 use super::{AT_EGRESS, BEFORE, ENTRY};
 use crate::error::LabError;
-use crate::experiment::report::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
+use crate::experiment::report::{Column, Experiment, Form, Mark, Ratio, Row, Side, Table};
 use crate::experiment::segmentation::forwarding::{CardOutput, forward};
 use crate::experiment::segmentation::stack::{SenderStack, StackProtocol};
 
@@ -13,19 +13,15 @@ use crate::experiment::segmentation::stack::{SenderStack, StackProtocol};
 const SUPER_PACKETS: u64 = 64;
 
 const COLUMNS: [Column; 8] = [
-    count("parsed", "through the bridge: headers parsed"),
-    count("wakes", "wake-ups"),
-    count("segments", "cut by the engine"),
-    count("sent", "given to the card"),
-    count("copied", "bytes copied"),
-    count("sums", "checksums by the engine"),
-    count("card_sums", "checksums by the card"),
-    count("frames", "frames on the wire"),
+    Column::count("parsed", "through the bridge: headers parsed"),
+    Column::count("wakes", "wake-ups"),
+    Column::count("segments", "cut by the engine"),
+    Column::count("sent", "given to the card"),
+    Column::count("copied", "bytes copied"),
+    Column::count("sums", "checksums by the engine"),
+    Column::count("card_sums", "checksums by the card"),
+    Column::count("frames", "frames on the wire"),
 ];
-
-const fn count(name: &'static str, title: &'static str) -> Column {
-    Column { name, title, unit: "", digits: 0 }
-}
 
 /// Returns the settings of a card without TSO.
 fn without_tso() -> NicSettings {
@@ -73,28 +69,16 @@ impl StreamCounts {
             exit.frames,
         ];
         Row {
-            group: group.into(),
-            name: name.into(),
-            figures: figures.map(|count| Some(Figure::exact(count as f64))).into(),
-            source: Vec::new(),
             ratio: against.map(|(name, other)| {
                 Ratio::exact(name, "parsed", *handled as f64 / other.handled as f64)
             }),
-            source_ratio: None,
+            ..Row::counts(group, name, figures)
         }
     }
 }
 
 fn table(title: String, rows: Vec<Row>) -> Table {
-    Table {
-        title,
-        form: Form::Model,
-        columns: COLUMNS.into(),
-        rows,
-        rounds: 1,
-        plot: None,
-        made: None,
-    }
+    Table::new(Form::Model, title, &COLUMNS, rows, 1)
 }
 
 /// Counts all protocols and cards.

@@ -15,20 +15,20 @@ const BYTES: u64 = 10_240 * 1_460;
 const POLL: usize = 64;
 
 const COLUMNS: [Column; 6] = [
-    Column { name: "frames", title: "Frames", unit: "", digits: 0 },
-    Column { name: "delivered", title: "Packets at the host", unit: "", digits: 0 },
-    Column { name: "parsed", title: "Headers parsed by driver and host", unit: "", digits: 0 },
-    Column { name: "checksums", title: "Checksums by the card", unit: "", digits: 0 },
-    Column { name: "copied", title: "Bytes copied", unit: "", digits: 0 },
-    Column { name: "polls", title: "Wake-ups", unit: "", digits: 0 },
+    Column::count("frames", "Frames"),
+    Column::count("delivered", "Packets at the host"),
+    Column::count("parsed", "Headers parsed by driver and host"),
+    Column::count("checksums", "Checksums by the card"),
+    Column::count("copied", "Bytes copied"),
+    Column::count("polls", "Wake-ups"),
 ];
 
 /// Columns that depend on the page size and not on the merging.
 const BUFFERS: [Column; 4] = [
-    Column { name: "pages", title: "Buffers, MTU 1500", unit: "", digits: 0 },
-    Column { name: "pieces", title: "Pieces in them", unit: "", digits: 0 },
-    Column { name: "jumbo_pages", title: "Buffers, MTU 9000", unit: "", digits: 0 },
-    Column { name: "jumbo_pieces", title: "Pieces in them", unit: "", digits: 0 },
+    Column::count("pages", "Buffers, MTU 1500"),
+    Column::count("pieces", "Pieces in them"),
+    Column::count("jumbo_pages", "Buffers, MTU 9000"),
+    Column::count("jumbo_pieces", "Pieces in them"),
 ];
 
 pub(super) fn run() -> Result<Experiment, LabError> {
@@ -65,26 +65,19 @@ pub(super) fn run() -> Result<Experiment, LabError> {
             "{BYTES} bytes by MTU {} to {}, {POLL} frames a poll",
             mtus.sender, mtus.receiver
         );
-        tables.push(table(title, &COLUMNS, rows.collect(), Some(1)));
+        let table = Table::new(Form::Model, title, &COLUMNS, rows.collect(), 1);
+        tables.push(Table { plot: Some(1), ..table });
     }
     let rows = Buffers::ALL.into_iter().map(|buffers| {
         let [small, jumbo] =
             [Mtus::SMALL, Mtus::JUMBO].map(|mtus| count(buffers, mtus, Merge::Not));
         let (small, jumbo) = (small?, jumbo?);
-        let figures = [small.pages, small.pieces, jumbo.pages, jumbo.pieces]
-            .map(|count| Some(Figure::exact(count as f64)));
-        let source = vec![None; BUFFERS.len()];
-        Ok(Row {
-            group: String::new(),
-            name: buffers.name().into(),
-            figures: figures.into(),
-            source,
-            ratio: None,
-            source_ratio: None,
-        })
+        let counts = [small.pages, small.pieces, jumbo.pages, jumbo.pieces];
+        Ok(Row::counts("", buffers.name(), counts))
     });
     let rows = rows.collect::<Result<Vec<_>, LabError>>()?;
-    tables.push(table("What the card fills, however it is merged".into(), &BUFFERS, rows, None));
+    let title = "What the card fills, however it is merged";
+    tables.push(Table::new(Form::Model, title, &BUFFERS, rows, 1));
     let briefs = ["counted: packets of 64 frames", "counted: the same, MTU 1500 to 9000"];
     let marks = ["1500 to 1500", "1500 to 9000"].into_iter().zip(most).zip(briefs).map(|((mtus, most), brief)| {
         let name = format!("{NAME}: packets that the host is handed of {POLL} frames by LRO, MTU {mtus}, whatever the buffers, at most");
@@ -99,10 +92,6 @@ pub(super) fn run() -> Result<Experiment, LabError> {
         tables,
         notes: Vec::new(),
     })
-}
-
-fn table(title: String, columns: &[Column], rows: Vec<Row>, plot: Option<usize>) -> Table {
-    Table { title, form: Form::Model, columns: columns.into(), rows, rounds: 1, plot, made: None }
 }
 
 /// Returns the figures by which groups of rows are compared.
@@ -121,13 +110,9 @@ fn row(merge: Merge, counts: CardCounts, none: CardCounts) -> Row {
     ];
     let ratio = counts.delivered as f64 / none.delivered as f64;
     Row {
-        group: String::new(),
-        name: merge.name().into(),
-        figures: figures.into_iter().map(|count| Some(Figure::exact(count as f64))).collect(),
-        source: vec![None; COLUMNS.len()],
         // The factor by which fewer packets reach the host.
         ratio: (merge != Merge::Not).then(|| Ratio::exact(Merge::Not.name(), "delivered", ratio)),
-        source_ratio: None,
+        ..Row::counts("", merge.name(), figures)
     }
 }
 

@@ -108,15 +108,8 @@ pub(super) fn report(measured: &LroSamples, rounds: usize, refused: Option<Strin
             .filter_map(row)
             .collect();
         if !rows.is_empty() {
-            tables.push(Table {
-                title: mtus.title(),
-                form: Form::Live,
-                columns: COLUMNS.into(),
-                rows,
-                rounds,
-                plot: Some(2),
-                made: None,
-            });
+            let table = Table::new(Form::Live, mtus.title(), &COLUMNS, rows, rounds);
+            tables.push(Table { plot: Some(2), ..table });
         }
     }
     let accounts: Vec<Row> =

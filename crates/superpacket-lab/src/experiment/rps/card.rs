@@ -7,9 +7,8 @@ use superpacket_model::nic::{NicSettings, RxSums, pair};
 use superpacket_port::{Buffer, Outgoing, Port, PortError, TxBatch};
 use superpacket_steer::{CompletionCounts, CpuMask, DEFAULT_WEIGHT, FlowHasher, Place, Steering};
 
-use super::exact_row;
 use crate::error::LabError;
-use crate::experiment::{Column, Form, Table};
+use crate::experiment::{Column, Form, Row, Table};
 
 /// CPUs of the modelled host.
 const CPUS: usize = 16;
@@ -85,22 +84,16 @@ pub(super) fn table() -> Result<Table, LabError> {
         let CaseCounts { parsed, hashed, copied, checksums, wakes, .. } = counts;
         let [parsed, hashed, copied, checksums, wakes] =
             [parsed, hashed, copied, checksums, wakes].map(|count| count as f64);
-        Ok(exact_row(
+        Ok(Row::exact(
+            "",
             case.name,
             &[sum, parsed, hashed, copied, checksums, busy.len() as f64, most, imbalance, wakes],
         ))
     });
-    Ok(Table {
-        title: format!(
-            "Model NIC: {CONNECTIONS} connections, {REQUESTS} requests each, polls of {DEFAULT_WEIGHT} packets, {CPUS} CPUs"
-        ),
-        form: Form::Model,
-        columns: COLUMNS.into(),
-        rows: rows.collect::<Result<_, LabError>>()?,
-        rounds: 1,
-        plot: None,
-        made: None,
-    })
+    let title = format!(
+        "Model NIC: {CONNECTIONS} connections, {REQUESTS} requests each, polls of {DEFAULT_WEIGHT} packets, {CPUS} CPUs"
+    );
+    Ok(Table::new(Form::Model, title, &COLUMNS, rows.collect::<Result<_, LabError>>()?, 1))
 }
 
 fn run(case: &Case) -> Result<CaseCounts, LabError> {

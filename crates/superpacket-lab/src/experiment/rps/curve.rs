@@ -1,6 +1,5 @@
 //! Simulated scaling of steering to 64 CPUs.
 
-use super::exact_row;
 use crate::experiment::{Column, Form, Ratio, Row, Table};
 use crate::simulation::{Costs, DRIVER_SHARE, MeasuredLoad, Setup, simulate};
 
@@ -35,7 +34,7 @@ fn processes() -> Table {
         ];
         Row {
             ratio: Some(Ratio::exact("one queue", "all", figures[4] / figures[0])),
-            ..exact_row(cpus_named(cpus), &figures)
+            ..Row::exact("", cpus_named(cpus), &figures)
         }
     });
     let column = |name, title| Column { name, title, unit: "1/s", digits: 0 };
@@ -66,7 +65,7 @@ fn workers() -> Table {
         let name = format!("{workers} worker{}", if workers == 1 { "" } else { "s" });
         Row {
             ratio: Some(Ratio::exact("in place, on one CPU", "several", figures[1] / alone)),
-            ..exact_row(name, &figures)
+            ..Row::exact("", name, &figures)
         }
     });
     let column = |name, title| Column { name, title, unit: "1/s", digits: 0 };

@@ -60,7 +60,7 @@ const COLUMNS: [Column; 4] = [
     TRANSACTIONS,
     CPU,
     Column { name: "steered", title: "steered", unit: "%", digits: 0 },
-    Column { name: "wake_ups", title: "wake-ups / 1000", unit: "", digits: 0 },
+    Column::count("wake_ups", "wake-ups / 1000"),
 ];
 
 /// Measures all configurations; returns tables, marks and notes.
@@ -170,19 +170,9 @@ fn row_of(configuration: &RpsVariant, measured: &[RpsSample], ratio: Option<Rati
         values(measured, |measured| measured.per_second),
         values(measured, |measured| measured.costs.machine),
     ];
-    Row {
-        group: configuration.group.into(),
-        name: configuration.name.clone(),
-        figures: vec![
-            Some(Summary::new(&rates).into()),
-            Some(Summary::new(&cpu).into()),
-            steered(0),
-            steered(1),
-        ],
-        source: vec![None; COLUMNS.len()],
-        ratio,
-        source_ratio: None,
-    }
+    let [rates, cpu] = [rates, cpu].map(|values| Some(Summary::new(&values).into()));
+    let figures = vec![rates, cpu, steered(0), steered(1)];
+    Row { ratio, ..Row::new(configuration.group, &configuration.name, figures) }
 }
 
 /// Returns the automatic mask. The first usable CPU stands for the receiving one, because the

@@ -2,7 +2,7 @@
 
 use superpacket_steer::CpuMask;
 
-use super::{CPU, exact_row};
+use super::CPU;
 use crate::experiment::{Column, Figure, Form, Mark, Ratio, Row, Side, Table};
 use crate::simulation::{Costs, DRIVER_SHARE, MeasuredLoad, Setup, SimulationOutcome, simulate};
 
@@ -140,7 +140,7 @@ const KILO_TRANSACTIONS: Column =
 const COLUMNS: [Column; 8] = [
     KILO_TRANSACTIONS,
     CPU,
-    Column { name: "ipis", title: "IPIs / 1000", unit: "", digits: 0 },
+    Column::count("ipis", "IPIs / 1000"),
     Column { name: "imbalance", title: "imbalance", unit: "", digits: 2 },
     Column { name: "gain_20", title: "ratio at 20 %", unit: "", digits: 2 },
     Column { name: "gain_25", title: "ratio at 25 %", unit: "", digits: 2 },
@@ -198,7 +198,7 @@ impl SourceMachine {
                 let compared = index > 0;
                 let swept = sweeps[index]
                     .map_or([None; 4], |sweep| sweep.map(|gain| Some(Figure::exact(gain))));
-                let row = exact_row(*name, &figures(outcome));
+                let row = Row::exact("", *name, &figures(outcome));
                 Row {
                     figures: row.figures.into_iter().chain(swept).collect(),
                     source: [rate, cpu].into_iter().chain([None; 6]).collect(),

@@ -2,7 +2,7 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::error::available_or_skip;
-use crate::experiment::{Form, Plan, Watch};
+use crate::experiment::{Form, Plan, Row, Watch};
 
 /// Records the descriptions of measurements, and never cancels.
 #[derive(Default)]

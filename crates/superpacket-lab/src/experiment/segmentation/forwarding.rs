@@ -185,31 +185,30 @@ struct ModelCard {
     digest: XxHash3_64,
 }
 
-/// Creates a card, with its counters.
-fn create_card(
-    settings: &NicSettings,
-) -> Result<(CountingPort, SentCounter, NicMonitor, HostLink), LabError> {
-    let wire = MemorySettings { slots: WIRE_CAPACITY, ..MemorySettings::default() };
-    let (card, host) =
-        nic::pair(settings, &wire).map_err(|error| unexpected_error("a model NIC", &error))?;
-    let monitor = card.monitor();
-    let (counted, counter) = CountingPort::new(Box::new(card));
-    Ok((counted, counter, monitor, HostLink::new(host)?))
-}
-
 impl ModelCard {
-    /// Creates a card and adds it to the bridge.
-    fn new(bridge: &mut Forwarder, settings: &NicSettings) -> Result<Self, LabError> {
-        let (counted, counter, monitor, wire) = create_card(settings)?;
-        join(bridge, Box::new(counted))?;
-        Ok(Self {
-            wire,
+    /// Creates a card, and the port that counts what is sent to it.
+    fn create(settings: &NicSettings) -> Result<(CountingPort, Self), LabError> {
+        let wire = MemorySettings { slots: WIRE_CAPACITY, ..MemorySettings::default() };
+        let (card, host) =
+            nic::pair(settings, &wire).map_err(|error| unexpected_error("a model NIC", &error))?;
+        let monitor = card.monitor();
+        let (counted, counter) = CountingPort::new(Box::new(card));
+        let card = Self {
+            wire: HostLink::new(host)?,
             monitor,
             counter,
             before: NicCounters::default(),
             frames: 0,
             digest: XxHash3_64::new(),
-        })
+        };
+        Ok((counted, card))
+    }
+
+    /// Creates a card and adds it to the bridge.
+    fn new(bridge: &mut Forwarder, settings: &NicSettings) -> Result<Self, LabError> {
+        let (counted, card) = Self::create(settings)?;
+        join(bridge, Box::new(counted))?;
+        Ok(card)
     }
 
     /// Starts counting; discards earlier frames and counts.
@@ -257,17 +256,9 @@ pub(crate) fn send(
     settings: &NicSettings,
     mut inspect: impl FnMut(&[u8]),
 ) -> Result<CardOutput, LabError> {
-    let (mut counted, counter, monitor, wire) = create_card(settings)?;
+    let (mut counted, mut card) = ModelCard::create(settings)?;
     let mut transmit =
         counted.transmitter().map_err(|error| unexpected_error("a model NIC", &error))?;
-    let mut card = ModelCard {
-        wire,
-        monitor,
-        counter,
-        before: NicCounters::default(),
-        frames: 0,
-        digest: XxHash3_64::new(),
-    };
     let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
     loop {
         while batch.frames().len() < POLL_SIZE && stack.push(&mut outgoing, &mut batch) {}

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use crate::error::LabError;
-use crate::experiment::report::{Column, Figure, Row};
+use crate::experiment::report::{Column, Row};
 use crate::link::Link;
 use crate::raw::{RawOptions, RawSocket};
 
@@ -72,7 +72,7 @@ pub(crate) fn payload(lengths: &Lengths) -> u64 {
 
 /// Columns of a histogram.
 pub(crate) const COLUMNS: [Column; 2] = [
-    Column { name: "frames", title: "frames", unit: "", digits: 0 },
+    Column::count("frames", "frames"),
     Column { name: "bytes", title: "of the payload", unit: "%", digits: 1 },
 ];
 
@@ -101,15 +101,8 @@ pub(crate) fn histogram(group: &str, lengths: &Lengths) -> Vec<Row> {
     }
     let whole = classes.iter().map(|(_, bytes)| bytes).sum::<u64>().max(1) as f64;
     let filled = CLASSES.iter().zip(classes).filter(|(_, (frames, _))| *frames != 0);
-    let row = |((_, name), (frames, bytes)): (&(u32, &str), (u64, u64))| Row {
-        group: group.into(),
-        name: (*name).into(),
-        figures: [frames as f64, bytes as f64 / whole * 100.0]
-            .map(|value| Some(Figure::exact(value)))
-            .into(),
-        source: Vec::new(),
-        ratio: None,
-        source_ratio: None,
+    let row = |((_, name), (frames, bytes)): (&(u32, &str), (u64, u64))| {
+        Row::exact(group, *name, &[frames as f64, bytes as f64 / whole * 100.0])
     };
     filled.map(row).collect()
 }

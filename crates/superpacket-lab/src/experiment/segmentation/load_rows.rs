@@ -58,13 +58,9 @@ pub(crate) fn row(
 ) -> Row {
     let throughput = Some(summarize(rounds, LoadResult::megabits).into());
     Row {
-        group: group.into(),
-        name: name.into(),
-        figures: [throughput].into_iter().chain(costs(rounds)).collect(),
-        source: Vec::new(),
         ratio: against
             .map(|(other, others)| Ratio::paired(other, "throughput", &speed(rounds, others))),
-        source_ratio: None,
+        ..Row::new(group, name, [throughput].into_iter().chain(costs(rounds)).collect())
     }
 }
 

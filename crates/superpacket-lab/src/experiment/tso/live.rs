@@ -166,15 +166,8 @@ fn length_table(sizes: &[Lengths], made: &str) -> Table {
         "Payload of the frames that the sender's device gave to the port, in a transfer of its own to the {}",
         Client::Wire.name()
     );
-    Table {
-        title,
-        form: Form::Live,
-        columns: lengths::COLUMNS.into(),
-        rows,
-        rounds: 1,
-        plot: None,
-        made: Some(made.into()),
-    }
+    let table = Table::new(Form::Live, title, &lengths::COLUMNS, rows, 1);
+    Table { made: Some(made.into()), ..table }
 }
 
 /// Returns the sender's settings, in the order of [`VARIANTS`].

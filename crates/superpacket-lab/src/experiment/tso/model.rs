@@ -4,7 +4,7 @@ use superpacket_model::nic::{NicSettings, TsoLimit};
 
 use super::{ENTRY, FILE, SOURCE_PAYLOAD, VARIANTS};
 use crate::error::LabError;
-use crate::experiment::report::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
+use crate::experiment::report::{Column, Experiment, Form, Mark, Ratio, Row, Side, Table};
 use crate::experiment::segmentation::forwarding::{CardOutput, ForwardingCounts, forward, send};
 use crate::experiment::segmentation::lengths::{self, histogram, largest_payload};
 use crate::experiment::segmentation::stack::{SenderStack, StackProtocol};
@@ -13,31 +13,27 @@ use crate::experiment::segmentation::stack::{SenderStack, StackProtocol};
 const PART: u64 = FILE / 64;
 
 const COLUMNS: [Column; 6] = [
-    count("sent", "packets of the stack"),
-    count("largest", "largest payload"),
-    count("wakes", "wake-ups of the card"),
-    count("segments", "cut by the card"),
-    count("card_sums", "checksums by the card"),
-    count("frames", "frames on the wire"),
+    Column::count("sent", "packets of the stack"),
+    Column::count("largest", "largest payload"),
+    Column::count("wakes", "wake-ups of the card"),
+    Column::count("segments", "cut by the card"),
+    Column::count("card_sums", "checksums by the card"),
+    Column::count("frames", "frames on the wire"),
 ];
 
 /// Columns of the table with the bridge between sender and card.
 const BRIDGED: [Column; 10] = [
-    count("parsed", "through the bridge: headers parsed"),
-    count("wakes", "wake-ups"),
-    count("segments", "made by the engine"),
-    count("sent", "given to the card"),
-    count("largest", "largest payload"),
-    count("copied", "bytes copied"),
-    count("sums", "checksums by the engine"),
-    count("card_segments", "cut by the card"),
-    count("card_sums", "checksums by the card"),
-    count("frames", "frames on the wire"),
+    Column::count("parsed", "through the bridge: headers parsed"),
+    Column::count("wakes", "wake-ups"),
+    Column::count("segments", "made by the engine"),
+    Column::count("sent", "given to the card"),
+    Column::count("largest", "largest payload"),
+    Column::count("copied", "bytes copied"),
+    Column::count("sums", "checksums by the engine"),
+    Column::count("card_segments", "cut by the card"),
+    Column::count("card_sums", "checksums by the card"),
+    Column::count("frames", "frames on the wire"),
 ];
-
-const fn count(name: &'static str, title: &'static str) -> Column {
-    Column { name, title, unit: "", digits: 0 }
-}
 
 /// TSO limit of each variant's card, and maximum payload of its host's packets.
 const CARDS: [(TsoLimit, usize); 3] = [
@@ -96,7 +92,7 @@ pub(super) fn run() -> Result<Experiment, LabError> {
         ];
         let ratio =
             (variant != 0).then(|| Ratio::exact(VARIANTS[0], "sent", sent.packets as f64 / off));
-        rows.push(Row { ratio, ..row(VARIANTS[variant], figures) });
+        rows.push(Row { ratio, ..Row::counts("", VARIANTS[variant], figures) });
         if variant != 0 {
             // The minimum number of packets of the card's largest size that hold the file.
             let fewest = PART.div_ceil(LARGEST[variant]);
@@ -114,37 +110,30 @@ pub(super) fn run() -> Result<Experiment, LabError> {
             experiment.marks.push(mark.in_brief(COUNTED[variant - 1], None));
         }
     }
-    let table = |title: String, columns: &[Column], rows| Table {
-        title,
-        form: Form::Model,
-        columns: columns.into(),
-        rows,
-        rounds: 1,
-        plot: None,
-        made: None,
-    };
+    let table =
+        |title: &str, columns: &[Column], rows| Table::new(Form::Model, title, columns, rows, 1);
     let sizes = exits
         .iter()
         .zip(VARIANTS)
         .flat_map(|(exit, variant)| histogram(variant, &exit.sent.lengths))
         .collect();
     experiment.tables.push(table(
-        format!("A 64th of the file ({PART} bytes) to a model NIC, MTU 1500"),
+        &format!("A 64th of the file ({PART} bytes) to a model NIC, MTU 1500"),
         &COLUMNS,
         rows,
     ));
     experiment.tables.push(table(
-        "Payload of the frames given to the model NIC".into(),
+        "Payload of the frames given to the model NIC",
         &lengths::COLUMNS,
         sizes,
     ));
     let rows = forward_all()?
         .iter()
         .zip(VARIANTS)
-        .map(|(counts, variant)| row(variant, bridged(counts)))
+        .map(|(counts, variant)| Row::counts("", variant, bridged(counts)))
         .collect();
     let title = "The same, sent in super-packets of 64 KB through a bridge to a model NIC with these settings";
-    experiment.tables.push(table(title.into(), &BRIDGED, rows));
+    experiment.tables.push(table(title, &BRIDGED, rows));
     Ok(experiment)
 }
 
@@ -168,19 +157,6 @@ fn bridged(counts: &ForwardingCounts) -> [u64; 10] {
         card_sums,
         exit.frames,
     ]
-}
-
-/// Returns a row of counts.
-fn row<const N: usize>(name: &str, counts: [u64; N]) -> Row {
-    let figures = counts.map(|count| Some(Figure::exact(count as f64))).into();
-    Row {
-        group: String::new(),
-        name: name.into(),
-        figures,
-        source: Vec::new(),
-        ratio: None,
-        source_ratio: None,
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A card around a packet socket, on a veth pair in a private network namespace.
+//! Tests of a card around a packet socket, on a veth pair in a private network namespace.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! An aggregator behind the card merges the same packets for all kinds of receive memory and
-//! checksum reports.
+//! Tests that an aggregator behind the card merges the same packets for all kinds of receive memory
+//! and checksum reports.
 
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::segment::{Gso, GsoKind};

@@ -38,5 +38,5 @@ impl Bench {
 
 /// Returns a frame of the TCP connection with this source port.
 fn of_flow(port: u16, payload: usize) -> Frame {
-    Frame::tcp4(1, payload).with(|frame| frame.tcp_mut().source_port = port)
+    Frame::tcp4(1, payload).with_tcp(|tcp| tcp.source_port = port)
 }

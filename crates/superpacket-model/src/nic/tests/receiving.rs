@@ -141,9 +141,7 @@ fn the_complete_sum_covers_the_delivered_bytes() {
 
 #[test]
 fn verified_checksums_are_reported_by_level_and_wrong_ones_are_not() {
-    let wrong = |frame: Frame| {
-        frame.with(|frame| *frame.checksum_mut().expect("has one") = Checksum::Wrong)
-    };
+    let wrong = |frame: Frame| frame.with_checksum(Checksum::Wrong);
     let unnecessary = |level| RxChecksum::Unnecessary { level };
     let cases = [
         (Frame::tcp4(1, 101), unnecessary(0)),

@@ -93,9 +93,8 @@ fn frames_without_a_buffer_are_dropped_and_counted() {
 
 #[test]
 fn the_hash_matches_the_published_vectors() {
-    let mut frame = Frame::tcp4(1, 10).with(|frame| {
-        (frame.tcp_mut().source_port, frame.tcp_mut().destination_port) = (2794, 1766)
-    });
+    let mut frame =
+        Frame::tcp4(1, 10).with_tcp(|tcp| (tcp.source_port, tcp.destination_port) = (2794, 1766));
     let Ip::V4(header) = &mut frame.ip else { panic!("IPv4") };
     (header.source, header.destination) = ([66, 9, 149, 187], [161, 142, 100, 80]);
     let mut bench = Bench::new(&NicSettings::default());

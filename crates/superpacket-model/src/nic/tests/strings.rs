@@ -142,7 +142,7 @@ fn offloads_that_need_one_that_is_off_are_off() {
     assert!(features("nic:csum=none").contains(Feature::RxChecksumming), "its user verifies");
 }
 
-/// Each setting is in range, but together they need too much memory.
+/// Each setting is in range, but together the settings need too much memory.
 #[test]
 fn more_memory_than_a_card_may_have_is_refused() {
     for options in [

@@ -1,4 +1,4 @@
-//! Frames pass bit for bit.
+//! Tests that packet ports receive and send frames bit for bit.
 
 use superpacket::packet::{RxChecksum, VlanTag};
 use superpacket_port::{Outgoing, TxBatch};

@@ -1,4 +1,4 @@
-//! Interfaces that are missing, change, go down, or disappear.
+//! Tests of packet ports whose interface is missing, changes, goes down, or disappears.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::witness::{ETHTOOL_STSO, set_offload};
 use super::{frame, pair};
 use crate::support::{Host, PacketSocket, in_namespace, ip};
 
-/// Timeout of every wait.
+/// Time after which a test stops waiting, and fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn error(spec: &str) -> PortError {
@@ -168,7 +168,7 @@ fn a_port_may_be_opened_on_an_interface_that_is_down() {
     });
 }
 
-/// Nothing more can be done with the port.
+/// Asserts that the interface of the port is gone for good, so that nothing is received or sent.
 fn assert_gone(port: &mut OpenPort) {
     let mut packets = Vec::new();
     let told = (0..2).find_map(|_| port.receivers[0].poll(&mut packets, 9).err());
@@ -226,8 +226,8 @@ fn an_interface_that_went_and_came_back_has_left_its_port() {
     });
 }
 
-/// The packet sockets of this thread's namespace: for each, the number of the interface that it is
-/// bound to, and its inode.
+/// Returns the packet sockets of this thread's namespace: for each, the number of the interface to
+/// which it is bound, and its inode.
 fn packet_sockets() -> Vec<(u32, String)> {
     let table =
         std::fs::read_to_string("/proc/thread-self/net/packet").expect("sockets of packet(7)");
@@ -235,7 +235,7 @@ fn packet_sockets() -> Vec<(u32, String)> {
     columns.map(|columns| (columns[4].parse().expect("a number"), columns[8].to_owned())).collect()
 }
 
-/// Returns the number of mapped rings of these sockets.
+/// Returns how many of these sockets have a mapped ring.
 fn rings(sockets: &[(u32, String)]) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("mappings");
     maps.lines()

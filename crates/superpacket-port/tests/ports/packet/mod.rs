@@ -1,4 +1,4 @@
-//! Packet ports on veth devices in network namespaces of their own.
+//! Tests of packet ports on veth devices in network namespaces of their own.
 
 mod frames;
 mod interfaces;
@@ -10,7 +10,7 @@ mod witness;
 
 use crate::support::{ip, quiet};
 
-/// A pair of devices, `port0` and `peer0`, up.
+/// Creates a pair of veth devices, `port0` and `peer0`, and sets them up.
 fn pair() {
     quiet();
     ip("link add port0 type veth peer name peer0");
@@ -18,8 +18,8 @@ fn pair() {
     ip("link set peer0 up");
 }
 
-/// A frame of `length` bytes that network stacks ignore, identified by `number`. It has an
-/// experimental ethertype (IEEE 802).
+/// Returns a frame of `length` bytes, identified by `number`. Its experimental ethertype (IEEE 802)
+/// makes network stacks ignore it.
 fn frame(number: usize, length: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
     frame.extend((frame.len()..length).map(|at| (number * 31 + at * 7 + at / 256) as u8));

@@ -1,4 +1,4 @@
-//! An open port with one sending end, and what tests do with it.
+//! An open port with one sending end, and what tests do with this port.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -7,10 +7,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::Gso;
-use superpacket::super_packet::SuperPacket;
 use superpacket_port::{
     Buffer, Outgoing, POLL_LIMIT, Port, Progress, Receive, Transmit, TxBatch, open,
 };
+
+use crate::cable::{self, merge};
 
 pub struct OpenPort {
     pub port: Box<dyn Port>,
@@ -27,7 +28,7 @@ impl OpenPort {
         OpenPort { port, receivers, transmitter }
     }
 
-    /// What is there now.
+    /// Returns the packets that have arrived.
     pub fn poll(&mut self) -> Vec<RxPacket<Buffer>> {
         let mut packets = Vec::new();
         let count = self.receivers[0].poll(&mut packets, POLL_LIMIT).expect("the interface is up");
@@ -35,7 +36,7 @@ impl OpenPort {
         packets
     }
 
-    /// `count` packets, waited for by readiness; their memory is not given back.
+    /// Waits for `count` packets, and returns them. Their memory is not given back.
     pub fn receive(&mut self, count: usize) -> Vec<RxPacket<Buffer>> {
         let mut packets = Vec::new();
         let deadline = Instant::now() + Duration::from_secs(5);
@@ -53,14 +54,15 @@ impl OpenPort {
         packets
     }
 
-    /// Sends frames as they are.
+    /// Sends frames unchanged.
     pub fn send(&mut self, frames: &[Vec<u8>]) -> Progress {
         let frames: Vec<_> =
             frames.iter().map(|frame| (&frame[..], RxChecksum::None, None)).collect();
         self.send_with(&frames)
     }
 
-    /// Sends frames to which something is to be done.
+    /// Sends frames whose checksums the port completes, and which it segments, as described with
+    /// each.
     pub fn send_with(&mut self, frames: &[(&[u8], RxChecksum, Option<Gso>)]) -> Progress {
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         for &(frame, checksum, gso) in frames {
@@ -78,15 +80,12 @@ pub fn wait(receiver: &dyn Receive, milliseconds: i64) -> bool {
         != 0
 }
 
-/// The bytes of packets.
+/// Returns the bytes of each packet.
 pub fn bytes(packets: &[RxPacket<Buffer>]) -> Vec<Vec<u8>> {
-    packets
-        .iter()
-        .map(|packet| packet.buffers().flat_map(Buffer::bytes).copied().collect())
-        .collect()
+    packets.iter().map(cable::bytes).collect()
 }
 
-/// Puts packets through an aggregator, so that they can be pushed to a batch.
+/// Passes packets through an aggregator, so that they can be pushed to a batch.
 pub fn push(
     packets: &mut Vec<RxPacket<Buffer>>,
     outgoing: &mut Outgoing,
@@ -94,11 +93,5 @@ pub fn push(
     max_slices: usize,
 ) {
     let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
-    let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
-        let staged = outgoing.stage(&packet);
-        batch.push_packet(outgoing, &staged, &packet, max_slices);
-        outgoing.keep(staged, &mut packet);
-    };
-    aggregator.receive_batch(packets, 0, sink);
-    aggregator.flush_all(sink);
+    merge(&mut aggregator, packets, outgoing, batch, max_slices);
 }

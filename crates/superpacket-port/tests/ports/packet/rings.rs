@@ -1,4 +1,4 @@
-//! Ring memory: lent, returned, exhausted and shared.
+//! Tests of the memory of packet ports' rings: lent, returned, exhausted and shared.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -98,9 +98,7 @@ fn what_the_device_lacks_the_kernel_does() {
         pair();
         let mut port = OpenPort::new("packet:port0");
         let witness = Witness::open("peer0");
-        let partial = Frame::tcp4(1, 100)
-            .with(|frame| frame.tcp_mut().checksum = Checksum::Partial)
-            .to_bytes();
+        let partial = Frame::tcp4(1, 100).with_checksum(Checksum::Partial).to_bytes();
         assert_eq!(port.send_with(&[(&partial, TCP, None)]).sent, 1);
         let seen = witness.receive();
         assert!(
@@ -129,9 +127,7 @@ fn a_super_packet_of_more_slices_than_a_message_takes_is_sent_in_one_piece() {
         pair();
         let mut port = OpenPort::new("packet:port0");
         let witness = Witness::open("peer0");
-        let whole = Frame::tcp4(7, 48 * 1300)
-            .with(|frame| frame.tcp_mut().checksum = Checksum::Partial)
-            .to_bytes();
+        let whole = Frame::tcp4(7, 48 * 1300).with_checksum(Checksum::Partial).to_bytes();
         let cut = gso(GsoKind::Tcp4, 48).with_checksum(superpacket::segment::ChecksumForm::Partial);
         let mut segments = Vec::new();
         let mut segmenter = Segmenter::new();
@@ -209,9 +205,7 @@ fn what_the_kernel_refuses_of_a_partial_checksum_is_an_offload_s_fault() {
         pair();
         let mut port = OpenPort::new("packet:port0");
         // As long as the MTU allows only with segmentation: a checksum does not help.
-        let long = Frame::tcp4(1, 3000)
-            .with(|frame| frame.tcp_mut().checksum = Checksum::Partial)
-            .to_bytes();
+        let long = Frame::tcp4(1, 3000).with_checksum(Checksum::Partial).to_bytes();
         let progress = port.send_with(&[(&long, TCP, None)]);
         assert!(
             progress.sent == 0

@@ -1,4 +1,4 @@
-//! TCP of the kernel, from one host to another, through two ports.
+//! Tests with TCP of the kernel, from one host to another, through two ports.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use super::super_packets::header;
 use super::witness::Witness;
 use crate::support::{Host, in_namespace, ip, quiet};
 
-/// What passed from the first port to the second.
+/// Numbers of the packets that were passed from the first port to the second.
 #[derive(Debug, Default)]
 struct Passed {
     packets: usize,
@@ -72,7 +72,7 @@ fn forward(ports: &mut [OpenPort; 2], done: &AtomicBool) -> Passed {
     }
 }
 
-/// What the bytes of a stream are at a place.
+/// Returns the byte at the position `at` of the stream that is sent.
 fn pattern(at: usize) -> u8 {
     (at * 13 + at / 251) as u8
 }

@@ -4,23 +4,23 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// The socket.
+/// A packet socket that shows a frame's metadata.
 pub struct Witness(OwnedFd);
 
-/// A frame as it came.
+/// A received frame with the kernel's metadata.
 #[derive(Debug)]
 pub struct Seen {
     pub bytes: Vec<u8>,
-    /// `flags`, `gso_type`.
+    /// The fields `flags` and `gso_type` of the virtio header.
     pub kind: (u8, u8),
-    /// `gso_size`, `csum_start`, `csum_offset`.
+    /// The fields `gso_size`, `csum_start` and `csum_offset` of the virtio header.
     pub numbers: (u16, u16, u16),
-    /// The stripped tag: protocol and control word.
+    /// The VLAN tag that was removed from the frame: protocol and control word.
     pub tag: Option<(u16, u16)>,
 }
 
 impl Witness {
-    /// On an interface of this thread's namespace.
+    /// Opens a socket on an interface of this thread's namespace.
     pub fn open(interface: &str) -> Self {
         // SAFETY: integers only.
         let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -69,7 +69,7 @@ impl Witness {
         );
     }
 
-    /// The next frame; waits 5 seconds at most.
+    /// Returns the next frame; waits 5 seconds at most.
     pub fn receive(&self) -> Seen {
         let mut bytes = vec![0; 300 << 10];
         let mut control = [0u64; 16];
@@ -96,7 +96,7 @@ impl Witness {
     }
 }
 
-/// Sets an offload of an interface: `ETHTOOL_STXCSUM` and the like of `linux/ethtool.h`.
+/// Sets an offload of an interface, by a command of `linux/ethtool.h` such as `ETHTOOL_STXCSUM`.
 pub fn set_offload(interface: &str, command: u32, on: bool) {
     let mut value = [command, u32::from(on)];
     // SAFETY: all zeros are a request.
@@ -115,7 +115,7 @@ pub fn set_offload(interface: &str, command: u32, on: bool) {
     assert_eq!(set, 0, "SIOCETHTOOL {command:#x}: {}", io::Error::last_os_error());
 }
 
-/// TX checksumming.
+/// The command for checksumming of sent packets (`tx-checksumming`).
 pub const ETHTOOL_STXCSUM: u32 = 0x17;
-/// TCP segmentation.
+/// The command for TCP segmentation (`tcp-segmentation-offload`).
 pub const ETHTOOL_STSO: u32 = 0x1f;

@@ -1,4 +1,4 @@
-//! The example `xdp_forward`, between two hosts with kernel TCP.
+//! Tests the example `xdp_forward`, between two hosts with kernel TCP.
 
 #[allow(dead_code, reason = "its `main` runs for ever")]
 #[path = "../../../examples/xdp_forward.rs"]
@@ -14,17 +14,17 @@ use super::{PATIENCE, with_links};
 use crate::support::{Host, ip};
 use example::Way;
 
-/// Bytes that each host sends the other.
+/// Number of bytes that each host sends to the other.
 const LENGTH: usize = 8 << 20;
 
-/// Bytes of the headers of a segment: Ethernet, IPv4 or IPv6, TCP with timestamps.
+/// Length in bytes of a segment's headers: Ethernet, IPv4 or IPv6, TCP with timestamps.
 const HEADERS: std::ops::RangeInclusive<u64> = 66..=86;
 
 fn byte(index: usize) -> u8 {
     (index.wrapping_mul(0x9e37_79b1) >> 24) as u8
 }
 
-/// Sends bytes and receives as many at the same time, compared.
+/// Sends bytes and receives as many at the same time, and compares them.
 fn exchange(mut stream: TcpStream) {
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
     stream.set_write_timeout(Some(PATIENCE)).expect("a socket");

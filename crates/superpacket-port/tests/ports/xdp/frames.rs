@@ -1,4 +1,4 @@
-//! Frames pass unchanged, and are sent from the chunks in which they were received.
+//! Tests that frames pass unchanged, and are sent from the chunks in which they were received.
 
 use std::time::Duration;
 
@@ -195,11 +195,11 @@ fn a_chunk_sent_through_two_ports_comes_back_when_both_are_done() {
             let mut aggregator = Aggregator::new(policy, HashKey::new(1));
             let (mut outgoing, mut batches) = (Outgoing::new(), [TxBatch::new(), TxBatch::new()]);
             let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
-                let staged = outgoing.stage(&packet);
+                outgoing.stage(&packet);
                 batches
                     .iter_mut()
-                    .for_each(|batch| batch.push_packet(&mut outgoing, &staged, &packet, 1024));
-                outgoing.keep(staged, &mut packet);
+                    .for_each(|batch| batch.push_packet(&mut outgoing, &packet, 1024));
+                outgoing.keep(&mut packet);
             };
             aggregator.receive_batch(&mut packets, 0, sink);
             aggregator.poll_end(0, sink);

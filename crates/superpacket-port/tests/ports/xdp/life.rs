@@ -1,4 +1,4 @@
-//! Interfaces that go down or disappear, and programs that are attached or left behind.
+//! Tests of interfaces that go down or disappear, and of programs that are attached or left behind.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -139,7 +139,7 @@ fn the_program_stays_until_the_last_end_is_dropped() {
 
 #[test]
 fn a_killed_process_leaves_no_program() {
-    /// So many frames have passed when it is killed, at least.
+    /// Minimum number of frames that have passed when the process is killed.
     const PASSED: usize = 500;
     const HOLD: &str = "SUPERPACKET_TEST_XDP_HOLD";
     if let Some(interface) = std::env::var_os(HOLD) {

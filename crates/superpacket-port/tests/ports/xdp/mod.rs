@@ -1,4 +1,5 @@
-//! AF_XDP ports on veth links in separate namespaces, with raw packet sockets at the other ends.
+//! Tests of AF_XDP ports on veth links in separate namespaces, with raw packet sockets at the other
+//! ends.
 
 mod forward;
 mod frames;
@@ -14,15 +15,15 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
-use superpacket::super_packet::SuperPacket;
 use superpacket_port::xdp::XdpPort;
 use superpacket_port::{
     Buffer, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch,
 };
 
+use crate::cable::merge;
 use crate::support::{in_namespace, ip, quiet, skip};
 
-/// Timeout of every wait.
+/// Time after which a test stops waiting, and fails.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs a test in a namespace with the links `a0`-`a1` and `b0`-`b1`, where XDP programs may be
@@ -64,8 +65,8 @@ fn refused(spec: &str) -> String {
     XdpPort::open(&spec.parse().expect("a port string")).expect_err(spec).to_string()
 }
 
-/// Frame number `number`, unique and of an experimental ethertype, so that no network stack
-/// answers.
+/// Returns frame number `number`, which is unique. Its experimental ethertype makes network stacks
+/// ignore it.
 fn frame(number: usize, length: usize) -> Vec<u8> {
     let mut frame: Vec<u8> =
         (0..length).map(|index| (index * 7 + number * 13 + index * number / 251) as u8).collect();
@@ -75,7 +76,7 @@ fn frame(number: usize, length: usize) -> Vec<u8> {
     frame
 }
 
-/// A frame with an IPv4 UDP packet without checksum, from port `port`.
+/// Returns a frame with an IPv4 UDP packet without checksum, from port `port`.
 fn datagram(port: u8) -> Vec<u8> {
     let mut frame = frame(1, 14 + 48);
     frame[12..14].copy_from_slice(&[8, 0]);
@@ -88,7 +89,7 @@ fn datagram(port: u8) -> Vec<u8> {
     frame
 }
 
-/// A port's only receiver.
+/// Returns a port's only receiver.
 fn receiver(port: &mut XdpPort) -> Box<dyn Receive> {
     let mut receivers = port.receivers();
     assert_eq!(receivers.len(), 1);
@@ -117,7 +118,7 @@ fn send_all(transmitter: &mut dyn Transmit, outgoing: &Outgoing, batch: &TxBatch
     }
 }
 
-/// What passes packets on as they came.
+/// Passes received packets on to a port, unchanged.
 struct Passage {
     aggregator: Aggregator<Buffer>,
     outgoing: Outgoing,
@@ -136,20 +137,14 @@ impl Passage {
 
     fn pass(&mut self, packets: &mut Vec<RxPacket<Buffer>>, to: &mut dyn Transmit) {
         let Passage { aggregator, outgoing, batch } = self;
-        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
-            let staged = outgoing.stage(&packet);
-            batch.push_packet(outgoing, &staged, &packet, 1024);
-            outgoing.keep(staged, &mut packet);
-        };
-        aggregator.receive_batch(packets, 0, sink);
-        aggregator.poll_end(0, sink);
+        merge(aggregator, packets, outgoing, batch, 1024);
         send_all(to, outgoing, batch);
         outgoing.clear();
         batch.clear();
     }
 }
 
-/// Returns whether an XDP program is attached.
+/// Returns whether an XDP program is attached to the interface.
 fn has_program(interface: &str) -> bool {
     let output = Command::new("ip")
         .args(["-d", "link", "show", "dev", interface])
@@ -159,7 +154,7 @@ fn has_program(interface: &str) -> bool {
     String::from_utf8_lossy(&output.stdout).contains("xdp")
 }
 
-/// Polls until the port returns anything other than "no packets".
+/// Polls until the port returns an error, and returns that.
 fn until_error(receiver: &mut dyn Receive) -> PortError {
     let (start, mut packets) = (Instant::now(), Vec::new());
     loop {

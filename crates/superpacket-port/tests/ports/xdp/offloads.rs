@@ -1,4 +1,4 @@
-//! Metadata of frames: flow hash, checksum state, and the port's capabilities.
+//! Tests of frames' metadata: flow hash, checksum state, and the port's capabilities.
 
 use std::collections::HashSet;
 use std::net::UdpSocket;
@@ -15,7 +15,7 @@ use super::{datagram, frame, has_program, open, receiver, refused, with_links};
 use crate::cable::{bytes, receive};
 use crate::support::{PacketSocket, ip, not_built_in};
 
-/// The driver's hash, which comes before each frame.
+/// The XDP program asks the driver for the hash, and stores it before each frame.
 #[test]
 fn the_driver_is_asked_for_the_flow_hash() {
     with_links(1500, || {

@@ -1,4 +1,4 @@
-//! Several queues, and the memory that they share.
+//! Tests of several queues, and of the memory that they share.
 
 use std::collections::HashSet;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Threads, several chunk sizes, and exhausted or full rings.
+//! Tests with several threads and chunk sizes, and with exhausted or full rings.
 
 use std::time::Instant;
 

@@ -350,7 +350,7 @@ impl<B> Held<B> {
         }
     }
 
-    /// Writes a tunnel's UDP or GRE checksum, if it has one, from the headers alone. The inner
+    /// Writes a tunnel's own checksum, if it has one, from the headers alone. The inner
     /// packet sums to the complement of its pseudo-header.
     fn write_outer_checksum(
         &mut self,

@@ -5,7 +5,8 @@ use superpacket_traffic::frame::{
     ACK, AE, CWR, ECE, FIN, Frame, PSH, RST, SYN, URG, sack, timestamps,
 };
 
-use super::{ack, acks, assert_merged, assert_untouched, both_modes, data, numbers, tcp};
+use super::{ack, acks, assert_merged, both_modes, data, numbers};
+use crate::lro::{assert_all_untouched, assert_untouched, tcp};
 use crate::support::*;
 
 /// Asserts that `packet`, between ACKs 100, 200 and 300, 400, passes untouched with `reason`, after
@@ -53,7 +54,7 @@ fn a_window_update_is_told_apart() {
     for window in [0, 500, 502, 0xffff] {
         assert_apart(
             |frame| frame,
-            |frame| frame.with(|frame| frame.tcp_mut().window = window),
+            |frame| frame.with_tcp(|tcp| tcp.window = window),
             Reason::WindowUpdate,
         );
     }
@@ -61,12 +62,10 @@ fn a_window_update_is_told_apart() {
 
 #[test]
 fn other_options_are_told_apart() {
-    let with = |options: Vec<u8>| {
-        move |frame: Frame| frame.with(|frame| frame.tcp_mut().options = options.clone())
-    };
+    let with =
+        |options: Vec<u8>| move |frame: Frame| frame.with_tcp(|tcp| tcp.options = options.clone());
     for number in [200, 201] {
-        let newer =
-            move |frame: Frame| frame.with(|frame| frame.tcp_mut().acknowledgement = number);
+        let newer = move |frame: Frame| frame.with_tcp(|tcp| tcp.acknowledgement = number);
         let blocks = sack(&[(1000, 2000)]);
         assert_apart(|frame| frame, |frame| with(blocks.clone())(newer(frame)), Reason::TcpOptions);
         assert_apart(
@@ -90,14 +89,13 @@ fn other_options_are_told_apart() {
 #[test]
 fn congestion_is_told_apart() {
     for number in [200, 201] {
-        let newer =
-            move |frame: Frame| frame.with(|frame| frame.tcp_mut().acknowledgement = number);
+        let newer = move |frame: Frame| frame.with_tcp(|tcp| tcp.acknowledgement = number);
         for flags in [ACK | ECE, ACK | CWR, ACK | ECE | CWR, ACK | AE | ECE] {
             assert_apart(|frame| frame, |frame| newer(frame).with_flags(flags), Reason::Congestion);
         }
         assert_apart(
             |frame| frame,
-            |frame| newer(frame).with(|frame| frame.ipv4_mut().tos = 3),
+            |frame| newer(frame).with_ipv4(|ip| ip.tos = 3),
             Reason::Congestion,
         );
     }
@@ -105,7 +103,7 @@ fn congestion_is_told_apart() {
 
 #[test]
 fn other_flags_are_told_apart() {
-    let newer = |frame: Frame| frame.with(|frame| frame.tcp_mut().acknowledgement = 250);
+    let newer = |frame: Frame| frame.with_tcp(|tcp| tcp.acknowledgement = 250);
     for flags in [ACK | SYN, ACK | RST, RST, ACK | FIN, ACK | URG, 0] {
         assert_apart(|frame| frame, |frame| newer(frame).with_flags(flags), Reason::TcpFlags);
     }
@@ -123,10 +121,7 @@ fn every_one_of_a_row_of_duplicates_passes() {
         for policy in both_modes() {
             let run = run(policy, &input);
             assert_eq!(numbers(&run), row);
-            run.outputs
-                .iter()
-                .zip(&input)
-                .for_each(|(output, packet)| assert_untouched(output, packet));
+            assert_all_untouched(&run, &input);
             assert_eq!(run.counters.absorbed_acks, 0);
             assert_eq!(run.counters.reason(Reason::DuplicateAck), count as u64);
         }
@@ -164,7 +159,7 @@ fn duplicates_are_told_across_polls_and_flows() {
 
 #[test]
 fn a_window_update_of_an_ack_that_has_left_passes() {
-    let update = ack(100).with(|frame| frame.tcp_mut().window = 900);
+    let update = ack(100).with_tcp(|tcp| tcp.window = 900);
     let input = [ack(100).into(), Packet::from(update), ack(200).into()];
     for policy in both_modes() {
         for batch in [1, 2, 3] {
@@ -181,7 +176,7 @@ fn a_window_update_of_an_ack_that_has_left_passes() {
 
 #[test]
 fn an_ack_that_repeats_what_data_or_a_selective_ack_said_passes() {
-    let sacked = ack(100).with(|frame| frame.tcp_mut().options = sack(&[(1000, 2000)]));
+    let sacked = ack(100).with_tcp(|tcp| tcp.options = sack(&[(1000, 2000)]));
     for policy in both_modes() {
         let after_selective =
             run(policy, &[Packet::from(sacked.clone()), ack(100).into(), ack(200).into()]);
@@ -191,7 +186,7 @@ fn an_ack_that_repeats_what_data_or_a_selective_ack_said_passes() {
         );
         assert_eq!(numbers(&after_selective), [100, 100, 200]);
 
-        let follower = |number| ack(number).with(|frame| frame.tcp_mut().sequence = 501);
+        let follower = |number| ack(number).with_tcp(|tcp| tcp.sequence = 501);
         let after_data =
             run_polls(policy, &packets(&[data(1, 100), follower(100), follower(200)]), 1);
         assert_eq!(after_data.reasons(), [Reason::PollEnd, Reason::DuplicateAck, Reason::PollEnd]);
@@ -226,11 +221,8 @@ fn visibly_padded_acks_are_told_apart() {
 fn an_ack_from_elsewhere_in_the_sequence_is_not_absorbed() {
     // A keep-alive stands one byte back (RFC 9293, section 3.8.4).
     for sequence in [0, 2, 501] {
-        let input = packets(&[
-            ack(100),
-            ack(200),
-            ack(300).with(|frame| frame.tcp_mut().sequence = sequence),
-        ]);
+        let input =
+            packets(&[ack(100), ack(200), ack(300).with_tcp(|tcp| tcp.sequence = sequence)]);
         for policy in both_modes() {
             let run = run(policy, &input);
             assert_eq!(run.reasons(), [Reason::Sequence, Reason::PollEnd]);
@@ -246,10 +238,7 @@ fn an_older_timestamp_is_not_absorbed() {
     for policy in both_modes() {
         let run = run(policy, &input);
         assert_eq!(run.reasons(), [Reason::TimestampOlder, Reason::PollEnd]);
-        run.outputs
-            .iter()
-            .zip(&input)
-            .for_each(|(output, packet)| assert_untouched(output, packet));
+        assert_all_untouched(&run, &input);
     }
 }
 

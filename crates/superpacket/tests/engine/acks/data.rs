@@ -2,14 +2,13 @@
 
 use superpacket::aggregate::Reason;
 
-use super::{ack, assert_merged, assert_untouched, both_modes, data, tcp};
+use super::{ack, assert_merged, both_modes, data};
+use crate::lro::{assert_untouched, tcp};
 use crate::support::*;
 
 #[test]
 fn acks_join_held_data() {
-    let follower = |number| {
-        ack(number).with(|frame| (frame.tcp_mut().sequence, frame.tcp_mut().window) = (1001, 77))
-    };
+    let follower = |number| ack(number).with_tcp(|tcp| (tcp.sequence, tcp.window) = (1001, 77));
     for policy in both_modes() {
         let run = run(
             policy,
@@ -40,7 +39,7 @@ fn data_joins_held_acks() {
 
 #[test]
 fn acks_between_data() {
-    let follower = |sequence, number| ack(number).with(|frame| frame.tcp_mut().sequence = sequence);
+    let follower = |sequence, number| ack(number).with_tcp(|tcp| tcp.sequence = sequence);
     for policy in both_modes() {
         let run = run(
             policy,
@@ -54,7 +53,7 @@ fn acks_between_data() {
 
 #[test]
 fn a_duplicate_on_held_data_is_told_apart() {
-    let duplicate = ack(10).with(|frame| frame.tcp_mut().sequence = 1001);
+    let duplicate = ack(10).with_tcp(|tcp| tcp.sequence = 1001);
     for policy in both_modes() {
         let run = run(policy, &packets(&[data(1, 10), data(501, 10), duplicate.clone()]));
         assert_eq!(run.reasons(), [Reason::Overtaken, Reason::DuplicateAck]);

@@ -26,9 +26,7 @@ fn padded_acks_of_60_bytes_are_trimmed() {
                 })
                 .collect();
             for policy in both_modes() {
-                for checksum in
-                    [None, Some(RxChecksum::None), Some(RxChecksum::Unnecessary { level: 0 })]
-                {
+                for checksum in [None, Some(RxChecksum::None), Some(VERIFIED)] {
                     let input: Vec<_> = input
                         .iter()
                         .map(|packet| Packet {

@@ -5,15 +5,14 @@ mod apart;
 mod data;
 mod frames;
 
-use crate::support::AnyBytes;
+use crate::lro::{self, assert_all_untouched, assert_untouched, tcp};
 use crate::support::*;
+use superpacket::GsoKind;
 use superpacket::aggregate::{HashKey, Policy, Reason, Storage};
 use superpacket::packet::{Chain, RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
-use superpacket::{Gso, GsoKind, SegmentSize};
-use superpacket_traffic::check::{self, Expect, TcpFields};
 use superpacket_traffic::checksum;
-use superpacket_traffic::frame::{Frame, stream_bytes};
+use superpacket_traffic::frame::Frame;
 
 /// Pure-ACK aggregation in fragments mode and in linear mode.
 fn both_modes() -> [Policy; 2] {
@@ -22,7 +21,7 @@ fn both_modes() -> [Policy; 2] {
 
 /// A pure ACK: sequence 1, window 501.
 fn ack(number: u32) -> Frame {
-    Frame::tcp4(1, 0).with(|frame| frame.tcp_mut().acknowledgement = number)
+    Frame::tcp4(1, 0).with_tcp(|tcp| tcp.acknowledgement = number)
 }
 
 /// Pure ACKs of these numbers.
@@ -32,11 +31,7 @@ fn acks(numbers: &[u32]) -> Vec<Packet> {
 
 /// A segment of 500 bytes.
 fn data(sequence: u32, acknowledgement: u32) -> Frame {
-    Frame::tcp4(sequence, 500).with(|frame| frame.tcp_mut().acknowledgement = acknowledgement)
-}
-
-fn tcp(output: &Output) -> TcpFields {
-    check::tcp_fields(&output.bytes, false).expect("a TCP header")
+    Frame::tcp4(sequence, 500).with_tcp(|tcp| tcp.acknowledgement = acknowledgement)
 }
 
 /// The acknowledgement numbers that come out.
@@ -49,37 +44,14 @@ fn numbers(run: &Run) -> Vec<u32> {
 /// on.
 #[track_caller]
 fn assert_merged(output: &Output, packets: u32, absorbed: u32, payload: usize) {
-    let metadata = output.metadata;
-    assert_eq!((metadata.packets, metadata.absorbed_acks), (packets, absorbed));
-    assert_eq!((metadata.checksum, metadata.gso), (RxChecksum::Unnecessary { level: 0 }, None));
-    let checked =
-        check::frame(&output.bytes, &Expect::default()).expect("right lengths and checksums");
-    assert_eq!((checked.checksums, checked.trailing), (1, 0));
-    assert!(
-        output.bytes[checked.payload.clone()] == stream_bytes(1, payload),
-        "the payload of {payload} bytes is not the stream's"
-    );
-    let layout = metadata.layout.expect("a layout");
-    assert_eq!(
-        (usize::from(layout.payload), layout.end as usize),
-        (checked.payload.start, output.bytes.len())
-    );
-}
-
-#[track_caller]
-fn assert_untouched(output: &Output, packet: &Packet) {
-    assert_eq!(output.bytes, packet.bytes);
-    let metadata = output.metadata;
-    assert_eq!((metadata.packets, metadata.absorbed_acks, metadata.gso), (1, 0, None));
-    assert_eq!((metadata.checksum, metadata.vlan), (packet.checksum, packet.vlan));
+    lro::assert_merged(output, 1, payload, packets);
+    assert_eq!(output.metadata.absorbed_acks, absorbed);
 }
 
 #[test]
 fn the_newest_of_a_run_leaves() {
     let frames: Vec<_> = (1..=20u32)
-        .map(|index| {
-            ack(index * 1448).with(|frame| frame.tcp_mut().window = 1000 - 7 * index as u16)
-        })
+        .map(|index| ack(index * 1448).with_tcp(|tcp| tcp.window = 1000 - 7 * index as u16))
         .collect();
     for policy in both_modes() {
         let run = run(policy, &packets(&frames));
@@ -102,7 +74,7 @@ fn the_newest_timestamps_leave() {
             .map(|(number, (value, echo))| {
                 base.clone()
                     .with_timestamps(value, echo)
-                    .with(|frame| frame.tcp_mut().acknowledgement = number)
+                    .with_tcp(|tcp| tcp.acknowledgement = number)
             })
             .collect();
         for policy in both_modes() {
@@ -157,13 +129,10 @@ fn switched_off_every_ack_passes() {
     for storage in [Storage::Fragments, Storage::Linear] {
         let run = run(Policy::lro().with_storage(storage), &input);
         assert_eq!(run.reasons(), [Reason::NoPayload; 3]);
-        run.outputs
-            .iter()
-            .zip(&input)
-            .for_each(|(output, packet)| assert_untouched(output, packet));
+        assert_all_untouched(&run, &input);
         assert_eq!((run.counters.absorbed_acks, run.counters.aggregated), (0, 0));
     }
-    let gro = run(Policy::gro().with_partial_checksums(), &input);
+    let gro = run(PARTIAL_GRO, &input);
     assert_eq!(gro.reasons(), [Reason::NoPayload; 3], "GRO never merges pure ACKs");
 }
 
@@ -180,7 +149,7 @@ fn the_limit_of_packets_counts_acks() {
 fn the_limit_of_fragments_does_not_count_absorbed_acks() {
     let policy = Policy::lro_with_acks().with_max_fragments(1);
     assert_eq!(numbers(&run(policy, &acks(&[1, 2, 3, 4, 5]))), [5]);
-    let follower = |number| ack(number).with(|frame| frame.tcp_mut().sequence = 501);
+    let follower = |number| ack(number).with_tcp(|tcp| tcp.sequence = 501);
     let joined = run(policy, &packets(&[data(1, 10), follower(20), follower(30)]));
     assert_merged(&joined.outputs[0], 3, 2, 500);
 }
@@ -224,7 +193,7 @@ fn an_absorbed_ack_gives_its_buffers_back() {
 
 #[test]
 fn an_ack_that_is_to_be_cut_passes() {
-    let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(100).expect("not zero"));
+    let gso = gso_of(GsoKind::Tcp4, 100);
     for policy in both_modes() {
         let mut aggregator =
             Aggregator::new(policy, HashKey::new(1)).with_simd(superpacket::Simd::detect());
@@ -233,7 +202,7 @@ fn an_ack_that_is_to_be_cut_passes() {
             .map(|&number| RxPacket::new(AnyBytes::Counted(ack(number).to_bytes().into())))
             .collect();
         for (index, packet) in input.iter_mut().enumerate() {
-            packet.checksum = RxChecksum::Unnecessary { level: 0 };
+            packet.checksum = VERIFIED;
             packet.gso = (index == 2).then_some(gso);
         }
         let mut reasons = Vec::new();
@@ -273,8 +242,7 @@ fn metadata_and_counters() {
 
 #[test]
 fn acks_take_descriptors_as_data_does() {
-    let flow =
-        |index: u16, number| ack(number).with(|frame| frame.tcp_mut().source_port = 1000 + index);
+    let flow = |index: u16, number| ack(number).with_tcp(|tcp| tcp.source_port = 1000 + index);
     let input: Vec<_> = [100, 200]
         .iter()
         .flat_map(|&number| (0..9).map(move |index| Packet::from(flow(index, number))))

@@ -6,11 +6,18 @@ use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::ChecksumForm;
 use superpacket_traffic::frame::Frame;
 
+use crate::support::PARTIAL_GRO_UDP;
 use crate::support::{Output, Packet, Run, assert_reversed, packets, run, run_batches};
 
 /// How many packets there are in each output, in the order of emission.
 pub fn counts(run: &Run) -> Vec<u32> {
     run.outputs.iter().map(|output| output.metadata.packets).collect()
+}
+
+/// Asserts that a run gave outputs of so many packets each, for these reasons.
+#[track_caller]
+pub fn left(run: &Run, expected: &[u32], reasons: &[Reason]) {
+    assert_eq!((counts(run), run.reasons()), (expected.to_vec(), reasons.to_vec()));
 }
 
 /// Runs packets through GRO with UDP: one by one and as a batch, in one buffer and in many, kept in
@@ -72,7 +79,7 @@ pub fn in_order(packets: &[Packet]) -> Run {
 #[track_caller]
 pub fn arrive(frames: &[Frame], expected: &[u32], reasons: &[Reason]) -> Run {
     let run = in_order(&packets(frames));
-    assert_eq!((counts(&run), run.reasons()), (expected.to_vec(), reasons.to_vec()));
+    left(&run, expected, reasons);
     run
 }
 
@@ -98,12 +105,8 @@ pub fn two_flows_of(first: &[Packet], second: &[Packet]) {
         .flat_map(|(first, second)| [first.clone(), second.clone()])
         .collect();
     for storage in [Storage::Fragments, Storage::Linear] {
-        let run =
-            run(Policy::gro_with_udp().with_partial_checksums().with_storage(storage), &turns);
-        assert_eq!(
-            (counts(&run), run.reasons()),
-            (vec![first.len() as u32, second.len() as u32], vec![Reason::PollEnd; 2])
-        );
+        let run = run(PARTIAL_GRO_UDP.with_storage(storage), &turns);
+        left(&run, &[first.len() as u32, second.len() as u32], &[Reason::PollEnd; 2]);
         for (output, packets) in run.outputs.iter().zip([first, second]) {
             assert_eq!(
                 output.cut(),
@@ -178,9 +181,7 @@ fn around(place: usize) -> (Vec<u32>, Vec<Reason>) {
 
 /// A packet whose transport checksum a device is still to fill in.
 pub fn partial(frame: &Frame) -> Packet {
-    let mut frame = frame.clone();
-    *frame.checksum_mut().expect("a transport with a checksum") =
-        superpacket_traffic::frame::Checksum::Partial;
+    let frame = frame.clone().with_checksum(superpacket_traffic::frame::Checksum::Partial);
     let offset = match frame.transport {
         superpacket_traffic::frame::Transport::Tcp(_) => 16,
         _ => 6,

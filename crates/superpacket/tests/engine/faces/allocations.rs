@@ -9,6 +9,7 @@ use superpacket_traffic::workload;
 
 use super::traffic::{KEY, gather_with, join_with, poll_with};
 use crate::support::BatchAggregator;
+use crate::support::PARTIAL_GRO;
 use crate::support::allocations::{allocations, live_bytes};
 
 /// What is asked for in one round after the first has made room.
@@ -26,7 +27,7 @@ fn assert_steady(mut round: impl FnMut()) {
 fn streams() -> [(Policy, Vec<Vec<u8>>); 6] {
     [
         (Policy::gro(), workload::w1(90)),
-        (Policy::gro().with_partial_checksums().with_trusted_input(), workload::w2(64, 512)),
+        (PARTIAL_GRO.with_trusted_input(), workload::w2(64, 512)),
         (Policy::gro().with_max_flows(16), workload::hostile(64, 64)),
         (Policy::gro_with_udp(), workload::w5(88)),
         (Policy::lro(), workload::w1(90)),

@@ -3,13 +3,14 @@
 use std::io::IoSlice;
 
 use superpacket::aggregate::{HashKey, MAX_SLICES, Policy, Storage};
-use superpacket::segment::{Gso, GsoKind, SegmentSize};
+use superpacket::segment::GsoKind;
 use superpacket::virtio::Framing;
 use superpacket::{Layer, Reason, RxPacket, SuperPacket};
 use superpacket_traffic::frame::{Checksum, Frame};
 use superpacket_traffic::workload;
 
 use super::traffic::{KEY, Seen};
+use crate::support::gso_of;
 use crate::support::{Aggregator, BatchAggregator, unknown};
 
 #[test]
@@ -35,7 +36,7 @@ fn linear_storage_loses_nothing_in_place() {
 
 #[test]
 fn linear_storage_keeps_to_the_limit_of_slices() {
-    let frames: Vec<_> = Frame::tcp4(1, 1).run(3_000).iter().map(Frame::to_bytes).collect();
+    let frames = Frame::tcp4(1, 1).run_bytes(3_000);
     let mut aggregator =
         BatchAggregator::framed(Framing::TAP, Policy::gro().with_storage(Storage::Linear), KEY);
     let mut most = 0;
@@ -81,12 +82,10 @@ fn merged_acks_without_pieces_are_kept_when_the_sink_refuses_them() {
 
 #[test]
 fn a_super_packet_whose_headers_lie_in_two_buffers_keeps_its_claim() {
-    let frame =
-        Frame::tcp4(1, 3_000).with(|frame| *frame.checksum_mut().expect("TCP") = Checksum::Partial);
+    let frame = Frame::tcp4(1, 3_000).with_checksum(Checksum::Partial);
     let bytes = frame.to_bytes();
     let received = |cut: usize| {
-        let mut packet = RxPacket::new(&bytes[..cut])
-            .with_gso(Gso::new(GsoKind::Tcp4, SegmentSize::new(1_000).expect("not 0")));
+        let mut packet = RxPacket::new(&bytes[..cut]).with_gso(gso_of(GsoKind::Tcp4, 1_000));
         packet.push(&bytes[cut..]).expect("there is room");
         packet.with_checksum(superpacket::RxChecksum::Partial { start: 34, offset: 16 })
     };
@@ -124,9 +123,8 @@ fn undelivered_packets_take_no_more_memory_than_there_are() {
 #[test]
 fn what_is_given_up_is_noted_of_no_flow() {
     // Merged ACKs of a poll that failed; then one that acknowledges more.
-    let ack = |number: u32| {
-        Frame::tcp4(1, 0).with(|frame| frame.tcp_mut().acknowledgement = number).to_bytes()
-    };
+    let ack =
+        |number: u32| Frame::tcp4(1, 0).with_tcp(|tcp| tcp.acknowledgement = number).to_bytes();
     let polls = [[ack(0x9000_0000), vec![1, 2, 3]], [ack(0x9000_1000), ack(0x9000_2000)]];
     let mut aggregator = BatchAggregator::new(Layer::Ethernet, Policy::lro_with_acks(), KEY);
     let polls = polls.each_ref().map(|poll| unknown(Layer::Ethernet, poll));
@@ -162,7 +160,7 @@ fn a_sink_that_panics_leaves_nothing_of_its_packet_to_the_next() {
 
 #[test]
 fn gathering_leaves_the_limits_of_other_calls_alone() {
-    let frames: Vec<_> = Frame::tcp4(1, 1).run(3_000).iter().map(Frame::to_bytes).collect();
+    let frames = Frame::tcp4(1, 1).run_bytes(3_000);
     let mut aggregator = BatchAggregator::new(Layer::Ethernet, Policy::gro(), KEY);
     let policy = *aggregator.policy();
     aggregator.poll_gathered(&unknown(Layer::Ethernet, &frames), |_: &[IoSlice<'_>]| {});

@@ -44,7 +44,7 @@ fn a_write_takes_no_more_slices_than_linux_does() {
         Frame::udp4(1),
         Frame::tcp4(1, 8).in_vxlan4(),
     ] {
-        let packets: Vec<_> = frame.run(5_000).iter().map(Frame::to_bytes).collect();
+        let packets = frame.run_bytes(5_000);
         for framing in [None, Some(Framing::TAP)] {
             for policy in [
                 Policy::gro_with_udp(),
@@ -81,7 +81,7 @@ fn a_write_takes_no_more_slices_than_linux_does() {
 
 #[test]
 fn a_packet_of_more_buffers_than_the_limit_leaves_as_it_came() {
-    let frames: Vec<_> = Frame::tcp4(1, 1000).run(3).iter().map(Frame::to_bytes).collect();
+    let frames = Frame::tcp4(1, 1000).run_bytes(3);
     let (head, tail) = frames[1].split_at(frames[1].len() - 16);
     let mut many = RxPacket::new(head);
     for byte in tail.chunks(1) {

@@ -9,10 +9,11 @@ use superpacket::segment::{BackToBack, EachBuffer, GsoSupport, Segmenter, Unsupp
 use superpacket::virtio::{ByteOrder, Format, Framing, VirtioError};
 use superpacket::{Layer, PacketBuffer, Reason, RxChecksum, Simd, SliceBuffer};
 use superpacket_traffic::check::{self, flow_key};
-use superpacket_traffic::frame::{ACK, CWR, Checksum, Frame, Mpls, Pppoe, Vlan};
+use superpacket_traffic::frame::{ACK, CWR, Checksum, Frame, Mpls, Vlan};
 use superpacket_traffic::workload;
 
 use super::traffic::{KEY, assert_nothing_held, bytes_at, join_with, policies, poll_with};
+use crate::support::PARTIAL_GRO;
 use crate::support::{BatchAggregator, unknown};
 
 /// What lies before a packet in its buffer.
@@ -238,7 +239,7 @@ fn flows_that_take_turns_merge_whole_and_keep_their_order() {
 #[test]
 fn each_buffer_takes_just_what_it_has_room_for() {
     let payload = 100;
-    let packets: Vec<_> = Frame::tcp4(1, payload).run(6).iter().map(Frame::to_bytes).collect();
+    let packets = Frame::tcp4(1, payload).run_bytes(6);
     let whole = packets[0].len();
     for policy in [Policy::gro(), Policy::lro(), Policy::gro().with_trusted_input()] {
         for spare in 0..=5 * payload {
@@ -338,7 +339,7 @@ fn what_the_receiver_cannot_segment_does_not_merge() {
                 assert!(merges(framing, &frame.clone().tagged(5).tagged(6).run(4)), "two tags");
                 assert!(merges(framing, &frame.clone().with(vlan(0x88a8)).run(4)), "a service tag");
                 let three = frame.clone().tagged(5).tagged(6).tagged(7);
-                let pppoe = frame.clone().with(|frame| frame.pppoe = Some(Pppoe::default()));
+                let pppoe = frame.clone().in_pppoe();
                 let mpls = frame.clone().with(|frame| frame.mpls = vec![Mpls::default()]);
                 let inner_tag = frame.clone().in_vxlan4().with(|frame| vlan(0x9100)(frame));
                 for unknown in [
@@ -385,14 +386,8 @@ fn segments_that_a_kernel_would_change_do_not_merge() {
 #[test]
 fn what_one_kind_of_header_has_no_words_for_gets_none() {
     // Merged without a framing, and then to be described for one.
-    let packets: Vec<_> = Frame::tcp4(1, 100)
-        .with(|frame| frame.pppoe = Some(Pppoe::default()))
-        .run(4)
-        .iter()
-        .map(Frame::to_bytes)
-        .collect();
-    let mut aggregator =
-        BatchAggregator::new(Layer::Ethernet, Policy::gro().with_partial_checksums(), KEY);
+    let packets = Frame::tcp4(1, 100).in_pppoe().run_bytes(4);
+    let mut aggregator = BatchAggregator::new(Layer::Ethernet, PARTIAL_GRO, KEY);
     let mut headers = Vec::new();
     aggregator.poll(&packets, |packet| {
         headers.push((
@@ -478,7 +473,7 @@ fn partial_checksums_are_for_headers_only() {
 /// LRO gives up padding that no checksum shows: it does not come between two payloads.
 #[test]
 fn padding_goes_as_soon_as_something_is_joined() {
-    let mut packets: Vec<_> = Frame::tcp4(1, 2).run(3).iter().map(Frame::to_bytes).collect();
+    let mut packets: Vec<_> = Frame::tcp4(1, 2).run_bytes(3);
     packets.iter_mut().for_each(|packet| packet.resize(60, 0));
     let mut buffers = buffers(&packets, 0, |_| 100);
     let mut aggregator = BatchAggregator::new(Layer::Ethernet, Policy::lro(), KEY);
@@ -490,12 +485,7 @@ fn padding_goes_as_soon_as_something_is_joined() {
 /// Wrong checksums do not become right ones by merging.
 #[test]
 fn a_wrong_checksum_passes_as_it_came() {
-    let packets: Vec<_> = Frame::udp4(90)
-        .with(|frame| *frame.checksum_mut().expect("UDP") = Checksum::Wrong)
-        .run(3)
-        .iter()
-        .map(Frame::to_bytes)
-        .collect();
+    let packets = Frame::udp4(90).with_checksum(Checksum::Wrong).run_bytes(3);
     let mut buffers = buffers(&packets, 10, |_| 9_000);
     let mut aggregator = BatchAggregator::framed(Framing::TAP, Policy::gro_with_udp(), KEY);
     assert_eq!(join(&mut aggregator, &mut buffers, 10, 10), [0, 1, 2]);

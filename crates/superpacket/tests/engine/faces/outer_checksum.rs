@@ -10,6 +10,7 @@ use superpacket_traffic::checksum::{pseudo_v4, pseudo_v6};
 use superpacket_traffic::frame::{Checksum, Frame, Ip};
 
 use super::traffic::KEY;
+use crate::support::PARTIAL_GRO_UDP;
 use crate::support::{BatchAggregator, unknown};
 
 fn framing(layer: Layer) -> Framing {
@@ -23,8 +24,7 @@ fn flows(outer: Checksum) -> Vec<Vec<Frame>> {
         [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve, Frame::in_geneve6];
     let in_tunnels =
         inner.iter().flat_map(|inner| tunnels.iter().map(|through| through(inner.clone())));
-    let with_checksum =
-        in_tunnels.map(|frame| frame.with(|frame| frame.outer_udp_mut().checksum = outer));
+    let with_checksum = in_tunnels.map(|frame| frame.with_outer_checksum(outer));
     with_checksum.flat_map(|frame| [frame.clone().at_ip().run(4), frame.run(4)]).collect()
 }
 
@@ -112,11 +112,7 @@ fn both_forms_are_cut_into_the_same_segments() {
         assert_eq!(seeded, in_place);
         // Without a framing it holds the checksum that is right for the whole.
         let mut whole = Vec::new();
-        let mut aggregator = BatchAggregator::new(
-            framing.layer,
-            Policy::gro_with_udp().with_partial_checksums(),
-            KEY,
-        );
+        let mut aggregator = BatchAggregator::new(framing.layer, PARTIAL_GRO_UDP, KEY);
         aggregator.poll(&packets, |packet| {
             whole.extend_from_slice(&framing.header(&packet).expect("a header"));
             packet.copy_to(&mut whole);
@@ -151,10 +147,9 @@ fn a_super_packet_that_passes_gets_the_sum_too() {
             .expect("a valid header");
         let mut whole = frames[0].clone();
         whole.payload = frames.iter().flat_map(|frame| frame.payload.clone()).collect();
-        *whole.checksum_mut().expect("it has one") = Checksum::Partial;
+        whole.set_checksum(Checksum::Partial);
         let right = whole.to_bytes();
-        let damaged =
-            whole.with(|frame| frame.outer_udp_mut().checksum = Checksum::Wrong).to_bytes();
+        let damaged = whole.with_outer_checksum(Checksum::Wrong).to_bytes();
         for (bytes, left) in [
             (&right, field(&seeded[24..], place)),
             (&seeded[24..].to_vec(), field(&seeded[24..], place)),

@@ -8,35 +8,13 @@ use superpacket::aggregate::{
 };
 use superpacket::memory::Memory;
 use superpacket::segment::{ChecksumForm, Gso, GsoKind, SegmentSize};
-use superpacket::{FlowHash, Layer, Metadata, Reason, RxChecksum, RxPacket, SuperPacket, VlanTag};
-use superpacket_traffic::generate::{Checksum, Combination, Config, Generated, generate};
+use superpacket::{FlowHash, Layer, Metadata, Reason, RxPacket, SuperPacket};
+use superpacket_traffic::generate::{Combination, Config, generate};
 
 use crate::support::BatchAggregator;
 use crate::support::Packet;
 
 pub const KEY: HashKey = HashKey::new(0x5eed);
-
-/// A generated packet, in one or several buffers.
-fn packet(generated: Generated, scatter: usize) -> Packet {
-    let checksum = match generated.checksum {
-        Checksum::Unknown => RxChecksum::None,
-        Checksum::Verified { level } => RxChecksum::Unnecessary { level },
-        Checksum::Complete(sum) => RxChecksum::Complete(sum),
-        Checksum::Partial { start, offset } => RxChecksum::Partial { start, offset },
-    };
-    let buffers = match scatter {
-        0 => Vec::new(),
-        _ => (0..16).map(|index| (scatter * 7 + index * 31) % 97).take(scatter % 17).collect(),
-    };
-    Packet {
-        bytes: generated.bytes,
-        layer: if generated.starts_at_ip { Layer::Ip } else { Layer::Ethernet },
-        checksum,
-        vlan: generated.stripped_vlan.map(|(protocol, control)| VlanTag { protocol, control }),
-        buffers,
-        time: generated.time_ns,
-    }
-}
 
 /// The generator's traffic: few flows at a time and mostly outside tunnels, or all there is.
 pub fn traffic(seed: u64, count: usize, scattered: bool) -> Vec<Packet> {
@@ -52,7 +30,7 @@ pub fn traffic(seed: u64, count: usize, scattered: bool) -> Vec<Packet> {
     generate(seed, &config, count)
         .into_iter()
         .enumerate()
-        .map(|(index, generated)| packet(generated, scatter(index)))
+        .map(|(index, generated)| Packet::from(generated).scattered(scatter(index)))
         .collect()
 }
 

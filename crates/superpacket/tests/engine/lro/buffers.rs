@@ -2,12 +2,12 @@
 //! again.
 
 use superpacket::aggregate::{Policy, Reason};
-use superpacket::packet::{Chain, MAX_BUFFERS, RxChecksum, RxPacket};
+use superpacket::packet::{Chain, MAX_BUFFERS, RxPacket};
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::checksum;
 use superpacket_traffic::frame::{Checksum, Frame};
 
-use super::{assert_merged, assert_untouched, both_modes, complete};
+use super::{KNOWS, assert_merged, assert_merges, assert_untouched, both_modes, known};
 use crate::support::*;
 
 #[test]
@@ -20,22 +20,12 @@ fn a_9000_byte_frame_in_4k_pages() {
         // The driver's first page starts with two bytes of alignment: all boundaries move, and
         // those of odd first buffers are odd.
         for first in [4096, 4094, 4093, 255, 54, 33, 1] {
-            let knows: [fn(&Packet) -> RxChecksum; 3] =
-                [|_| RxChecksum::None, |_| RxChecksum::Unnecessary { level: 0 }, complete];
-            for knows in knows {
-                let input: Vec<_> = packets(&frame.run(7))
+            for knows in KNOWS {
+                let input: Vec<_> = known(&frame.run(7), knows)
                     .into_iter()
-                    .map(|packet| Packet {
-                        checksum: knows(&packet),
-                        buffers: vec![first, 4096, 4096],
-                        ..packet
-                    })
+                    .map(|packet| Packet { buffers: vec![first, 4096, 4096], ..packet })
                     .collect();
-                for policy in both_modes() {
-                    let run = run(policy, &input);
-                    assert_eq!(run.reasons(), [Reason::PollEnd], "{first}");
-                    assert_merged(&run.outputs[0], 1, 7 * frame.payload.len(), 7);
-                }
+                assert_merges(&input, 1, 7 * frame.payload.len(), first);
             }
         }
     }
@@ -45,17 +35,13 @@ fn a_9000_byte_frame_in_4k_pages() {
 fn boundaries_at_every_offset() {
     let frames = Frame::tcp4(1, 97).with_timestamps(1, 2).run(2);
     let length = frames[0].offsets().end;
-    for policy in both_modes() {
-        for first in 0..length {
-            for second in [0, 1, 2, 3, 50] {
-                let input: Vec<_> = packets(&frames)
-                    .into_iter()
-                    .map(|packet| Packet { buffers: vec![first, second], ..packet })
-                    .collect();
-                let run = run(policy, &input);
-                assert_eq!(run.outputs.len(), 1, "{first} {second} {:?}", run.reasons());
-                assert_merged(&run.outputs[0], 1, 194, 2);
-            }
+    for first in 0..length {
+        for second in [0, 1, 2, 3, 50] {
+            let input: Vec<_> = packets(&frames)
+                .into_iter()
+                .map(|packet| Packet { buffers: vec![first, second], ..packet })
+                .collect();
+            assert_merges(&input, 1, 194, (first, second));
         }
     }
 }
@@ -67,10 +53,7 @@ fn seventeen_buffers_of_each_size() {
         let input: Vec<_> =
             packets(&frame.run(4)).into_iter().map(|packet| packet.in_buffers_of(size)).collect();
         assert_eq!(input[0].buffers.len() + 1, MAX_BUFFERS);
-        for policy in both_modes() {
-            let run = run(policy, &input);
-            assert_merged(&run.outputs[0], 1, 4 * frame.payload.len(), 4);
-        }
+        assert_merges(&input, 1, 4 * frame.payload.len(), size);
     }
 }
 
@@ -103,8 +86,7 @@ fn sums_of_buffers_behind_odd_boundaries_are_rotated() {
     let unrotated = !payload
         .into_iter()
         .fold(sum, |sum, range| checksum::add(sum, checksum::sum(&right[range])));
-    let wrong =
-        Frame::tcp4(1, 1000).with(|frame| frame.tcp_mut().checksum = Checksum::Raw(unrotated));
+    let wrong = Frame::tcp4(1, 1000).with_checksum(Checksum::Raw(unrotated));
     for policy in both_modes() {
         let run = run(policy, &[Packet { buffers: vec![101, 33], ..wrong.clone().into() }]);
         assert_eq!(run.reasons(), [Reason::BadChecksum]);
@@ -116,7 +98,7 @@ fn what_passes_or_stays_single_keeps_its_buffers() {
     let single = Packet { buffers: vec![20, 30, 0, 1, 500], ..Frame::tcp4(1, 1000).into() };
     let refused = Packet {
         buffers: vec![20, 30, 0, 1, 500],
-        ..Frame::tcp4(1, 1000).with(|frame| frame.tcp_mut().checksum = Checksum::Wrong).into()
+        ..Frame::tcp4(1, 1000).with_checksum(Checksum::Wrong).into()
     };
     for packet in [&single, &refused] {
         for policy in both_modes() {
@@ -150,7 +132,7 @@ fn on_chain(chain: Chain<Vec<u8>>, frame: &Frame) -> RxPacket<Vec<u8>> {
 #[test]
 fn chains_are_given_back_empty() {
     let good = Frame::tcp4(1, 1000).run(50);
-    let bad = Frame::tcp6(1, 1000).with(|frame| frame.tcp_mut().checksum = Checksum::Wrong);
+    let bad = Frame::tcp6(1, 1000).with_checksum(Checksum::Wrong);
     for policy in both_modes() {
         let mut aggregator = aggregator(policy);
         let mut outputs = Vec::new();
@@ -171,7 +153,7 @@ fn chains_are_given_back_empty() {
 
 #[test]
 fn chains_that_nobody_takes_back_do_not_pile_up() {
-    let frame = Frame::tcp4(1, 1000).with(|frame| frame.tcp_mut().checksum = Checksum::Wrong);
+    let frame = Frame::tcp4(1, 1000).with_checksum(Checksum::Wrong);
     let mut aggregator = aggregator(Policy::lro());
     for _ in 0..10_000 {
         aggregator

@@ -5,7 +5,10 @@ use superpacket::packet::RxChecksum;
 use superpacket_traffic::checksum;
 use superpacket_traffic::frame::{ACK, Checksum, FIN, Frame, SYN, Vlan};
 
-use super::{assert_merged, assert_refused, assert_untouched, both_modes, complete};
+use super::{
+    KNOWS, assert_merged, assert_merges, assert_refused, assert_single, assert_untouched,
+    both_modes, complete, known,
+};
 use crate::support::*;
 
 /// Ways of a frame to arrive: untagged, tagged, stacked, from IP on.
@@ -24,23 +27,9 @@ fn whatever_the_device_knows_segments_of_any_length_merge() {
             Frame::tcp4(77, length).with_timestamps(0x0102_0304, 0x0506_0708),
         ] {
             for shape in shapes(&base) {
-                let known: [fn(&Packet) -> RxChecksum; 3] =
-                    [|_| RxChecksum::None, |_| RxChecksum::Unnecessary { level: 0 }, complete];
-                for knows in known {
-                    let input: Vec<_> = packets(&shape.run(5))
-                        .into_iter()
-                        .map(|packet| Packet { checksum: knows(&packet), ..packet })
-                        .collect();
-                    for policy in both_modes() {
-                        let run = run(policy, &input);
-                        assert_eq!(
-                            run.reasons(),
-                            [Reason::PollEnd],
-                            "{:?} {length}",
-                            input[0].checksum
-                        );
-                        assert_merged(&run.outputs[0], 77, 5 * length, 5);
-                    }
+                for knows in KNOWS {
+                    let input = known(&shape.run(5), knows);
+                    assert_merges(&input, 77, 5 * length, (input[0].checksum, length));
                 }
             }
         }
@@ -49,17 +38,9 @@ fn whatever_the_device_knows_segments_of_any_length_merge() {
 
 #[test]
 fn only_what_nobody_vouches_for_is_read() {
-    let input = packets(&Frame::tcp4(1, 1000).run(5));
-    let read = |knows: fn(&Packet) -> RxChecksum| {
-        let input: Vec<_> = input
-            .iter()
-            .map(|packet| Packet { checksum: knows(packet), ..packet.clone() })
-            .collect();
-        run(Policy::lro(), &input).counters.verified_in_software
-    };
-    assert_eq!(read(|_| RxChecksum::None), 5);
-    assert_eq!(read(|_| RxChecksum::Unnecessary { level: 0 }), 0);
-    assert_eq!(read(complete), 0);
+    let frames = Frame::tcp4(1, 1000).run(5);
+    let read = |knows| run(Policy::lro(), &known(&frames, knows)).counters.verified_in_software;
+    assert_eq!(KNOWS.map(read), [5, 0, 0]);
 }
 
 #[test]
@@ -69,23 +50,17 @@ fn packets_of_which_the_device_knows_different_things_merge() {
         .enumerate()
         .map(|(index, packet)| match index % 3 {
             0 => packet,
-            1 => packet.with_checksum(RxChecksum::Unnecessary { level: 0 }),
+            1 => packet.with_checksum(VERIFIED),
             _ => Packet { checksum: complete(&packet), ..packet },
         })
         .collect();
-    for policy in both_modes() {
-        let run = run(policy, &input);
-        assert_eq!(run.reasons(), [Reason::PollEnd]);
-        assert_merged(&run.outputs[0], 1, 6 * 1001, 6);
-    }
+    assert_merges(&input, 1, 6 * 1001, "");
 }
 
 #[test]
 fn a_wrong_tcp_checksum_is_refused() {
     for shape in shapes(&Frame::tcp4(1, 1001)).into_iter().chain(shapes(&Frame::tcp6(1, 1000))) {
-        let wrong = Packet::from(
-            shape.run(3)[2].clone().with(|frame| frame.tcp_mut().checksum = Checksum::Wrong),
-        );
+        let wrong = Packet::from(shape.run(3)[2].clone().with_checksum(Checksum::Wrong));
         assert_refused(&wrong, &shape, Reason::BadChecksum);
         // The device summed the frame right; the frame is wrong.
         assert_refused(
@@ -148,10 +123,9 @@ fn a_complete_sum_holds_the_unstripped_tags() {
 #[test]
 fn a_wrong_ip_checksum_is_refused() {
     for shape in shapes(&Frame::tcp4(1, 1000)) {
-        let wrong = Packet::from(
-            shape.run(3)[2].clone().with(|frame| frame.ipv4_mut().checksum = Checksum::Wrong),
-        );
-        for checksum in [RxChecksum::None, RxChecksum::Unnecessary { level: 0 }, complete(&wrong)] {
+        let wrong =
+            Packet::from(shape.run(3)[2].clone().with_ipv4(|ip| ip.checksum = Checksum::Wrong));
+        for checksum in [RxChecksum::None, VERIFIED, complete(&wrong)] {
             assert_refused(&wrong.clone().with_checksum(checksum), &shape, Reason::BadIpChecksum);
         }
     }
@@ -165,8 +139,8 @@ fn a_refused_packet_keeps_its_complete_sum() {
     let refused = [
         (frame.clone().with_flags(ACK | SYN), Reason::TcpFlags),
         (frame.clone().with_flags(ACK | FIN), Reason::TcpFlags),
-        (frame.clone().with(|frame| frame.ipv4_mut().options = vec![1; 4]), Reason::IpOptions),
-        (frame.clone().with(|frame| frame.tcp_mut().options = vec![1; 4]), Reason::TcpOptions),
+        (frame.clone().with_ipv4(|ip| ip.options = vec![1; 4]), Reason::IpOptions),
+        (frame.clone().with_tcp(|tcp| tcp.options = vec![1; 4]), Reason::TcpOptions),
         (frame.clone().with(|frame| frame.trailer = vec![1, 2, 3, 4]), Reason::Padded),
     ];
     for (refused, reason) in refused {
@@ -179,14 +153,8 @@ fn a_refused_packet_keeps_its_complete_sum() {
 fn a_single_packet_keeps_what_the_device_said() {
     for frame in shapes(&Frame::tcp4(1, 1001)) {
         let packet = Packet::from(frame);
-        for checksum in [RxChecksum::None, RxChecksum::Unnecessary { level: 0 }, complete(&packet)]
-        {
-            let packet = packet.clone().with_checksum(checksum);
-            for policy in both_modes() {
-                let run = run(policy, std::slice::from_ref(&packet));
-                assert_eq!(run.reasons(), [Reason::PollEnd]);
-                assert_untouched(&run.outputs[0], &packet);
-            }
+        for checksum in [RxChecksum::None, VERIFIED, complete(&packet)] {
+            assert_single(&packet.clone().with_checksum(checksum));
         }
     }
 }
@@ -206,13 +174,11 @@ fn a_packet_without_a_descriptor_keeps_its_complete_sum() {
 #[test]
 fn a_checksum_with_two_spellings_merges_and_leaves_in_the_right_one() {
     // 0xFFFF for 0x0000 is valid; LRO need not restore it.
-    let alias = |frame: Frame| {
-        frame.with_zero_checksum().with(|frame| frame.tcp_mut().checksum = Checksum::NonCanonical)
-    };
+    let alias = |frame: Frame| frame.with_zero_checksum().with_checksum(Checksum::NonCanonical);
     let frames: Vec<_> = Frame::tcp4(1, 1000).run(2).into_iter().map(alias).collect();
     let payload: Vec<u8> = frames.iter().flat_map(|frame| frame.payload.clone()).collect();
     for policy in both_modes() {
-        for checksum in [RxChecksum::None, RxChecksum::Unnecessary { level: 0 }] {
+        for checksum in [RxChecksum::None, VERIFIED] {
             let input: Vec<_> =
                 packets(&frames).into_iter().map(|packet| packet.with_checksum(checksum)).collect();
             assert_eq!(input[0].bytes[50..52], [0xff, 0xff]);

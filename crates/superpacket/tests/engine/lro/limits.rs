@@ -1,9 +1,9 @@
 //! How far merging goes: packets, bytes, fragments, flows.
 
 use superpacket::aggregate::{Policy, Reason, Storage};
-use superpacket_traffic::frame::{Frame, Pppoe};
+use superpacket_traffic::frame::Frame;
 
-use super::{assert_merged, assert_untouched, both_modes};
+use super::{assert_all_untouched, assert_merged, assert_merges, assert_untouched, both_modes};
 use crate::support::*;
 
 /// A run of segments of these lengths.
@@ -27,16 +27,14 @@ fn segments(first: &Frame, lengths: &[usize]) -> Vec<Packet> {
 fn assert_last(first: &Frame, lengths: &[usize], fits: bool) {
     let input = segments(first, lengths);
     let (total, last) = (lengths.iter().sum::<usize>(), lengths[lengths.len() - 1]);
+    if fits {
+        return assert_merges(&input, 1, total, lengths);
+    }
     for policy in both_modes() {
         let run = run(policy, &input);
-        if fits {
-            assert_eq!(run.reasons(), [Reason::PollEnd], "{lengths:?}");
-            assert_merged(&run.outputs[0], 1, total, lengths.len() as u32);
-        } else {
-            assert_eq!(run.reasons(), [Reason::ByteLimit, Reason::PollEnd], "{lengths:?}");
-            assert_merged(&run.outputs[0], 1, total - last, lengths.len() as u32 - 1);
-            assert_untouched(&run.outputs[1], &input[input.len() - 1]);
-        }
+        assert_eq!(run.reasons(), [Reason::ByteLimit, Reason::PollEnd], "{lengths:?}");
+        assert_merged(&run.outputs[0], 1, total - last, lengths.len() as u32 - 1);
+        assert_untouched(&run.outputs[1], &input[input.len() - 1]);
     }
 }
 
@@ -58,10 +56,7 @@ fn a_limit_of_one_packet_merges_nothing() {
         for max_packets in [0, 1] {
             let run = run(policy.with_max_packets(max_packets), &input);
             assert_eq!(run.reasons(), [Reason::PacketLimit; 3]);
-            run.outputs
-                .iter()
-                .zip(&input)
-                .for_each(|(output, packet)| assert_untouched(output, packet));
+            assert_all_untouched(&run, &input);
         }
     }
 }
@@ -103,7 +98,7 @@ fn a_packet_of_more_fragments_than_the_limit_passes_whole() {
         .collect();
     let run = run(Policy::lro().with_max_fragments(4), &input);
     assert_eq!(run.outputs.len(), 2);
-    run.outputs.iter().zip(&input).for_each(|(output, packet)| assert_untouched(output, packet));
+    assert_all_untouched(&run, &input);
 }
 
 #[test]
@@ -119,29 +114,26 @@ fn bytes_up_to_the_last_one_without_options() {
 #[test]
 fn bytes_up_to_the_last_one_from_a_sender_of_1500() {
     // 20 + 32 + 45 * 1448 = 65,212, so that 323 more fit.
-    let sender = Frame::tcp4(1, 0).with_timestamps(1, 2);
-    let mut lengths = vec![1448; 45];
-    assert_last(&sender, &lengths, true);
-    lengths.push(1448);
-    assert_last(&sender, &lengths, false);
-    lengths[45] = 323;
-    assert_last(&sender, &lengths, true);
-    lengths[45] = 324;
-    assert_last(&sender, &lengths, false);
+    assert_last_that_fits(1448, 45, 323);
 }
 
 #[test]
 fn bytes_up_to_the_last_one_from_a_sender_of_9000() {
     // 20 + 32 + 7 * 8948 = 62,688, so that 2,847 more fit.
+    assert_last_that_fits(8948, 7, 2847);
+}
+
+/// Asserts that so many segments of this length merge, and no more than `more` bytes with them.
+#[track_caller]
+fn assert_last_that_fits(length: usize, count: usize, more: usize) {
     let sender = Frame::tcp4(1, 0).with_timestamps(1, 2);
-    let mut lengths = vec![8948; 7];
+    let mut lengths = vec![length; count];
     assert_last(&sender, &lengths, true);
-    lengths.push(8948);
-    assert_last(&sender, &lengths, false);
-    lengths[7] = 2847;
-    assert_last(&sender, &lengths, true);
-    lengths[7] = 2848;
-    assert_last(&sender, &lengths, false);
+    for (last, fits) in [(length, false), (more, true), (more + 1, false)] {
+        lengths.push(last);
+        assert_last(&sender, &lengths, fits);
+        lengths.pop();
+    }
 }
 
 #[test]
@@ -201,22 +193,13 @@ fn bytes_as_the_policy_says() {
 fn a_pppoe_length_field_holds_what_merged() {
     // PPPoE's length counts two bytes more than the IP packet's (RFC 2516, section 4), so 65,533 is
     // all it can say.
-    let frame = Frame::tcp4(1, 0).with(|frame| frame.pppoe = Some(Pppoe::default()));
+    let frame = Frame::tcp4(1, 0).in_pppoe();
     assert_last(&frame, &[13_099, 13_099, 13_099, 13_099, 13_097], true);
     assert_last(&frame, &[13_099, 13_099, 13_099, 13_099, 13_098], false);
 }
 
 #[test]
 fn flows_by_default_eight() {
-    let flow =
-        |index: u16| Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().source_port = 1000 + index);
-    let round = |flows: u16| -> Vec<_> {
-        (0..2)
-            .flat_map(|packet| {
-                (0..flows).map(move |index| Packet::from(&flow(index).run(2)[packet]))
-            })
-            .collect()
-    };
     for policy in both_modes() {
         let run_of_eight = run(policy, &round(8));
         assert_eq!(run_of_eight.payloads(), [1000; 8]);
@@ -240,11 +223,7 @@ fn flows_by_default_eight() {
 
 #[test]
 fn flows_as_the_policy_says() {
-    let flow =
-        |index: u16| Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().source_port = 1000 + index);
-    let input: Vec<_> = (0..2)
-        .flat_map(|packet| (0..5).map(move |index| Packet::from(&flow(index).run(2)[packet])))
-        .collect();
+    let input = round(5);
     for policy in both_modes() {
         for max_flows in 1..=5 {
             let counters = run(policy.with_max_flows(max_flows), &input).counters;
@@ -265,7 +244,13 @@ fn a_descriptor_is_free_again_once_its_flow_has_left() {
 }
 
 fn packets_of(index: u16, count: usize) -> Vec<Packet> {
-    crate::support::packets(
-        &Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().source_port = 1000 + index).run(count),
-    )
+    let flow = Frame::tcp4(1, 500).with_tcp(|tcp| tcp.source_port = 1000 + index);
+    crate::support::packets(&flow.run(count))
+}
+
+/// Two packets of each flow, by turns.
+fn round(flows: u16) -> Vec<Packet> {
+    let packet =
+        |number: usize| (0..flows).map(move |index| packets_of(index, 2).swap_remove(number));
+    (0..2).flat_map(packet).collect()
 }

@@ -1,12 +1,13 @@
 //! What merging does: two storages, newest fields, statistics, delivery.
 
 use superpacket::aggregate::{Delivery, Mode, Policy, Reason, Storage};
-use superpacket::packet::{FlowHash, RxChecksum};
+use superpacket::packet::{FlowHash, RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
-use superpacket_traffic::frame::{ACK, Extension, Frame, PSH};
+use superpacket_traffic::frame::{ACK, Checksum, Extension, Frame, PSH};
 
-use super::{assert_merged, assert_untouched, both_modes, linear, tcp};
-use crate::support::AnyBytes;
+use super::{
+    assert_all_untouched, assert_merged, assert_merges, assert_single, both_modes, linear, tcp,
+};
 use crate::support::*;
 
 #[test]
@@ -54,14 +55,9 @@ fn linear_mode_releases_each_buffer_at_once() {
     for (storage, held) in [(Storage::Fragments, 2), (Storage::Linear, 1)] {
         let key = superpacket::aggregate::HashKey::new(1);
         let policy = Policy::lro().with_storage(storage);
-        let mut aggregator =
-            crate::support::Aggregator::new(policy, key).with_simd(superpacket::Simd::detect());
+        let mut aggregator = Aggregator::new(policy, key).with_simd(superpacket::Simd::detect());
         let mut sink = |_: SuperPacket<'_, AnyBytes<'static>>| {};
-        aggregator.receive(
-            superpacket::packet::RxPacket::new(AnyBytes::Counted(buffer.clone())),
-            0,
-            &mut sink,
-        );
+        aggregator.receive(RxPacket::new(AnyBytes::Counted(buffer.clone())), 0, &mut sink);
         assert_eq!(aggregator.counters().held, 1);
         assert_eq!(std::rc::Rc::strong_count(&buffer), held, "{storage:?}");
         aggregator.poll_end(0, &mut sink);
@@ -71,47 +67,31 @@ fn linear_mode_releases_each_buffer_at_once() {
 
 #[test]
 fn a_packet_that_nothing_followed_leaves_untouched() {
-    for policy in both_modes() {
-        for frame in [
-            Frame::tcp4(1, 1448).with_timestamps(7, 8),
-            Frame::tcp6(1, 1),
-            Frame::tcp4(1, 999).at_ip(),
-        ] {
-            let packet = Packet { time: 77, ..frame.into() };
-            let run = run(policy, std::slice::from_ref(&packet));
-            assert_eq!(run.reasons(), [Reason::PollEnd]);
-            assert_untouched(&run.outputs[0], &packet);
-        }
+    for frame in
+        [Frame::tcp4(1, 1448).with_timestamps(7, 8), Frame::tcp6(1, 1), Frame::tcp4(1, 999).at_ip()]
+    {
+        assert_single(&Packet { time: 77, ..frame.into() });
     }
 }
 
 #[test]
 fn every_address_family_and_start_merges() {
-    for policy in both_modes() {
-        for frame in [
-            Frame::tcp4(5, 700),
-            Frame::tcp6(5, 700),
-            Frame::tcp6(5, 701).with_timestamps(3, 4),
-            Frame::tcp4(5, 701).at_ip(),
-            Frame::tcp6(5, 700).at_ip(),
-        ] {
-            let run = run(policy, &packets(&frame.run(20)));
-            assert_eq!(run.outputs.len(), 1, "{:?}", run.reasons());
-            assert_merged(&run.outputs[0], 5, 20 * frame.payload.len(), 20);
-        }
+    for frame in [
+        Frame::tcp4(5, 700),
+        Frame::tcp6(5, 700),
+        Frame::tcp6(5, 701).with_timestamps(3, 4),
+        Frame::tcp4(5, 701).at_ip(),
+        Frame::tcp6(5, 700).at_ip(),
+    ] {
+        assert_merges(&packets(&frame.run(20)), 5, 20 * frame.payload.len(), &frame);
     }
 }
 
 #[test]
 fn equal_ipv6_extension_headers_merge() {
-    let frame = Frame::tcp6(5, 700).with(|frame| {
-        frame.ipv6_mut().extensions.push(Extension::DestinationOptions(vec![1, 4, 0, 0, 0, 0]))
-    });
-    for policy in both_modes() {
-        let run = run(policy, &packets(&frame.run(3)));
-        assert_eq!(run.outputs.len(), 1, "{:?}", run.reasons());
-        assert_merged(&run.outputs[0], 5, 2100, 3);
-    }
+    let frame = Frame::tcp6(5, 700)
+        .with_ipv6(|ip| ip.extensions.push(Extension::DestinationOptions(vec![1, 4, 0, 0, 0, 0])));
+    assert_merges(&packets(&frame.run(3)), 5, 2100, "");
 }
 
 #[test]
@@ -121,11 +101,8 @@ fn segments_of_any_length_merge_in_sequence() {
     let first = sequence;
     let mut frames = Vec::new();
     for (index, length) in [1448, 1, 333, 1448, 8948, 2, 77].into_iter().enumerate() {
-        frames.push(Frame::tcp4(sequence, length).with_flags(if index % 2 == 1 {
-            ACK | PSH
-        } else {
-            ACK
-        }));
+        let flags = if index % 2 == 1 { ACK | PSH } else { ACK };
+        frames.push(Frame::tcp4(sequence, length).with_flags(flags));
         sequence = sequence.wrapping_add(length as u32);
     }
     for policy in both_modes() {
@@ -142,11 +119,7 @@ fn ip_identifications_do_not_matter() {
     let ids = [9, 9, 3, 0xffff, 0];
     let mut frames = Frame::tcp4(1, 500).run(5);
     frames.iter_mut().zip(ids).for_each(|(frame, id)| frame.ipv4_mut().id = id);
-    for policy in both_modes() {
-        let run = run(policy, &packets(&frames));
-        assert_eq!(run.outputs.len(), 1);
-        assert_merged(&run.outputs[0], 1, 2500, 5);
-    }
+    assert_merges(&packets(&frames), 1, 2500, "");
 }
 
 #[test]
@@ -210,17 +183,11 @@ fn metadata_of_a_merged_packet() {
 
 #[test]
 fn a_partial_checksum_merges_into_a_full_one() {
-    let frames = Frame::tcp4(1, 501)
-        .with(|frame| frame.tcp_mut().checksum = superpacket_traffic::frame::Checksum::Partial)
-        .run(4);
+    let frames = Frame::tcp4(1, 501).with_checksum(Checksum::Partial).run(4);
     let partial = RxChecksum::Partial { start: 34, offset: 16 };
     let input: Vec<_> =
         packets(&frames).into_iter().map(|packet| packet.with_checksum(partial)).collect();
-    for policy in both_modes() {
-        let run = run(policy, &input);
-        assert_eq!(run.reasons(), [Reason::PollEnd]);
-        assert_merged(&run.outputs[0], 1, 4 * 501, 4);
-    }
+    assert_merges(&input, 1, 4 * 501, "");
 }
 
 #[test]
@@ -242,7 +209,7 @@ fn statistics_are_those_of_inet_lro() {
             (length as u64, length as u64 - 4 * 54)
         );
     }
-    let gro = run(Policy::gro().with_partial_checksums(), &input).counters;
+    let gro = run(PARTIAL_GRO, &input).counters;
     assert_eq!((gro.aggregated, gro.flushed), (0, 0), "statistics of LRO alone");
 }
 
@@ -263,10 +230,7 @@ fn delivery_at_once_leaves_nothing_held() {
     for policy in both_modes().map(|policy| policy.with_delivery(Delivery::AtOnce)) {
         let run = run(policy, &frames);
         assert_eq!(run.outputs.len(), 6, "each call is a poll of its own");
-        run.outputs
-            .iter()
-            .zip(&frames)
-            .for_each(|(output, packet)| assert_untouched(output, packet));
+        assert_all_untouched(&run, &frames);
 
         let mut aggregator = aggregator(policy);
         let mut outputs = Vec::new();

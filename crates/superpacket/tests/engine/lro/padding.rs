@@ -6,7 +6,10 @@ use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::{ACK, Frame, SYN};
 
-use super::{assert_merged, assert_refused, assert_untouched, both_modes, complete};
+use super::{
+    KNOWS, assert_all_untouched, assert_merged, assert_merges, assert_refused, assert_single,
+    assert_untouched, both_modes, complete, known,
+};
 use crate::support::*;
 
 /// Paddings that sum to 0 or to -0, wherever they start.
@@ -51,11 +54,7 @@ fn neutral_padding_is_trimmed_wherever_the_packet_stands() {
                         ..packet
                     })
                     .collect();
-                for policy in both_modes() {
-                    let run = run(policy, &input);
-                    assert_eq!(run.reasons(), [Reason::PollEnd], "{padding:x?} {which:b}");
-                    assert_merged(&run.outputs[0], 9, 3 * base.payload.len(), 3);
-                }
+                assert_merges(&input, 9, 3 * base.payload.len(), (padding, which));
             }
         }
     }
@@ -65,26 +64,10 @@ fn neutral_padding_is_trimmed_wherever_the_packet_stands() {
 fn neutral_padding_is_trimmed_whatever_the_device_knows() {
     for base in [Frame::tcp4(9, 2), Frame::tcp4(9, 1), Frame::tcp6(9, 333).tagged(7)] {
         for padding in NEUTRAL {
-            let known: [fn(&Packet) -> RxChecksum; 3] =
-                [|_| RxChecksum::None, |_| RxChecksum::Unnecessary { level: 0 }, complete];
-            for knows in known {
-                let input: Vec<_> = base
-                    .run(2)
-                    .iter()
-                    .map(|frame| padded(frame, padding))
-                    .map(|packet| Packet { checksum: knows(&packet), ..packet })
-                    .collect();
-                for policy in both_modes() {
-                    let run = run(policy, &input);
-                    assert_eq!(
-                        run.outputs.len(),
-                        1,
-                        "{padding:x?} {:?} {:?}",
-                        input[0].checksum,
-                        run.reasons()
-                    );
-                    assert_merged(&run.outputs[0], 9, 2 * base.payload.len(), 2);
-                }
+            let frames = base.clone().with(|frame| frame.trailer = padding.to_vec()).run(2);
+            for knows in KNOWS {
+                let input = known(&frames, knows);
+                assert_merges(&input, 9, 2 * base.payload.len(), (padding, input[0].checksum));
             }
         }
     }
@@ -97,17 +80,10 @@ fn visible_padding_passes_untouched() {
     {
         for padding in VISIBLE {
             let packet = padded(&base.run(3)[2], padding);
-            assert_refused(&packet, &base, Reason::Padded);
-            assert_refused(
-                &Packet { checksum: complete(&packet), ..packet.clone() },
-                &base,
-                Reason::Padded,
-            );
-            assert_refused(
-                &packet.with_checksum(RxChecksum::Unnecessary { level: 0 }),
-                &base,
-                Reason::Padded,
-            );
+            for knows in KNOWS {
+                let packet = Packet { checksum: knows(&packet), ..packet.clone() };
+                assert_refused(&packet, &base, Reason::Padded);
+            }
         }
     }
 }
@@ -118,12 +94,7 @@ fn a_single_padded_packet_leaves_with_its_padding() {
         for padding in NEUTRAL {
             let packet = padded(&base, padding);
             for checksum in [RxChecksum::None, complete(&packet)] {
-                let packet = packet.clone().with_checksum(checksum);
-                for policy in both_modes() {
-                    let run = run(policy, std::slice::from_ref(&packet));
-                    assert_eq!(run.reasons(), [Reason::PollEnd], "eligible, but nothing followed");
-                    assert_untouched(&run.outputs[0], &packet);
-                }
+                assert_single(&packet.clone().with_checksum(checksum));
             }
         }
     }
@@ -149,23 +120,14 @@ fn padding_spans_buffers() {
                 .iter()
                 .map(|packet| Packet { buffers: buffers.clone(), ..packet.clone() })
                 .collect();
+            if reason == Reason::PollEnd {
+                assert_merges(&input, 9, 9, (&buffers, padding));
+                continue;
+            }
             for policy in both_modes() {
                 let run = run(policy, &input);
-                if reason == Reason::PollEnd {
-                    assert_eq!(
-                        run.outputs.len(),
-                        1,
-                        "{buffers:?} {padding:x?} {:?}",
-                        run.reasons()
-                    );
-                    assert_merged(&run.outputs[0], 9, 9, 3);
-                } else {
-                    assert_eq!(run.reasons(), [reason; 3], "{buffers:?} {padding:x?}");
-                    run.outputs
-                        .iter()
-                        .zip(&input)
-                        .for_each(|(output, packet)| assert_untouched(output, packet));
-                }
+                assert_eq!(run.reasons(), [reason; 3], "{buffers:?} {padding:x?}");
+                assert_all_untouched(&run, &input);
             }
         }
     }
@@ -178,10 +140,7 @@ fn a_long_pad_that_fills_buffers_of_its_own_is_trimmed() {
         .iter()
         .map(|frame| Packet { buffers: vec![700, 354, 100, 200], ..padded(frame, &[0; 400]) })
         .collect();
-    for policy in both_modes() {
-        let run = run(policy, &input);
-        assert_merged(&run.outputs[0], 9, 3000, 3);
-    }
+    assert_merges(&input, 9, 3000, "");
 }
 
 /// Ways to cut `length` bytes into at most 17 buffers, down to buffers of one byte, and with empty
@@ -225,11 +184,7 @@ fn short_frames_gain_no_byte_and_lose_none() {
                     Packet { bytes: packet.bytes[..length].to_vec(), buffers, ..packet.clone() };
                 let start = if short.layer == Layer::Ethernet { 14.min(length) } else { 0 };
                 let sum = superpacket_traffic::checksum::sum(&short.bytes[start..]);
-                for checksum in [
-                    RxChecksum::None,
-                    RxChecksum::Unnecessary { level: 0 },
-                    RxChecksum::Complete(sum),
-                ] {
+                for checksum in [RxChecksum::None, VERIFIED, RxChecksum::Complete(sum)] {
                     let short = short.clone().with_checksum(checksum);
                     let run = run(policies[index % policies.len()], std::slice::from_ref(&short));
                     assert_eq!(run.outputs.len(), 1);

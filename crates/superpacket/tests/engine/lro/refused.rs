@@ -2,9 +2,13 @@
 //! session and starts another.
 
 use superpacket::aggregate::Reason;
-use superpacket_traffic::frame::{ACK, CWR, ECE, FIN, Frame, PSH, RST, SYN, URG, sack, timestamps};
+use superpacket::segment::GsoKind;
+use superpacket::super_packet::SuperPacket;
+use superpacket_traffic::frame::{
+    ACK, CWR, ECE, FIN, Frame, PSH, RST, SYN, Transport, URG, sack, timestamps,
+};
 
-use super::{assert_merged, assert_refused, assert_untouched, both_modes, tcp};
+use super::{assert_all_untouched, assert_merged, assert_refused, both_modes, tcp};
 use crate::support::*;
 
 /// Asserts that the third of four segments, after `edit`, ends the session before it for `reason`
@@ -27,6 +31,12 @@ fn refused(base: &Frame, edit: impl FnOnce(&mut Frame)) -> Packet {
     base.run(3)[2].clone().with(edit).into()
 }
 
+/// Asserts that the third of four segments, after `edit`, passes for `reason`.
+#[track_caller]
+fn refuses(base: &Frame, edit: impl FnOnce(&mut Frame), reason: Reason) {
+    assert_refused(&refused(base, edit), base, reason);
+}
+
 #[test]
 fn connection_control() {
     for base in [
@@ -36,11 +46,7 @@ fn connection_control() {
     ] {
         for flags in [SYN, SYN | ACK, RST, RST | ACK, ACK | URG, ACK | FIN, ACK | FIN | PSH, PSH, 0]
         {
-            assert_refused(
-                &refused(&base, |frame| frame.tcp_mut().flags = flags),
-                &base,
-                Reason::TcpFlags,
-            );
+            refuses(&base, |frame| frame.tcp_mut().flags = flags, Reason::TcpFlags);
         }
     }
 }
@@ -49,11 +55,7 @@ fn connection_control() {
 fn congestion_echo() {
     for base in [Frame::tcp4(1, 500), Frame::tcp6(1, 500)] {
         for flags in [ACK | ECE, ACK | CWR, ACK | ECE | CWR] {
-            assert_refused(
-                &refused(&base, |frame| frame.tcp_mut().flags = flags),
-                &base,
-                Reason::Congestion,
-            );
+            refuses(&base, |frame| frame.tcp_mut().flags = flags, Reason::Congestion);
         }
     }
 }
@@ -61,24 +63,16 @@ fn congestion_echo() {
 #[test]
 fn congestion_experienced() {
     // The whole flow is ECN-capable, and one packet met congestion.
-    let base = Frame::tcp4(1, 500).with(|frame| frame.ipv4_mut().tos = 2);
-    assert_refused(&refused(&base, |frame| frame.ipv4_mut().tos = 3), &base, Reason::Congestion);
-    let base = Frame::tcp6(1, 500).with(|frame| frame.ipv6_mut().traffic_class = 2);
-    assert_refused(
-        &refused(&base, |frame| frame.ipv6_mut().traffic_class = 3),
-        &base,
-        Reason::Congestion,
-    );
+    let base = Frame::tcp4(1, 500).with_ipv4(|ip| ip.tos = 2);
+    refuses(&base, |frame| frame.ipv4_mut().tos = 3, Reason::Congestion);
+    let base = Frame::tcp6(1, 500).with_ipv6(|ip| ip.traffic_class = 2);
+    refuses(&base, |frame| frame.ipv6_mut().traffic_class = 3, Reason::Congestion);
 }
 
 #[test]
 fn ip_options() {
     let base = Frame::tcp4(1, 500);
-    assert_refused(
-        &refused(&base, |frame| frame.ipv4_mut().options = vec![1, 1, 1, 0]),
-        &base,
-        Reason::IpOptions,
-    );
+    refuses(&base, |frame| frame.ipv4_mut().options = vec![1, 1, 1, 0], Reason::IpOptions);
 }
 
 #[test]
@@ -103,11 +97,7 @@ fn tcp_options_other_than_an_aligned_timestamp() {
             vec![1; 12],
             [timestamps(1, 2), sack(&[(1, 2)])].concat(),
         ] {
-            assert_refused(
-                &refused(&base, |frame| frame.tcp_mut().options = options),
-                &base,
-                Reason::TcpOptions,
-            );
+            refuses(&base, |frame| frame.tcp_mut().options = options, Reason::TcpOptions);
         }
     }
 }
@@ -115,14 +105,10 @@ fn tcp_options_other_than_an_aligned_timestamp() {
 #[test]
 fn a_timestamp_without_an_echo() {
     let base = Frame::tcp4(1, 500).with_timestamps(1, 2);
-    assert_refused(
-        &refused(&base, |frame| frame.tcp_mut().options = timestamps(1, 0)),
-        &base,
-        Reason::TcpOptions,
-    );
-    assert_refused(
-        &refused(&base.clone().tagged(7), |frame| frame.tcp_mut().options = timestamps(1, 0)),
+    refuses(&base, |frame| frame.tcp_mut().options = timestamps(1, 0), Reason::TcpOptions);
+    refuses(
         &base.tagged(7),
+        |frame| frame.tcp_mut().options = timestamps(1, 0),
         Reason::TcpOptions,
     );
 }
@@ -132,7 +118,7 @@ fn a_flow_that_is_refused_from_the_start_is_never_held() {
     for frame in [
         Frame::tcp4(1, 500).with_timestamps(1, 0),
         Frame::tcp4(1, 500).with_flags(ACK | ECE),
-        Frame::tcp4(1, 500).with(|frame| frame.ipv4_mut().tos = 3),
+        Frame::tcp4(1, 500).with_ipv4(|ip| ip.tos = 3),
     ] {
         let input = packets(&frame.run(3));
         for policy in both_modes() {
@@ -141,10 +127,7 @@ fn a_flow_that_is_refused_from_the_start_is_never_held() {
                 (run.counters.aggregated, run.counters.flushed, run.counters.packets_out),
                 (0, 0, 3)
             );
-            run.outputs
-                .iter()
-                .zip(&input)
-                .for_each(|(output, packet)| assert_untouched(output, packet));
+            assert_all_untouched(&run, &input);
         }
     }
 }
@@ -163,17 +146,10 @@ fn other_protocols_and_tunnels() {
         for policy in both_modes() {
             let run = run(policy, &input);
             assert_eq!(run.counters.merged, 0);
-            let reason = if matches!(frame.transport, superpacket_traffic::frame::Transport::Udp(_))
-            {
-                Reason::UdpOff
-            } else {
-                Reason::NotLro
-            };
+            let udp = matches!(frame.transport, Transport::Udp(_));
+            let reason = if udp { Reason::UdpOff } else { Reason::NotLro };
             assert_eq!(run.reasons(), [reason; 3]);
-            run.outputs
-                .iter()
-                .zip(&input)
-                .for_each(|(output, packet)| assert_untouched(output, packet));
+            assert_all_untouched(&run, &input);
         }
     }
 }
@@ -181,7 +157,7 @@ fn other_protocols_and_tunnels() {
 #[test]
 fn no_payload_where_acks_are_not_aggregated() {
     for base in [Frame::tcp4(1, 500), Frame::tcp6(1, 500).with_timestamps(1, 2)] {
-        assert_refused(&refused(&base, |frame| frame.payload.clear()), &base, Reason::NoPayload);
+        refuses(&base, |frame| frame.payload.clear(), Reason::NoPayload);
         let ack = refused(&base, |frame| frame.payload.clear());
         for policy in both_modes() {
             assert_eq!(run(policy, std::slice::from_ref(&ack)).reasons(), [Reason::NoPayload]);
@@ -211,7 +187,7 @@ fn an_older_timestamp_ends_the_session() {
 fn an_older_ack_on_data_ends_the_session() {
     // The merged packet would claim the older acknowledgement.
     assert_ends(
-        &Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().acknowledgement = 5),
+        &Frame::tcp4(1, 500).with_tcp(|tcp| tcp.acknowledgement = 5),
         |frame| frame.tcp_mut().acknowledgement = u32::MAX,
         Reason::AckOlder,
     );
@@ -240,10 +216,10 @@ fn another_header_ends_the_session() {
 fn flows_differ_in_ports_addresses_and_links() {
     let base = Frame::tcp4(1, 500);
     let others = [
-        base.clone().with(|frame| frame.tcp_mut().source_port += 1),
-        base.clone().with(|frame| frame.tcp_mut().destination_port += 1),
-        base.clone().with(|frame| frame.ipv4_mut().source[3] += 1),
-        base.clone().with(|frame| frame.ipv4_mut().destination[3] += 1),
+        base.clone().with_tcp(|tcp| tcp.source_port += 1),
+        base.clone().with_tcp(|tcp| tcp.destination_port += 1),
+        base.clone().with_ipv4(|ip| ip.source[3] += 1),
+        base.clone().with_ipv4(|ip| ip.destination[3] += 1),
         base.clone().with(|frame| frame.link.as_mut().expect("a link").source[5] += 1),
         base.reversed(),
     ];
@@ -269,15 +245,11 @@ fn a_super_packet_is_not_merged_again() {
     for policy in both_modes() {
         let mut aggregator = aggregator(policy);
         let mut outputs = Vec::new();
-        let mut sink = |packet: superpacket::super_packet::SuperPacket<'_, Vec<u8>>| {
-            outputs.push(Output::of(&packet))
-        };
+        let mut sink = |packet: SuperPacket<'_, Vec<u8>>| outputs.push(Output::of(&packet));
         for (index, packet) in input.iter().enumerate() {
             let mut packet = packet.receive();
             if index == 1 {
-                let size = superpacket::segment::SegmentSize::new(100).expect("a size");
-                packet.gso =
-                    Some(superpacket::segment::Gso::new(superpacket::segment::GsoKind::Tcp4, size));
+                packet.gso = Some(gso_of(GsoKind::Tcp4, 100));
             }
             aggregator.receive(packet, 0, &mut sink);
         }

@@ -9,6 +9,7 @@ use superpacket_traffic::frame::{ACK, CWR, Checksum, FIN, Frame, PSH, stream_byt
 use superpacket_traffic::random::Random;
 
 use super::*;
+use crate::support::segments;
 
 /// The flows; no two are the same.
 fn flows() -> Vec<Frame> {
@@ -25,12 +26,7 @@ fn flows() -> Vec<Frame> {
         port(3, Frame::tcp4(5, 61).tagged(9)),
         port(4, Frame::udp4(80)),
         port(5, Frame::tcp6(5, 90).in_ip4()),
-        port(
-            6,
-            Frame::tcp4(5, 64)
-                .in_vxlan4()
-                .with(|frame| frame.outer_udp_mut().checksum = Checksum::Zero),
-        ),
+        port(6, Frame::tcp4(5, 64).in_vxlan4().with_outer_checksum(Checksum::Zero)),
     ]
 }
 
@@ -81,17 +77,7 @@ fn together(frames: &[Frame], most: usize) -> usize {
         let gso = arrival.gso.expect("several");
         let packet = superpacket::segment::GsoPacket::linear(&arrival.packet.bytes, gso)
             .with_layer(arrival.packet.layer);
-        let mut cut = Vec::new();
-        let done = superpacket::segment::Segmenter::new().segment(
-            &packet,
-            &Default::default(),
-            |segment| {
-                let mut bytes = Vec::new();
-                segment.copy_to(&mut bytes);
-                cut.push(bytes);
-            },
-        );
-        done.is_ok() && cut == arrival.frames
+        segments(&packet, &Default::default()).is_ok_and(|cut| cut == arrival.frames)
     };
     (2..=most.min(frames.len())).take_while(|&count| is_cut_into(count)).last().unwrap_or(1)
 }

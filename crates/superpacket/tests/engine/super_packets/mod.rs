@@ -6,12 +6,13 @@ mod hostile;
 mod rules;
 
 use superpacket::aggregate::{HashKey, Policy, Reason, Storage};
-use superpacket::packet::{RxChecksum, RxPacket};
+use superpacket::packet::RxPacket;
 use superpacket::segment::{Cwr, Gso, GsoKind, IpId, SegmentSize};
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::{CWR, Checksum, FIN, Frame, Ip, PSH, Transport};
 
 use crate::expect::partial;
+use crate::support::VERIFIED;
 use crate::support::{Aggregator, Output, Packet};
 
 /// What the device says of a packet's checksum.
@@ -51,11 +52,11 @@ impl Arrival {
         };
         let mut packet = in_form(&whole);
         if known == Known::Vouched {
-            *whole.checksum_mut().expect("a transport with a checksum") = Checksum::Wrong;
+            whole.set_checksum(Checksum::Wrong);
             packet = Packet::from(&whole);
         }
         if matches!(known, Known::Verified | Known::Vouched) {
-            packet.checksum = RxChecksum::Unnecessary { level: 0 };
+            packet.checksum = VERIFIED;
         }
         let gso = (frames.len() > 1).then(|| gso(frames));
         Arrival { packet, gso, frames: frames.iter().map(|frame| in_form(frame).bytes).collect() }

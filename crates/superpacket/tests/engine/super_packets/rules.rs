@@ -17,9 +17,7 @@ fn bases() -> Vec<Frame> {
         tcp4.at_ip(),
         Frame::tcp6(1, 100).with_timestamps(5, 6),
         Frame::tcp6(1, 100).in_ip4(),
-        Frame::tcp4(1, 100)
-            .in_vxlan4()
-            .with(|frame| frame.outer_udp_mut().checksum = Checksum::Zero),
+        Frame::tcp4(1, 100).in_vxlan4().with_outer_checksum(Checksum::Zero),
         Frame::udp4(100),
         Frame::udp6(100).at_ip(),
     ]
@@ -140,7 +138,7 @@ fn what_differs_ends_the_run() {
         arrive(gro(), &gap, &[(1, 4, Sequence), (1, 4, PollEnd)]);
         let window: Vec<_> = frames[4..8]
             .iter()
-            .map(|frame| frame.clone().with(|frame| frame.tcp_mut().window += 1))
+            .map(|frame| frame.clone().with_tcp(|tcp| tcp.window += 1))
             .collect();
         arrive(
             gro(),

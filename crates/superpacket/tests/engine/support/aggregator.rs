@@ -44,57 +44,30 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     pub fn with_simd(self, simd: Simd) -> Self {
         Aggregator(self.0.with_simd(simd))
     }
+}
 
-    pub fn set_policy<S: Sink<B> + ?Sized>(&mut self, policy: Policy, sink: &mut S) -> S::Outcome {
-        any(sink, |sink| self.0.set_policy(policy, sink))
-    }
+/// Defines calls that hand their sinks on as [`AnySink`].
+macro_rules! calls {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {
+        impl<B: AsRef<[u8]>> Aggregator<B> {$(
+            pub fn $name<S: Sink<B> + ?Sized>(
+                &mut self, $($argument: $type,)* sink: &mut S,
+            ) -> S::Outcome {
+                any(sink, |sink| self.0.$name($($argument,)* sink))
+            }
+        )*}
+    };
+}
 
-    pub fn receive_batch<S: Sink<B> + ?Sized>(
-        &mut self,
-        packets: &mut Vec<RxPacket<B>>,
-        now: u64,
-        sink: &mut S,
-    ) -> S::Outcome {
-        any(sink, |sink| self.0.receive_batch(packets, now, sink))
-    }
-
-    pub fn receive<S: Sink<B> + ?Sized>(
-        &mut self,
-        packet: RxPacket<B>,
-        now: u64,
-        sink: &mut S,
-    ) -> S::Outcome {
-        any(sink, |sink| self.0.receive(packet, now, sink))
-    }
-
-    pub fn bypass<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, sink: &mut S) -> S::Outcome {
-        any(sink, |sink| self.0.bypass(packet, sink))
-    }
-
-    pub fn poll_end<S: Sink<B> + ?Sized>(&mut self, now: u64, sink: &mut S) -> S::Outcome {
-        any(sink, |sink| self.0.poll_end(now, sink))
-    }
-
-    pub fn flush_older_than<S: Sink<B> + ?Sized>(
-        &mut self,
-        now: u64,
-        age: u64,
-        sink: &mut S,
-    ) -> S::Outcome {
-        any(sink, |sink| self.0.flush_older_than(now, age, sink))
-    }
-
-    pub fn flush_all<S: Sink<B> + ?Sized>(&mut self, sink: &mut S) -> S::Outcome {
-        any(sink, |sink| self.0.flush_all(sink))
-    }
-
-    pub fn flush_flow<S: Sink<B> + ?Sized>(
-        &mut self,
-        packet: &RxPacket<B>,
-        sink: &mut S,
-    ) -> S::Outcome {
-        any(sink, |sink| self.0.flush_flow(packet, sink))
-    }
+calls! {
+    set_policy(policy: Policy);
+    receive_batch(packets: &mut Vec<RxPacket<B>>, now: u64);
+    receive(packet: RxPacket<B>, now: u64);
+    bypass(packet: RxPacket<B>);
+    poll_end(now: u64);
+    flush_older_than(now: u64, age: u64);
+    flush_all();
+    flush_flow(packet: &RxPacket<B>);
 }
 
 impl<B> Deref for Aggregator<B> {
@@ -116,10 +89,6 @@ impl<B> DerefMut for Aggregator<B> {
 #[derive(Debug)]
 pub struct BatchAggregator(aggregate::BatchAggregator);
 
-/// A sink of any type of a call that borrows packets.
-type AnyBorrowedSink<'s, P> =
-    dyn FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> Result<(), ()> + 's;
-
 impl BatchAggregator {
     pub fn new(layer: Layer, policy: Policy, key: HashKey) -> Self {
         BatchAggregator(aggregate::BatchAggregator::new(layer, policy, key))
@@ -128,66 +97,31 @@ impl BatchAggregator {
     pub fn framed(framing: Framing, policy: Policy, key: HashKey) -> Self {
         BatchAggregator(aggregate::BatchAggregator::framed(framing, policy, key))
     }
+}
 
-    pub fn poll<P: BorrowPacket, O: Outcome>(
-        &mut self,
-        packets: &[P],
-        mut sink: impl FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> O,
-    ) -> O {
-        let mut error = None;
-        let sink: &mut AnyBorrowedSink<'_, P> =
-            &mut |packet| sink(packet).into_result().map_err(|failed| error = Some(failed));
-        let result = self.0.poll(packets, sink);
-        outcome(result, error)
-    }
+/// Defines calls of borrowed packets, whose sinks get this.
+macro_rules! borrowed_calls {
+    ($($name:ident: |$packet:ty|;)*) => {
+        impl BatchAggregator {$(
+            pub fn $name<P: BorrowPacket, O: Outcome>(
+                &mut self, packets: &[P], mut sink: impl FnMut($packet) -> O,
+            ) -> O {
+                let mut error = None;
+                let sink: &mut dyn FnMut($packet) -> Result<(), ()> =
+                    &mut |packet| sink(packet).into_result().map_err(|failed| error = Some(failed));
+                let result = self.0.$name(packets, sink);
+                outcome(result, error)
+            }
+        )*}
+    };
+}
 
-    pub fn poll_without_sums<P: BorrowPacket, O: Outcome>(
-        &mut self,
-        packets: &[P],
-        mut sink: impl FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> O,
-    ) -> O {
-        let mut error = None;
-        let sink: &mut AnyBorrowedSink<'_, P> =
-            &mut |packet| sink(packet).into_result().map_err(|failed| error = Some(failed));
-        let result = self.0.poll_without_sums(packets, sink);
-        outcome(result, error)
-    }
-
-    pub fn resume<P: BorrowPacket, O: Outcome>(
-        &mut self,
-        packets: &[P],
-        mut sink: impl FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> O,
-    ) -> O {
-        let mut error = None;
-        let sink: &mut AnyBorrowedSink<'_, P> =
-            &mut |packet| sink(packet).into_result().map_err(|failed| error = Some(failed));
-        let result = self.0.resume(packets, sink);
-        outcome(result, error)
-    }
-
-    pub fn poll_gathered<P: BorrowPacket, O: Outcome>(
-        &mut self,
-        packets: &[P],
-        mut sink: impl FnMut(&[IoSlice<'_>]) -> O,
-    ) -> O {
-        let mut error = None;
-        let sink: &mut dyn FnMut(&[IoSlice<'_>]) -> Result<(), ()> =
-            &mut |slices| sink(slices).into_result().map_err(|failed| error = Some(failed));
-        let result = self.0.poll_gathered(packets, sink);
-        outcome(result, error)
-    }
-
-    pub fn resume_gathered<P: BorrowPacket, O: Outcome>(
-        &mut self,
-        packets: &[P],
-        mut sink: impl FnMut(&[IoSlice<'_>]) -> O,
-    ) -> O {
-        let mut error = None;
-        let sink: &mut dyn FnMut(&[IoSlice<'_>]) -> Result<(), ()> =
-            &mut |slices| sink(slices).into_result().map_err(|failed| error = Some(failed));
-        let result = self.0.resume_gathered(packets, sink);
-        outcome(result, error)
-    }
+borrowed_calls! {
+    poll: |SuperPacket<'_, BufferIndex, Borrowed<'_, P>>|;
+    poll_without_sums: |SuperPacket<'_, BufferIndex, Borrowed<'_, P>>|;
+    resume: |SuperPacket<'_, BufferIndex, Borrowed<'_, P>>|;
+    poll_gathered: |&[IoSlice<'_>]|;
+    resume_gathered: |&[IoSlice<'_>]|;
 }
 
 impl Deref for BatchAggregator {

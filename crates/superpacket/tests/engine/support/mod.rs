@@ -12,10 +12,23 @@ use std::collections::HashMap;
 
 use superpacket::aggregate::{Counters, HashKey, Policy, Reason};
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
-use superpacket::segment::{ChecksumOutput, GsoPacket, SegmentOptions, Segmenter};
+use superpacket::segment::{
+    ChecksumOutput, Gso, GsoKind, GsoPacket, Segment, SegmentError, SegmentOptions, SegmentSize,
+    Segmentable, Segmenter,
+};
 use superpacket::super_packet::{Metadata, SuperPacket};
 use superpacket_traffic::check;
 use superpacket_traffic::frame::Frame;
+use superpacket_traffic::generate::{Checksum, Generated};
+
+/// GRO with partial checksums.
+pub const PARTIAL_GRO: Policy = Policy::gro().with_partial_checksums();
+
+/// GRO with UDP aggregation and partial checksums.
+pub const PARTIAL_GRO_UDP: Policy = Policy::gro_with_udp().with_partial_checksums();
+
+/// The state of a checksum that the device has verified.
+pub const VERIFIED: RxChecksum = RxChecksum::Unnecessary { level: 0 };
 
 /// A packet to be received: bytes, cut into buffers when it is handed over, and what the device
 /// knows.
@@ -61,6 +74,24 @@ impl From<Frame> for Packet {
     }
 }
 
+impl From<Generated> for Packet {
+    fn from(generated: Generated) -> Self {
+        let checksum = match generated.checksum {
+            Checksum::Unknown => RxChecksum::None,
+            Checksum::Verified { level } => RxChecksum::Unnecessary { level },
+            Checksum::Complete(sum) => RxChecksum::Complete(sum),
+            Checksum::Partial { start, offset } => RxChecksum::Partial { start, offset },
+        };
+        Packet {
+            layer: if generated.starts_at_ip { Layer::Ip } else { Layer::Ethernet },
+            checksum,
+            vlan: generated.stripped_vlan.map(|(protocol, control)| VlanTag { protocol, control }),
+            time: generated.time_ns,
+            ..generated.bytes.into()
+        }
+    }
+}
+
 impl Packet {
     /// The same packet with this device knowledge.
     pub fn with_checksum(self, checksum: RxChecksum) -> Self {
@@ -71,6 +102,12 @@ impl Packet {
     pub fn in_buffers_of(self, size: usize) -> Self {
         let count = self.bytes.len().div_ceil(size).saturating_sub(1);
         Packet { buffers: vec![size; count], ..self }
+    }
+
+    /// The same packet in one buffer, or in some that this number chooses.
+    pub fn scattered(self, scatter: usize) -> Self {
+        let length = |index: usize| (scatter * 7 + index * 31) % 97;
+        Packet { buffers: (0..16).map(length).take(scatter % 17).collect(), ..self }
     }
 
     /// What the engine is given.
@@ -136,20 +173,34 @@ impl Output {
         let Some(gso) = self.metadata.gso else {
             return vec![self.bytes.clone()];
         };
-        let mut frames = Vec::new();
         let packet = GsoPacket::linear(&self.bytes, gso)
             .with_layer(self.metadata.layer)
             .with_checksum(self.metadata.checksum);
         let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
-        Segmenter::new()
-            .segment(&packet, &options, |segment| {
-                let mut frame = Vec::new();
-                segment.copy_to(&mut frame);
-                frames.push(frame);
-            })
-            .expect("what merged can be cut");
-        frames
+        segments(&packet, &options).expect("what merged can be cut")
     }
+}
+
+/// The bytes of a segment.
+pub fn bytes_in<P: Segmentable + ?Sized>(segment: &Segment<'_, P>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    segment.copy_to(&mut bytes);
+    bytes
+}
+
+/// The segments of a packet.
+pub fn segments<P: Segmentable + ?Sized>(
+    packet: &P,
+    options: &SegmentOptions,
+) -> Result<Vec<Vec<u8>>, SegmentError> {
+    let mut segments = Vec::new();
+    Segmenter::new().segment(packet, options, |segment| segments.push(bytes_in(&segment)))?;
+    Ok(segments)
+}
+
+/// Segmentation of this kind, with `size` bytes of payload in each segment.
+pub fn gso_of(kind: GsoKind, size: usize) -> Gso {
+    Gso::new(kind, SegmentSize::new(size).expect("a size"))
 }
 
 /// What came out of a run, and the counters after it.
@@ -256,7 +307,7 @@ pub fn packets(frames: &[Frame]) -> Vec<Packet> {
 /// Runs frames through GRO with UDP aggregation and checks that cutting gives back the very frames,
 /// per flow and in order.
 pub fn reversible(frames: &[Frame]) -> Run {
-    reversible_packets(Policy::gro_with_udp().with_partial_checksums(), &packets(frames))
+    reversible_packets(PARTIAL_GRO_UDP, &packets(frames))
 }
 
 /// A frame as the comparison sees it: bytes, stripped tag, and whether its checksum is partial.

@@ -7,6 +7,7 @@ use superpacket_traffic::frame::Frame;
 use super::change::CHANGES;
 use super::compare::{Batches, assert_same, compare, is_lro, policies};
 use super::traffic::{Arrival, CHANGED, Flow, Knowledge, Step, flows, stream};
+use crate::support::{PARTIAL_GRO, PARTIAL_GRO_UDP};
 
 /// The packets of a stream of which one is changed.
 pub const PACKETS: usize = 11;
@@ -41,12 +42,7 @@ pub fn knowledge() -> Vec<[Knowledge; PACKETS]> {
 /// Each mode with two pairs of storage and form of checksum; the other pairs are for generated
 /// streams.
 pub fn modes() -> [Policy; 8] {
-    let modes = [
-        Policy::gro().with_partial_checksums(),
-        Policy::gro_with_udp().with_partial_checksums(),
-        Policy::lro(),
-        Policy::lro_with_acks(),
-    ];
+    let modes = [PARTIAL_GRO, PARTIAL_GRO_UDP, Policy::lro(), Policy::lro_with_acks()];
     core::array::from_fn(|index| {
         let policy = modes[index % 4].with_max_flows(8);
         match index / 4 {
@@ -125,6 +121,8 @@ fn lro_takes_longer_packets_in_runs() {
     assert_eq!((run.received.counters().merged, run.probes_saved), (10, 10));
 }
 
+/// The longest of these tests (some 20 s): every change, at every place, with all that a device may
+/// know, by every policy. A run is a second writing of the rules, so any combination may differ.
 #[test]
 fn one_changed_packet_gives_the_same_both_ways() {
     // Which packet is changed, does the flow go on from it, and how large are the batches?
@@ -273,11 +271,8 @@ fn identifications_wrap_around_both_ways() {
     for fixed_id in [false, true] {
         let flow = Flow { next: Frame::tcp4(0, 1).with_id(40_000), fixed_id };
         let packets = stream(&[flow], &vec![Step::plain(Knowledge::Verified); 70_000]);
-        let run = assert_same(
-            Policy::gro().with_partial_checksums().with_max_bytes(MAX_BIG_LENGTH),
-            &packets,
-            Batches::of(1_000),
-        );
+        let run =
+            assert_same(PARTIAL_GRO.with_max_bytes(MAX_BIG_LENGTH), &packets, Batches::of(1_000));
         assert_eq!(run.received.outputs[0].metadata.packets, 70_000);
     }
 }

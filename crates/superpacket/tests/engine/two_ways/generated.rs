@@ -2,33 +2,13 @@
 
 use proptest::prelude::*;
 use superpacket::aggregate::{Delivery, Policy};
-use superpacket::packet::{Layer, RxChecksum, VlanTag};
 use superpacket_traffic::generate::{
-    Checksum, Combination, Config, Generated, Impairments, Tunnel, generate,
+    Combination, Config, Generated, Impairments, Tunnel, generate,
 };
 
 use super::change::CHANGES;
 use super::compare::{Batches, absorbing, assert_same, policies};
 use super::traffic::{Arrival, Knowledge, Step, acks, flows, stream};
-use crate::support::Packet;
-
-fn arrival(generated: Generated) -> Arrival {
-    let checksum = match generated.checksum {
-        Checksum::Unknown => RxChecksum::None,
-        Checksum::Verified { level } => RxChecksum::Unnecessary { level },
-        Checksum::Complete(sum) => RxChecksum::Complete(sum),
-        Checksum::Partial { start, offset } => RxChecksum::Partial { start, offset },
-    };
-    let packet = Packet {
-        bytes: generated.bytes,
-        layer: if generated.starts_at_ip { Layer::Ip } else { Layer::Ethernet },
-        checksum,
-        vlan: generated.stripped_vlan.map(|(protocol, control)| VlanTag { protocol, control }),
-        buffers: Vec::new(),
-        time: generated.time_ns,
-    };
-    Arrival { packet, super_packet: false }
-}
 
 /// The generator's traffic, in which few flows send at a time, outside tunnels for the most part.
 pub fn traffic(seed: u64, count: usize, impairments: Impairments) -> Vec<Arrival> {
@@ -38,6 +18,7 @@ pub fn traffic(seed: u64, count: usize, impairments: Impairments) -> Vec<Arrival
         .collect();
     let config =
         Config { combinations, flows: 12, burst: (4, 40), impairments, ..Config::default() };
+    let arrival = |packet: Generated| Arrival { packet: packet.into(), super_packet: false };
     generate(seed, &config, count).into_iter().map(arrival).collect()
 }
 

@@ -3,10 +3,11 @@
 use superpacket::aggregate::{Mode, Policy};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket_traffic::checksum;
-use superpacket_traffic::frame::{ACK, Checksum, Frame, Ip, Pppoe, Transport, stream_bytes};
+use superpacket_traffic::frame::{ACK, Checksum, Frame, Ip, Transport, stream_bytes};
 
 use super::change::{CHANGES, Change};
 use crate::support::Packet;
+use crate::support::VERIFIED;
 
 /// A packet as it arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ impl Knowledge {
         let packet = Packet::from(&frame);
         let checksum = match self {
             Knowledge::Nothing => RxChecksum::None,
-            Knowledge::Verified => RxChecksum::Unnecessary { level: 0 },
+            Knowledge::Verified => VERIFIED,
             Knowledge::Complete => {
                 let start = if packet.layer == Layer::Ethernet { 14 } else { 0 };
                 RxChecksum::Complete(checksum::sum(&packet.bytes[start..]))
@@ -150,15 +151,15 @@ pub fn flows(payload: usize) -> Vec<Flow> {
     let mut frames: Vec<Frame> = ethernet.iter().map(|frame| frame.clone().at_ip()).collect();
     frames.extend(ethernet.iter().map(|frame| frame.clone().tagged(5)));
     frames.extend(ethernet);
-    frames.push(Frame::tcp4(9, payload).with(|frame| frame.pppoe = Some(Pppoe::default())));
+    frames.push(Frame::tcp4(9, payload).in_pppoe());
     frames.push(Frame::tcp4(9, payload).in_vxlan4());
     frames.push(Frame::tcp6(9, payload).in_ip4());
     // Other options than a timestamp, and an IPv6 extension header.
-    frames.push(Frame::tcp4(9, payload).with(|frame| frame.tcp_mut().options = vec![1; 8]));
+    frames.push(Frame::tcp4(9, payload).with_tcp(|tcp| tcp.options = vec![1; 8]));
     // Headers of 94 and 114 bytes: longer than those that runs are compiled for.
-    frames.push(Frame::tcp4(9, payload).with(|frame| frame.tcp_mut().options = vec![1; 40]));
-    frames.push(Frame::tcp6(9, payload).with(|frame| frame.tcp_mut().options = vec![1; 40]));
-    frames.push(Frame::tcp4(9, payload).with_flags(ACK).with(|frame| frame.ipv4_mut().tos = 2));
+    frames.push(Frame::tcp4(9, payload).with_tcp(|tcp| tcp.options = vec![1; 40]));
+    frames.push(Frame::tcp6(9, payload).with_tcp(|tcp| tcp.options = vec![1; 40]));
+    frames.push(Frame::tcp4(9, payload).with_flags(ACK).with_ipv4(|ip| ip.tos = 2));
     let mut flows: Vec<_> = frames.into_iter().map(|next| Flow { next, fixed_id: false }).collect();
     flows.push(Flow { next: Frame::tcp4(5, payload).with_id(77), fixed_id: true });
     flows.push(Flow { next: Frame::udp4(payload).with_id(77), fixed_id: true });

@@ -16,6 +16,7 @@ use superpacket_traffic::random::Random;
 
 use self::traffic::{Hostile, hostile_traffic};
 use super::*;
+use crate::support::bytes_in;
 use crate::support::{BatchAggregator, lent};
 
 /// What the packet stands for by itself: its segments, or itself if it cannot be cut.
@@ -44,11 +45,8 @@ fn cut(
 fn segments<P: Segmentable>(packet: &P) -> Option<Vec<Vec<u8>>> {
     let mut frames = Vec::new();
     let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
-    let done = Segmenter::new().segment(packet, &options, |segment| {
-        let mut frame = Vec::new();
-        segment.copy_to(&mut frame);
-        frames.push(frame);
-    });
+    let done =
+        Segmenter::new().segment(packet, &options, |segment| frames.push(bytes_in(&segment)));
     done.ok().map(|_| frames)
 }
 

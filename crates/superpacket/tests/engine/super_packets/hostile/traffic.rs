@@ -2,7 +2,7 @@
 //! here and there.
 
 use superpacket::packet::{Layer, RxChecksum};
-use superpacket::segment::{ChecksumForm, Cwr, Gso, GsoKind, IpId, SegmentSize};
+use superpacket::segment::{ChecksumForm, Cwr, Gso, GsoKind, IpId};
 use superpacket_traffic::check::{self, FlowKey};
 use superpacket_traffic::checksum;
 use superpacket_traffic::frame::{
@@ -14,6 +14,7 @@ use superpacket_traffic::random::Random;
 use super::super::Arrival;
 use super::stands_for;
 use crate::support::Packet;
+use crate::support::gso_of;
 
 const ALL_KINDS: [GsoKind; 5] =
     [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp, GsoKind::UdpFragments, GsoKind::Dccp];
@@ -167,7 +168,7 @@ fn random_gso(
     let cwr = random.pick(&[Cwr::First, Cwr::All]);
     let checksum = random.pick(&[ChecksumForm::Full, ChecksumForm::Partial]);
     let (id, outer_id) = (form(random), form(random));
-    Gso::new(kind, SegmentSize::new(size.max(1)).expect("in range"))
+    gso_of(kind, size.max(1))
         .with_id(id)
         .with_outer_id(outer_id)
         .with_cwr(cwr)

@@ -1,7 +1,7 @@
-//! Formats numbers and names for reports.
+//! Formats numbers, and text from captures, for reports.
 
-/// The text for a quotient whose divisor is 0.
-pub(crate) const NOTHING: &str = "-";
+/// The text for a value that does not exist, such as a quotient whose divisor is 0.
+pub const NOTHING: &str = "-";
 
 /// Formats a quotient with this number of decimal places.
 pub fn average(over: u64, under: u64, places: usize) -> String {
@@ -31,6 +31,37 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// Formats a number with `digits` digits after the point, and commas between thousands.
+pub fn number(value: f64, digits: usize) -> String {
+    let text = format!("{:.digits$}", value.abs());
+    let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let whole = whole.parse().map_or_else(|_| whole.to_owned(), grouped);
+    let sign =
+        if value < 0.0 && text.contains(|digit| ('1'..='9').contains(&digit)) { "-" } else { "" };
+    format!("{sign}{whole}{fraction}")
+}
+
+/// Formats a number like [`number`], with at most `most` digits after the point and no zeros at
+/// their end. `most` is at least 1.
+pub fn shortest(value: f64, most: usize) -> String {
+    number(value, most).trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Formats a factor: `1.50x`, and `0.050x` below a tenth.
+pub fn factor(factor: f64) -> String {
+    format!("{}x", number(factor, factor_digits(factor)))
+}
+
+/// Returns the digits after the point that show two significant digits of a factor.
+pub fn factor_digits(factor: f64) -> usize {
+    if factor.abs() < 0.1 { 3 } else { 2 }
+}
+
+/// Formats a range of numbers.
+pub fn range(low: f64, high: f64, digits: usize) -> String {
+    format!("{}-{}", number(low, digits), number(high, digits))
+}
+
 /// Makes control characters visible in text from a capture or a file system.
 pub fn printable(text: &str) -> String {
     text.chars()
@@ -53,6 +84,14 @@ mod tests {
         for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(grouped(number), text);
         }
+        assert_eq!(
+            (number(1_234_567.0, 0), number(-1234.56, 1), number(-0.04, 1)),
+            ("1,234,567".into(), "-1,234.6".into(), "0.0".into())
+        );
+        assert_eq!(
+            (shortest(108.7, 3), shortest(3061.05, 3), shortest(89.0, 3)),
+            ("108.7".into(), "3,061.05".into(), "89".into())
+        );
     }
 
     #[test]

@@ -1,0 +1,504 @@
+//! Charts as SVG that take their colours from the page around them.
+//!
+//! Plotters has only fixed colours. So each role is drawn in a placeholder colour, which is then
+//! replaced by a variable of the page: the chart follows the reader's dark or light setting.
+
+use std::ops::Range;
+
+use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::escape::Escaped;
+use super::number::{number, shortest};
+use crate::commands::error::Error;
+
+/// Placeholder colours: text, text of axes, lines of the grid, the first and the second series.
+const INK: RGBColor = RGBColor(1, 2, 3);
+const MUTED: RGBColor = RGBColor(1, 2, 4);
+const GRID: RGBColor = RGBColor(1, 2, 5);
+const BEFORE: RGBColor = RGBColor(1, 2, 6);
+const AFTER: RGBColor = RGBColor(1, 2, 7);
+/// The placeholder colours, and the page's variables that replace them.
+const ROLES: [(&str, &str); 5] = [
+    ("#010203", "var(--ink)"),
+    ("#010204", "var(--muted)"),
+    ("#010205", "var(--grid)"),
+    ("#010206", "var(--before)"),
+    ("#010207", "var(--after)"),
+];
+
+/// Width of charts on a screen. One unit is about one CSS pixel, so that text is never too small to
+/// read.
+pub const WIDE: u32 = 860;
+/// Width of charts on a phone, in the same unit.
+pub const NARROW: u32 = 330;
+
+/// Height of text in charts, in the same unit.
+const TEXT: u32 = 14;
+
+/// Maximum labels on a vertical axis.
+const Y_LABELS: usize = 6;
+
+/// A chart that can be drawn in any width.
+pub trait Chart {
+    /// Returns the chart as SVG, `width` units wide ([`WIDE`] on a screen).
+    ///
+    /// # Errors
+    /// [`Error::Plot`] if it cannot be drawn.
+    fn draw(&self, width: u32) -> Result<String, Error>;
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+type Axes<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// Draws a chart with this title and size.
+fn draw(
+    title: &str,
+    size: (u32, u32),
+    chart: impl FnOnce(&Area<'_>) -> Drawn,
+) -> Result<String, Error> {
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        let drawn = chart(&area).and_then(|()| Ok(area.present()?));
+        drawn.map_err(|error| Error::Plot(error.to_string()))?;
+    }
+    for (colour, role) in ROLES {
+        svg = svg.replace(colour, role);
+    }
+    // SVG inside HTML needs no namespace.
+    let svg = svg.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1);
+    // A label for screen readers; the page's width overrides that of the chart.
+    let label = format!("<svg role=\"img\" aria-label=\"{}\" ", Escaped(title));
+    Ok(svg.replacen("<svg ", &label, 1))
+}
+
+/// Returns the width of a label in the widest common font.
+fn width_of(label: &str) -> u32 {
+    label.chars().count() as u32 * (TEXT * 2 / 3)
+}
+
+/// Returns the width of an axis's widest label if the axis has at most `most` labels.
+fn widest(axis: Range<f64>, most: usize, label: impl Fn(f64) -> String) -> u32 {
+    let places = RangedCoordf64::from(axis).key_points(most);
+    places.into_iter().map(|place| width_of(&label(place))).max().unwrap_or(0)
+}
+
+fn style(size: u32, colour: &RGBColor, side: HPos) -> TextStyle<'_> {
+    TextStyle::from(("sans-serif", size).into_font())
+        .color(colour)
+        .pos(Pos::new(side, VPos::Center))
+}
+
+/// The axes of a chart whose values go upwards from 0.
+struct AxesOptions<'a> {
+    /// Value at the right end of the horizontal axis.
+    right: f64,
+    /// Largest value.
+    top: f64,
+    /// Unit of the values, behind each label.
+    unit: &'a str,
+    /// Name of the horizontal axis.
+    name: &'a str,
+    /// Height of the space below the chart.
+    below: u32,
+    /// Maximum labels on the horizontal axis.
+    labels: usize,
+    /// Formats a label of the horizontal axis.
+    label: &'a dyn Fn(f64) -> String,
+}
+
+impl AxesOptions<'_> {
+    fn draw<'a>(&self, area: &Area<'a>, width: u32) -> Drawn<Axes<'a>> {
+        let top = self.top * 1.08;
+        // Labels of a short axis are less than 1 apart.
+        let digits = match (self.unit, top) {
+            ("", ..10.0) => 2,
+            ("", _) => 0,
+            (_, ..5.0) => 1,
+            _ => 0,
+        };
+        let value = |value: f64| match digits {
+            2 => shortest(value, 2),
+            digits => format!("{}{}", number(value, digits), self.unit),
+        };
+        let margin = if width == WIDE { 12 } else { 4 };
+        // The last label may be at the end of the axis, where half of it extends beyond the axis.
+        let beyond = 4 + widest(0.0..self.right, self.labels, self.label) / 2;
+        let mut chart = ChartBuilder::on(area)
+            .margin(margin)
+            .margin_right(if self.labels > 0 { beyond.max(margin) } else { margin })
+            .x_label_area_size(self.below)
+            // The labels end 10 units before the axis.
+            .y_label_area_size((widest(0.0..top, Y_LABELS, value) + 10).max(56))
+            .build_cartesian_2d(0.0..self.right, 0.0..top)?;
+        let text = ("sans-serif", TEXT).into_font().color(&MUTED);
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(self.labels)
+            .y_labels(Y_LABELS)
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(GRID)
+            .x_label_formatter(&|place| (self.label)(*place))
+            .y_label_formatter(&|place| value(*place))
+            .x_desc(self.name)
+            .label_style(text.clone())
+            .axis_desc_style(text)
+            .draw()?;
+        Ok(chart)
+    }
+}
+
+/// Pairs of columns: the value of both series for each name.
+#[derive(Clone, Debug)]
+pub struct ColumnPairs<'a> {
+    /// Description for readers who cannot see the chart.
+    pub title: &'a str,
+    /// What the names are.
+    pub axis: &'a str,
+    /// Each name, with its value in the first and in the second series.
+    pub pairs: Vec<(String, [f64; 2])>,
+    /// Unit of the values; empty for counts.
+    pub unit: &'static str,
+    /// Value at which a line is drawn across the chart.
+    pub line: Option<f64>,
+}
+
+/// Maximum names below a wide chart.
+const MOST_NAMES: u32 = 32;
+
+impl Chart for ColumnPairs<'_> {
+    fn draw(&self, width: u32) -> Result<String, Error> {
+        draw(self.title, (width, 300), |area| {
+            // Counts reach at least this far, so that labels are whole numbers.
+            let least = self.line.unwrap_or(Y_LABELS as f64);
+            let values = self.pairs.iter().flat_map(|(_, values)| values);
+            let step = self.pairs.len().div_ceil((MOST_NAMES * width / WIDE) as usize).max(1);
+            // If the chart is too narrow for one row of names, there are two.
+            let needed: u32 = self.pairs.iter().map(|(name, _)| width_of(name)).sum();
+            let rows = if step == 1 && needed + 60 > width { 2 } else { 1 };
+            let options = AxesOptions {
+                right: self.pairs.len().max(1) as f64,
+                top: values.fold(least, |top, &value| top.max(value)),
+                unit: self.unit,
+                name: self.axis,
+                below: 28 + 16 * rows,
+                labels: 0,
+                label: &|_| String::new(),
+            };
+            let mut chart = options.draw(area, width)?;
+            for (index, (name, [first, second])) in self.pairs.iter().enumerate() {
+                let left = index as f64;
+                let column = |from, value, colour: &RGBColor| {
+                    Rectangle::new(
+                        [(left + from, 0.0), (left + from + 0.36, value)],
+                        colour.filled(),
+                    )
+                };
+                chart
+                    .draw_series([column(0.12, *first, &BEFORE), column(0.52, *second, &AFTER)])?;
+                if index % step == 0 {
+                    let (x, y) = chart.backend_coord(&(left + 0.5, 0.0));
+                    let y = y + 14 + 16 * (index as i32 % rows as i32);
+                    let style = style(TEXT, &MUTED, HPos::Center);
+                    area.draw(&Text::new(name.as_str(), (x, y), style))?;
+                }
+            }
+            if let Some(line) = self.line {
+                chart.draw_series(LineSeries::new([(0.0, line), (options.right, line)], INK))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Two series of counts over time, drawn as steps.
+#[derive(Clone, Debug)]
+pub struct Steps<'a> {
+    /// Description for readers who cannot see the chart.
+    pub title: &'a str,
+    /// What the time is counted from.
+    pub since: &'a str,
+    /// Length of the time in seconds.
+    pub seconds: f64,
+    /// Start of each interval in seconds, with the value of the first and of the second series.
+    pub points: Vec<(f64, f64, f64)>,
+}
+
+impl Chart for Steps<'_> {
+    fn draw(&self, width: u32) -> Result<String, Error> {
+        draw(self.title, (width, 260), |area| {
+            let (unit, scale) = match self.seconds {
+                ..0.002 => ("µs", 1e6),
+                ..2.0 => ("ms", 1e3),
+                _ => ("s", 1.0),
+            };
+            let options = AxesOptions {
+                right: self.seconds,
+                top: self.points.iter().fold(1.0f64, |top, point| top.max(point.1).max(point.2)),
+                unit: "",
+                name: &format!("{unit} since {}", self.since),
+                below: 44,
+                labels: if width == WIDE { 8 } else { 4 },
+                label: &|time| shortest(time * scale, 2),
+            };
+            let mut chart = options.draw(area, width)?;
+            let interval = self.seconds / self.points.len().max(1) as f64;
+            let steps = |value: fn(&(f64, f64, f64)) -> f64| {
+                (self.points.iter())
+                    .flat_map(move |point| {
+                        [(point.0, value(point)), (point.0 + interval, value(point))]
+                    })
+                    .collect::<Vec<_>>()
+            };
+            for (steps, colour, strength) in
+                [(steps(|point| point.1), BEFORE, 0.55), (steps(|point| point.2), AFTER, 0.85)]
+            {
+                let series = AreaSeries::new(steps, 0.0, colour.mix(strength));
+                chart.draw_series(series.border_style(colour))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Horizontal bars of two series, beside each other on a screen and below each other on a phone.
+#[derive(Clone, Debug, Default)]
+pub struct Bars {
+    /// Description for readers who cannot see the chart.
+    pub title: String,
+    /// What the values are; empty for no heading.
+    pub unit: String,
+    /// The rows, from top to bottom.
+    pub rows: Vec<BarRow>,
+    /// Whether the longest bars of both series stand for the same value. Spreads may then be cut
+    /// off.
+    pub shared_scale: bool,
+}
+
+/// A row of [`Bars`].
+#[derive(Clone, Debug)]
+pub enum BarRow {
+    /// A heading of the rows below it.
+    Group(String),
+    /// A bar of each series that has a value.
+    Bar(Bar),
+}
+
+/// A name, with its value in the series found here and in that of the source.
+#[derive(Clone, Debug, Default)]
+pub struct Bar {
+    /// The name.
+    pub name: String,
+    /// The values.
+    pub values: [Option<BarValue>; 2],
+}
+
+/// The value of a bar.
+#[derive(Clone, Debug)]
+pub struct BarValue {
+    /// The value, which decides on the length.
+    pub value: f64,
+    /// Lowest and highest value of its spread; equal for none.
+    pub spread: [f64; 2],
+    /// Text behind the bar.
+    pub text: String,
+}
+
+/// Height of the space above a group.
+const GAP: i32 = 8;
+/// Maximum letters of a name in a wide and in a narrow chart.
+const LETTERS: [usize; 2] = [36, 42];
+/// Approximate widths of a letter of a name and of a figure.
+const LETTER: i32 = 9;
+const DIGIT: i32 = 8;
+
+/// Returns a name, shortened if it is too long.
+fn shortened(name: &str, most: usize) -> String {
+    if name.chars().count() <= most {
+        name.to_owned()
+    } else {
+        name.chars().take(most - 1).chain(['…']).collect()
+    }
+}
+
+/// The horizontal position of bars: where they begin, their maximum length, and the value of the
+/// longest.
+#[derive(Clone, Copy, Debug)]
+struct Panel {
+    left: i32,
+    max_length: i32,
+    max_value: f64,
+}
+
+impl Panel {
+    fn at(&self, value: f64) -> i32 {
+        // A spread that exceeds the scale is cut off.
+        let part =
+            if self.max_value > 0.0 { (value.max(0.0) / self.max_value).min(1.0) } else { 0.0 };
+        self.left + (f64::from(self.max_length) * part).round() as i32
+    }
+
+    /// Draws a bar, which is at least one unit wide, its spread and its text.
+    fn draw(&self, bar: &BarValue, middle: i32, colour: &RGBColor, area: &Area<'_>) -> Drawn {
+        let end = self.at(bar.value).max(self.left + 1);
+        area.draw(&Rectangle::new([(self.left, middle - 9), (end, middle + 9)], colour.filled()))?;
+        let [low, high] = bar.spread.map(|value| self.at(value));
+        if bar.spread[0] != bar.spread[1] {
+            let ink = INK.stroke_width(2);
+            area.draw(&PathElement::new([(low, middle), (high, middle)], ink))?;
+            for x in [low, high] {
+                area.draw(&PathElement::new([(x, middle - 5), (x, middle + 5)], ink))?;
+            }
+        }
+        let place = (self.at(bar.value).max(high) + 8, middle);
+        area.draw(&Text::new(bar.text.as_str(), place, style(TEXT + 1, &MUTED, HPos::Left)))?;
+        Ok(())
+    }
+}
+
+impl Bars {
+    fn values(&self, series: usize) -> impl Iterator<Item = &BarValue> {
+        self.rows.iter().filter_map(move |row| match row {
+            BarRow::Bar(bar) => bar.values[series].as_ref(),
+            BarRow::Group(_) => None,
+        })
+    }
+
+    /// Returns the value of the longest bar of each series.
+    fn maxima(&self) -> [f64; 2] {
+        let of = |series: usize, value: fn(&BarValue) -> f64| {
+            self.values(series).map(value).fold(0.0, f64::max)
+        };
+        if self.shared_scale {
+            [of(0, |bar| bar.value).max(of(1, |bar| bar.value)); 2]
+        } else {
+            [0, 1].map(|series| of(series, |bar| bar.value.max(bar.spread[1])))
+        }
+    }
+}
+
+impl Chart for Bars {
+    fn draw(&self, width: u32) -> Result<String, Error> {
+        let wide = width == WIDE;
+        let (row, text, letters) =
+            if wide { (30, TEXT + 4, LETTERS[0]) } else { (TEXT as i32 + 10, TEXT, LETTERS[1]) };
+        let head = match (self.unit.as_str(), wide) {
+            ("", _) => GAP,
+            (_, true) => row + 4,
+            (_, false) => row,
+        };
+        let height_of = |line: &BarRow| match line {
+            BarRow::Group(_) => GAP + row,
+            BarRow::Bar(_) if wide => row,
+            BarRow::Bar(bar) => row * (1 + bar.values.iter().flatten().count() as i32),
+        };
+        let height = head + self.rows.iter().map(height_of).sum::<i32>() + 10;
+        let names = self.rows.iter().filter_map(|line| match line {
+            BarRow::Bar(bar) => Some(bar.name.chars().count().min(letters) as i32),
+            BarRow::Group(_) => None,
+        });
+        let left = if wide { 20 + LETTER * names.max().unwrap_or(0) } else { 4 };
+        let has_source = self.values(1).next().is_some();
+        let room = (width as i32 - left) / if wide && has_source { 2 } else { 1 };
+        let maxima = self.maxima();
+        let panels = [0, 1].map(|series| {
+            let digits =
+                self.values(series).map(|bar| bar.text.chars().count()).max().unwrap_or(0) as i32;
+            Panel {
+                left: left + if wide { series as i32 * room } else { 0 },
+                // Leaves room for the text behind the longest bar.
+                max_length: (room - 20 - DIGIT * digits).max(20),
+                max_value: maxima[series],
+            }
+        });
+        draw(&self.title, (width, height as u32), |area| {
+            let write = |words: String, x: i32, middle: i32, colour: &RGBColor, side: HPos| {
+                area.draw(&Text::new(words, (x, middle), style(text, colour, side)))
+            };
+            if !self.unit.is_empty() && wide {
+                for (panel, name) in
+                    panels.iter().zip(["here", "source"]).take(if has_source { 2 } else { 1 })
+                {
+                    write(
+                        format!("{name}: {}", self.unit),
+                        panel.left,
+                        head / 2,
+                        &MUTED,
+                        HPos::Left,
+                    )?;
+                }
+            } else {
+                write(self.unit.clone(), left, head / 2, &MUTED, HPos::Left)?;
+            }
+            let mut middle = head + row / 2;
+            for line in &self.rows {
+                match line {
+                    BarRow::Group(name) => {
+                        middle += GAP;
+                        let name = if wide { name.clone() } else { shortened(name, letters) };
+                        write(name, 4, middle, &MUTED, HPos::Left)?;
+                    }
+                    BarRow::Bar(bar) => {
+                        let (x, side) =
+                            if wide { (left - 10, HPos::Right) } else { (left, HPos::Left) };
+                        write(shortened(&bar.name, letters), x, middle, &INK, side)?;
+                        for ((value, panel), colour) in
+                            bar.values.iter().zip(panels).zip([AFTER, BEFORE])
+                        {
+                            if let Some(value) = value {
+                                middle += if wide { 0 } else { row };
+                                panel.draw(value, middle, &colour, area)?;
+                            }
+                        }
+                    }
+                }
+                middle += row;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Style sheet for a chart in a separate file, with the colours of `page.css`.
+const STYLE: &str = "<style>:root{--card:#ffffff;--ink:#1c2430;--muted:#5d6878;--grid:#d9dde3;--before:#8f9bb0;--after:#0b7285}\
+@media(prefers-color-scheme:dark){:root{--card:#1a2029;--ink:#e6eaf0;--muted:#9aa6b6;--grid:#323b48;--before:#66748a;--after:#3bc9db}}</style>\
+<rect width=\"100%\" height=\"100%\" fill=\"var(--card)\"/>";
+
+/// Returns a chart as a standalone file.
+///
+/// # Errors
+/// [`Error::Plot`] if it cannot be drawn.
+pub fn svg_file(chart: &impl Chart) -> Result<String, Error> {
+    let svg = chart.draw(WIDE)?;
+    let svg = svg.replacen("<svg ", "<svg xmlns=\"http://www.w3.org/2000/svg\" ", 1);
+    Ok(svg.replacen('>', &format!(">{STYLE}"), 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::page::CSS;
+    use super::*;
+
+    #[test]
+    fn a_chart_file_contains_its_colours() -> Result<(), Error> {
+        let svg = svg_file(&Bars::default())?;
+        assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\""), "{svg}");
+        for role in ["card", "ink", "muted", "grid", "before", "after"] {
+            for part in svg.split(&format!("--{role}:")).skip(1) {
+                let colour = &part[..7];
+                assert!(
+                    CSS.contains(&format!("--{role}: {colour}")),
+                    "{role} is {colour} in files only"
+                );
+            }
+            assert_eq!(svg.matches(&format!("--{role}:")).count(), 2, "light and dark");
+        }
+        Ok(())
+    }
+}

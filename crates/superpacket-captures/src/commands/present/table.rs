@@ -1,0 +1,165 @@
+//! Tables of text.
+
+use std::fmt::Write;
+
+use super::escape::{Breakable, Escaped, markdown};
+
+/// A table of text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// Number of leading columns that hold names; the others hold figures.
+    pub names: usize,
+    /// The columns, from left to right.
+    pub columns: Vec<Column>,
+    /// The rows, each with a cell per column.
+    pub rows: Vec<Vec<Cell>>,
+    /// Index of the row to highlight on a page.
+    pub main: Option<usize>,
+    /// Class of the table in the style sheet of pages; empty for none.
+    pub class: &'static str,
+}
+
+/// A column of a [`Table`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Column {
+    /// Heading.
+    pub heading: String,
+    /// Whether the column holds figures of the source that a report is compared with.
+    pub of_source: bool,
+}
+
+/// A cell of a [`Table`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cell {
+    /// Text of the cell.
+    pub text: String,
+    /// A remark, such as the spread of a figure.
+    pub note: Option<String>,
+    /// Class of the cell in the style sheet of pages; empty for that of its column.
+    pub class: &'static str,
+}
+
+impl Cell {
+    /// Returns a cell without a remark.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+
+    /// Returns the text, and the remark in parentheses.
+    pub fn joined(&self) -> String {
+        match &self.note {
+            Some(note) => format!("{} ({note})", self.text),
+            None => self.text.clone(),
+        }
+    }
+}
+
+/// Maximum number of columns that fit a screen.
+const MAX_COLUMNS: usize = 7;
+
+impl Table {
+    /// Returns a table with a column of names, followed by columns of figures.
+    pub fn new<const N: usize>(
+        headings: [&str; N],
+        rows: impl IntoIterator<Item = [String; N]>,
+    ) -> Self {
+        let column = |heading: &str| Column { heading: heading.to_owned(), of_source: false };
+        Self {
+            names: 1,
+            columns: headings.map(column).into(),
+            rows: rows.into_iter().map(|row| row.map(Cell::new).into()).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the table as Markdown.
+    pub fn markdown(&self) -> String {
+        let mut text = String::new();
+        for column in &self.columns {
+            let source = if column.of_source { "source's " } else { "" };
+            let _ = write!(text, "| {source}{} ", markdown(&column.heading));
+        }
+        text.push_str("|\n");
+        for place in 0..self.columns.len() {
+            text.push_str(if place < self.names { "|---" } else { "|---:" });
+        }
+        text.push_str("|\n");
+        for row in &self.rows {
+            for cell in row {
+                let _ = write!(text, "| {} ", markdown(&cell.joined()));
+            }
+            text.push_str("|\n");
+        }
+        text
+    }
+
+    /// Returns the table as HTML. On a phone each row becomes a card, and each cell has its heading
+    /// above it. A table with many columns is shown so on a screen too.
+    pub(super) fn html(&self) -> String {
+        let cards = if self.columns.len() > MAX_COLUMNS { " cards" } else { "" };
+        let class = class_attribute(&format!("{}{cards}", self.class));
+        let mut text = format!("<div class=\"table\"><table{class}>\n<tr>");
+        let headings: Vec<_> = (self.columns.iter())
+            .map(|column| {
+                let source = if column.of_source { "source’s " } else { "" };
+                format!("{source}{}", Escaped(&column.heading))
+            })
+            .collect();
+        for (place, heading) in headings.iter().enumerate() {
+            let _ = write!(text, "<th{}>{heading}</th>", class_attribute(self.class_of(place)));
+        }
+        text.push_str("</tr>\n");
+        for (index, row) in self.rows.iter().enumerate() {
+            text.push_str(if self.main == Some(index) { "<tr class=\"main\">" } else { "<tr>" });
+            for (place, (cell, heading)) in row.iter().zip(&headings).enumerate() {
+                let class = if cell.class.is_empty() { self.class_of(place) } else { cell.class };
+                let _ = write!(text, "<td{}", class_attribute(class));
+                if !heading.is_empty() {
+                    let _ = write!(text, " data-heading=\"{heading}\"");
+                }
+                // Names may be wrapped behind their separators; figures may not.
+                let _ = match place < self.names {
+                    true => write!(text, ">{}", Breakable(&cell.text)),
+                    false => write!(text, ">{}", Escaped(&cell.text)),
+                };
+                if let Some(note) = &cell.note {
+                    let _ = write!(text, "<small>{}</small>", Escaped(note));
+                }
+                text.push_str("</td>");
+            }
+            text.push_str("</tr>\n");
+        }
+        text.push_str("</table></div>\n");
+        text
+    }
+
+    fn class_of(&self, place: usize) -> &'static str {
+        match self.columns.get(place) {
+            Some(_) if place < self.names => "named",
+            Some(column) if column.of_source => "muted",
+            _ => "",
+        }
+    }
+}
+
+fn class_attribute(class: &str) -> String {
+    match class.trim() {
+        "" => String::new(),
+        class => format!(" class=\"{class}\""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markup_is_escaped() {
+        let table = Table::new(["file", "share"], [["a/b".to_owned(), "100.0 % <".to_owned()]]);
+        let page = table.html();
+        assert!(
+            page.contains(">a/<wbr>b<wbr></td>") && page.contains(">100.0 % &lt;</td>"),
+            "{page}"
+        );
+    }
+}
