@@ -246,8 +246,8 @@ mod tests {
         let (mut host, port) =
             pair(&MemorySettings::default(), &MemorySettings::default()).expect("file descriptors");
         let mut settings = PortSettings::new("memory:limited".parse().expect("a port string"));
-        settings.limits.set("rx_packet_rate", 1_000).expect("a limit");
-        settings.limits.set("rx_packet_burst", 200).expect("a limit");
+        settings.limits.rates.rx_packet_rate = 1_000;
+        settings.limits.rates.rx_packet_burst = 200;
         settings.features = superpacket_port::features::FeatureSet::NONE;
         bridge.join(settings, Box::new(port)).expect("there is room");
         let [mut b, mut c] = ["b", "c"].map(|name| joined(&mut bridge, name));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use superpacket_port::PortCounters;
 
-use crate::settings::InPlace;
+use crate::settings::{InPlace, SettingValue};
 
 /// The state and the settings of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,20 +32,9 @@ pub struct PortReport {
     pub reopened: u64,
     /// Number of addresses learned on the port.
     pub addresses: usize,
-    /// The configured limits: `gso_max_size`, `gro_max_size` (bytes), `gap_timeout`,
-    /// `gro_flush_timeout` (nanoseconds), `lro_max_aggr` (packets), `lro_max_desc` (flows),
-    /// `address_limit` (addresses), and the names and units of [`Rates`](crate::settings::Rates).
-    pub limits: BTreeMap<String, u64>,
-    /// Aggregation settings for received packets: `storage` (`fragments`, `linear`), `delivery`
-    /// (`per-poll`, `at-once`), `gro_past_push`, `gro_udp_no_checksum` and `lro_acks`
-    /// (`on`, `off`).
-    #[serde(default)]
-    pub aggregation: BTreeMap<String, String>,
-    /// Treatment of packets that exceed the port's MTU: `drop`, `icmp`, `fragment`.
-    pub too_big: String,
-    /// Forwarding switches: `isolated`, `learning`, `flood`, `mcast_flood`, `bcast_flood`.
-    #[serde(default)]
-    pub forwarding: BTreeMap<String, bool>,
+    /// The values of the port's settings, by the names in
+    /// [`PortSettings::SETTINGS`](crate::settings::NamedSettings::SETTINGS).
+    pub settings: BTreeMap<String, SettingValue>,
 }
 
 /// The offloads of a port.
@@ -346,9 +335,9 @@ pub struct DroppedCpu {
 /// The steering settings and workers common to all ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SteeringReport {
-    /// The settings, by name
-    /// ([`SteeringSettings::NAMES`](crate::settings::SteeringSettings::NAMES)).
-    pub settings: BTreeMap<String, String>,
+    /// The settings, by the names in
+    /// [`SteeringSettings::SETTINGS`](crate::settings::NamedSettings::SETTINGS).
+    pub settings: BTreeMap<String, SettingValue>,
     /// Number of CPUs that a mask can hold.
     pub possible_cpus: usize,
     /// The CPUs on which workers can run, as a list, for example `0-3,8`.

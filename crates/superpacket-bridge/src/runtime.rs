@@ -68,8 +68,7 @@ pub(crate) struct Runtime {
     gro_past_push: bool,
     /// Whether GRO merges UDP over IPv4 without a checksum.
     gro_udp_no_checksum: bool,
-    /// Whether aggregated packets are copied into contiguous memory.
-    linear: bool,
+    storage: Storage,
     delivery: Delivery,
     /// The longest IP packet in bytes; `usize::MAX` for no limit.
     pub(crate) mtu: usize,
@@ -127,8 +126,7 @@ impl Runtime {
             Delivery::AtOnce => 0,
         };
         // Packets held after a poll are copied out of a receive ring, so that the ring can move on.
-        let storage =
-            if hold_time == 0 && !self.linear { Storage::Fragments } else { Storage::Linear };
+        let storage = if hold_time == 0 { self.storage } else { Storage::Linear };
         let policy = policy.with_max_bytes(self.limits.gro_max_size).with_hold_time(hold_time);
         Some(policy.with_storage(storage).with_delivery(self.delivery))
     }
@@ -293,7 +291,7 @@ impl SharedPort {
             lro_acks: requested.settings.lro_acks,
             gro_past_push: requested.settings.gro_past_push,
             gro_udp_no_checksum: requested.settings.gro_udp_no_checksum,
-            linear: requested.settings.linear,
+            storage: requested.settings.storage,
             delivery: requested.settings.delivery,
             mtu: match self.mtu() {
                 0 => usize::MAX,
@@ -401,7 +399,7 @@ pub(crate) mod tests {
             port.runtime().policy().map(|policy| policy.mode),
             Some(Mode::Lro { acks: false })
         );
-        port.change(|settings| (settings.lro_acks, settings.linear) = (true, true));
+        port.change(|settings| (settings.lro_acks, settings.storage) = (true, Storage::Linear));
         let policy = port.runtime().policy().expect("LRO is on");
         assert_eq!((policy.mode, policy.storage), (Mode::Lro { acks: true }, Storage::Linear));
         assert_eq!((policy.max_packets, policy.max_flows), (u32::MAX, 64));

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use superpacket::aggregate::HashKey;
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentOptions, SegmentSize, Segmenter};
-use superpacket_bridge::settings::{BridgeSettings, InPlace, PerQueue, PortSettings, UsableCpus};
+use superpacket_bridge::settings::{
+    BridgeSettings, InPlace, NamedSettings, PerQueue, PortChange, PortSettings, UsableCpus,
+};
 use superpacket_bridge::{Bridge, Forwarder};
 use superpacket_model::open;
 use superpacket_port::features::Feature;
@@ -556,7 +558,10 @@ fn what_there_is_no_memory_for_is_refused() {
         .collect();
     assert!(tables.is_err(), "16 x 28 MiB");
 
-    let refused = bridge.set_limit(&name, "lro_max_desc", 4096).expect_err("256 MiB").to_string();
+    let refused = bridge
+        .set_port(&name, &PortChange::setting("lro_max_desc", 4096))
+        .expect_err("256 MiB")
+        .to_string();
     assert!(
         refused.contains("no memory to aggregate 4096 flows of each of 1024 receive queues"),
         "{refused}"
@@ -566,19 +571,20 @@ fn what_there_is_no_memory_for_is_refused() {
     // The rest of it, except 40 MiB.
     let held = Vec::<u8>::with_capacity(160 << 20);
     let refused =
-        bridge.change_steering_settings(|steering| steering.set("flow_limit_table_len", "65536"));
+        bridge.change_steering_settings(|steering| steering.set("flow_limit_table_len", 65536));
     let refused = refused.expect_err("64 MiB").to_string();
     assert!(
         refused.contains("no memory for the flow limit's table of each of 1025 receive queues"),
         "{refused}"
     );
-    assert_eq!(bridge.steering().settings["flow_limit_table_len"], "4096", "as it was");
+    assert_eq!(bridge.steering().settings["flow_limit_table_len"], 4096.into(), "as it was");
     drop(held);
     // The bridge still runs, and makes changes that memory allows.
-    assert_eq!(bridge.ports()[0].limits["lro_max_desc"], 64, "as it was");
+    assert_eq!(bridge.ports()[0].settings["lro_max_desc"], 64.into(), "as it was");
     assert_eq!(
-        bridge.set_limit(&name, "lro_max_desc", 128).expect("8 MiB").limits["lro_max_desc"],
-        128
+        bridge.set_port(&name, &PortChange::setting("lro_max_desc", 128)).expect("8 MiB").settings
+            ["lro_max_desc"],
+        128.into()
     );
     bridge.set_rps_flow_count(&name, None, 64).expect("1 MiB");
 }

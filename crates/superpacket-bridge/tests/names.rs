@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket_bridge::fdb::{FdbFilter, Station};
 use superpacket_bridge::report::PortReport;
-use superpacket_bridge::settings::{BridgeSettings, PortSettings, TooBig};
+use superpacket_bridge::settings::{
+    BridgeSettings, NamedSettings, PortChange, PortSettings, TooBig,
+};
 use superpacket_bridge::{Bridge, BridgeError};
 use superpacket_model::open;
 use superpacket_port::{Outgoing, Port, PortSpec, Receive, TxBatch};
@@ -92,9 +94,12 @@ fn a_port_is_called_by_its_name_in_whatever_is_asked_of_it() {
     assert_eq!(bridge.stats()[0].port, "left");
     assert_eq!(bridge.vlans().ports[0].ifname, "left");
     assert_eq!(bridge.rps()[0].port, "left");
-    assert_eq!(bridge.set_too_big("left", TooBig::Icmp).expect("is there").port, "left");
+    assert_eq!(
+        bridge.set_port("left", &PortChange::setting("too_big", "icmp")).expect("is there").port,
+        "left"
+    );
     let error = bridge
-        .set_too_big("memory:called-a?slots=64", TooBig::Icmp)
+        .set_port("memory:called-a?slots=64", &PortChange::setting("too_big", "icmp"))
         .expect_err("it has a name")
         .to_string();
     assert!(error.ends_with("there are left, memory:called-b"), "{error}");
@@ -121,7 +126,7 @@ fn a_port_with_other_options_is_the_same_port() {
     let mut wanted = settings(&["left=memory:options-a", "right=memory:options-b"]);
     let fixed = Station { vlan: 0, address: [2, 0, 0, 0, 0, 9] };
     wanted.ports[0].static_entries.insert(fixed);
-    wanted.ports[0].limits.set("address_limit", 7).expect("a limit");
+    wanted.ports[0].set("address_limit", 7).expect("a limit");
     let bridge = Bridge::start(wanted.clone()).expect("memory needs nothing");
     a.send(2);
     b.send(1);
@@ -136,7 +141,7 @@ fn a_port_with_other_options_is_the_same_port() {
         (port.string.as_str(), port.state.as_str(), port.reopened),
         ("memory:options-a?slots=64", "up", 1)
     );
-    assert_eq!(port.limits["address_limit"], 7);
+    assert_eq!(port.settings["address_limit"], 7.into());
     assert_eq!(addresses(&bridge, "left"), there, "what was learned, and what is static");
     assert_eq!(bridge.stats()[0].rx_packets, 1, "what it counted");
     assert_eq!(
@@ -180,16 +185,16 @@ fn what_cannot_be_opened_so_is_open_as_before() {
         "{error}"
     );
     assert_eq!(
-        (report(&bridge, "in").reopened, report(&bridge, "out").too_big),
-        (0, "drop".to_owned())
+        (report(&bridge, "in").reopened, report(&bridge, "out").settings["too_big"].clone()),
+        (0, "drop".into())
     );
     // The same if another device cannot be opened, because it is opened first.
     wanted.ports[0].port = spec("in=pcap:/nowhere/at/all.pcap");
     let error = bridge.apply(wanted.clone()).expect_err("there is no such file").to_string();
     assert!(error.contains("/nowhere/at/all.pcap"), "{error}");
     assert_eq!(
-        (report(&bridge, "in").reopened, report(&bridge, "out").too_big),
-        (0, "drop".to_owned())
+        (report(&bridge, "in").reopened, report(&bridge, "out").settings["too_big"].clone()),
+        (0, "drop".into())
     );
     // The same file cannot be open twice, so the error occurs only after it is closed.
     wanted.ports[0].port = spec("in=memory:refused-a");
@@ -207,7 +212,7 @@ fn what_cannot_be_opened_so_is_open_as_before() {
     );
     let out = report(&bridge, "out");
     assert_eq!(
-        (out.string, out.state, out.error, out.reopened, out.too_big),
+        (out.string, out.state, out.error, out.reopened, out.settings["too_big"].clone()),
         (record, "up".into(), None, 1, "icmp".into())
     );
     assert_eq!(

@@ -10,7 +10,7 @@ use superpacket_bridge::report::{
     QueueRps, QueueStats, SteeringReport, WorkerReport,
 };
 use superpacket_bridge::settings::{
-    Forwarding, InPlace, Limits, PortChange, PortSettings, SteeringSettings, TooBig,
+    InPlace, NamedSettings, PortChange, PortSettings, SettingValue, SteeringSettings,
 };
 use superpacket_bridge::vlan::{PortVlanReport, VlanProtocol, VlanRange, VlanReport};
 use superpacket_port::PortSpec;
@@ -26,8 +26,8 @@ pub(crate) struct FakeBridge {
     /// The ports' settings. If the lock is poisoned, every request about ports panics.
     pub(crate) ports: Mutex<Vec<PortSettings>>,
     steering: Mutex<SteeringSettings>,
-    /// A lock that `set_port` takes. A test holds it to make `set_port` slow, and poisons it to
-    /// make `set_port` panic.
+    /// A lock that `set_port` takes to change options. A test holds it to make `set_port` slow, and
+    /// poisons it to make `set_port` panic.
     pub(crate) opening: Mutex<()>,
 }
 
@@ -65,9 +65,6 @@ impl FakeBridge {
 }
 
 fn port(settings: &PortSettings) -> PortReport {
-    let limit = |name: &'static str| (name.to_owned(), settings.limits.value(name).expect("known"));
-    let (too_big, _) =
-        TooBig::NAMES.into_iter().find(|(_, known)| *known == settings.too_big).expect("known");
     PortReport {
         port: settings.port.name().to_owned(),
         string: settings.port.string().to_owned(),
@@ -78,14 +75,7 @@ fn port(settings: &PortSettings) -> PortReport {
         queues: 1,
         reopened: 2,
         addresses: 3,
-        limits: Limits::names().map(limit).collect(),
-        too_big: too_big.into(),
-        aggregation: PortSettings::AGGREGATION
-            .map(|name| (name.into(), settings.aggregation(name).expect("known").into()))
-            .into(),
-        forwarding: Forwarding::NAMES
-            .map(|name| (name.into(), settings.forwarding.value(name).expect("known")))
-            .into(),
+        settings: settings.values(),
     }
 }
 
@@ -161,52 +151,6 @@ impl Control for FakeBridge {
         self.change(port, change, features)
     }
 
-    fn set_limit(&self, name: &str, limit: &str, value: u64) -> Result<PortReport, Refusal> {
-        self.change(
-            name,
-            |settings| {
-                settings
-                    .limits
-                    .set(limit, value)
-                    .map_err(|why| Refusal::new(ErrorCode::Refused, why))
-            },
-            port,
-        )
-    }
-
-    fn set_too_big(&self, name: &str, what: TooBig) -> Result<PortReport, Refusal> {
-        let change = |settings: &mut PortSettings| {
-            settings.too_big = what;
-            Ok(())
-        };
-        self.change(name, change, port)
-    }
-
-    fn set_aggregation(&self, name: &str, what: &str, word: &str) -> Result<PortReport, Refusal> {
-        self.change(
-            name,
-            |settings| {
-                settings
-                    .set_aggregation(what, word)
-                    .map_err(|why| Refusal::new(ErrorCode::Refused, why))
-            },
-            port,
-        )
-    }
-
-    fn set_forwarding(&self, name: &str, what: &str, on: bool) -> Result<PortReport, Refusal> {
-        self.change(
-            name,
-            |settings| {
-                settings
-                    .forwarding
-                    .set(what, on)
-                    .map_err(|why| Refusal::new(ErrorCode::Refused, why))
-            },
-            port,
-        )
-    }
-
     fn fdb(
         &self,
         filter: &FdbFilter,
@@ -252,10 +196,12 @@ impl Control for FakeBridge {
             change
                 .settings
                 .iter()
-                .try_for_each(|(name, value)| settings.set(name, value))
+                .try_for_each(|(name, value)| settings.set(name, value.clone()))
                 .map_err(|why| refused(&why))
         };
-        drop(self.opening.lock().expect("no panic"));
+        if !change.options.is_empty() {
+            drop(self.opening.lock().expect("no panic"));
+        }
         self.change(name, set, port)
     }
 
@@ -351,7 +297,7 @@ impl Control for FakeBridge {
                     .steering
                     .rps_cpus
                     .set(queue, CpuMask::parse(text, 4).map_err(|error| refused(&error))?),
-                RpsChange::List(text) => settings
+                RpsChange::CpuList(text) => settings
                     .steering
                     .rps_cpus
                     .set(queue, CpuMask::parse_list(text, 4).map_err(|error| refused(&error))?),
@@ -359,7 +305,6 @@ impl Control for FakeBridge {
                 RpsChange::FlowCount(count) => {
                     settings.steering.rps_flow_cnt.set(queue, *count as u32)
                 }
-                RpsChange::InPlace(when) => settings.steering.in_place = Some(*when),
             }
             Ok(())
         };
@@ -368,7 +313,6 @@ impl Control for FakeBridge {
 
     fn steering(&self) -> SteeringReport {
         let settings = self.steering.lock().expect("no panic").clone();
-        let named = |name: &'static str| (name.to_owned(), settings.value(name).expect("known"));
         let workers = vec![WorkerReport {
             cpu: 1,
             state: "running".into(),
@@ -377,9 +321,8 @@ impl Control for FakeBridge {
             wake_ups: 13,
             panics: 14,
         }];
-        let settings = SteeringSettings::NAMES.map(named).into();
         SteeringReport {
-            settings,
+            settings: settings.values(),
             possible_cpus: 4,
             usable_cpus: "0-3".into(),
             workers,
@@ -387,12 +330,16 @@ impl Control for FakeBridge {
         }
     }
 
-    fn set_steering(&self, name: &str, value: &str) -> Result<SteeringReport, Refusal> {
-        self.steering
-            .lock()
-            .expect("no panic")
-            .set(name, value)
+    fn set_steering(
+        &self,
+        settings: &BTreeMap<String, SettingValue>,
+    ) -> Result<SteeringReport, Refusal> {
+        let mut steering = self.steering.lock().expect("no panic");
+        let mut named = settings.iter();
+        named
+            .try_for_each(|(name, value)| steering.set(name, value.clone()))
             .map_err(|problem| Refusal::new(ErrorCode::Refused, problem))?;
+        drop(steering);
         Ok(self.steering())
     }
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use superpacket_bridge::fdb::Station;
 use superpacket_bridge::settings::{
-    BridgeSettings, Forwarding, Limits, PerQueue, PortSettings, SteeringSettings, TooBig,
+    BridgeSettings, NamedSettings, PerQueue, PortSettings, Setting, SettingValue, SteeringSettings,
 };
 use superpacket_port::features::Feature;
 
@@ -80,12 +80,13 @@ pub fn reconcile(
     on_reload: OnReload,
 ) -> Vec<Changed> {
     let mut changes = Vec::new();
-    for name in SteeringSettings::NAMES {
-        let value = |settings: &SteeringSettings| settings.value(name).unwrap_or_default();
-        let values = [value(&before.steering), value(&running.steering), value(&file.steering)];
-        if let Some(changed) = changed(None, name.to_owned(), values, on_reload) {
+    for setting in SteeringSettings::SETTINGS {
+        let values = [&before.steering, &running.steering, &file.steering];
+        let values = values.map(|settings| setting.get(settings).to_string());
+        if let Some(changed) = changed(None, setting.name.to_owned(), values, on_reload) {
             // The running value has been validated before, so this cannot fail.
-            let set = !changed.kept || file.steering.set(name, &changed.running).is_ok();
+            let set = !changed.kept
+                || setting.set(&mut file.steering, &setting.get(&running.steering)).is_ok();
             changes.extend(set.then_some(changed));
         }
     }
@@ -115,11 +116,11 @@ pub fn reconcile(
         let (Some(before), Some(running)) = (before.get(&name), running.get(&name)) else {
             continue;
         };
-        for setting in Setting::all() {
-            let values = [before, running, port].map(|settings| setting.value(settings));
-            if let Some(changed) = changed(Some(&name), setting.name(), values, on_reload) {
+        for part in PortPart::all() {
+            let values = [before, running, port].map(|settings| part.value(settings));
+            if let Some(changed) = changed(Some(&name), part.name(), values, on_reload) {
                 if changed.kept {
-                    setting.copy(running, port);
+                    part.copy(running, port);
                 }
                 changes.push(changed);
             }
@@ -162,117 +163,79 @@ fn changed(
     Some(Changed { port: port.map(str::to_owned), setting, running, after, kept })
 }
 
-/// A port setting that commands can change.
+/// A part of a port's settings that commands change.
 #[derive(Clone, Copy, Debug)]
-enum Setting {
+enum PortPart {
     /// The port string, with its options.
     PortString,
     Feature(Feature),
-    Limit(&'static str),
-    Aggregation(&'static str),
-    Forwarding(&'static str),
-    TooBig,
+    Setting(&'static Setting<PortSettings>),
     Vlans,
     RpsCpus,
     RpsFlowCount,
-    InPlaceBelow,
 }
 
-impl Setting {
-    fn all() -> impl Iterator<Item = Setting> {
-        let others = [
-            Setting::PortString,
-            Setting::TooBig,
-            Setting::Vlans,
-            Setting::RpsCpus,
-            Setting::RpsFlowCount,
-            Setting::InPlaceBelow,
-        ];
-        let features = Feature::ALL.into_iter().map(Setting::Feature);
-        let words = PortSettings::AGGREGATION.into_iter().map(Setting::Aggregation);
-        let switches = Forwarding::NAMES.into_iter().map(Setting::Forwarding);
+impl PortPart {
+    fn all() -> impl Iterator<Item = PortPart> {
+        let features = Feature::ALL.into_iter().map(PortPart::Feature);
         features
-            .chain(Limits::names().map(Setting::Limit))
-            .chain(words)
-            .chain(switches)
-            .chain(others)
+            .chain([PortPart::PortString])
+            .chain(PortSettings::SETTINGS.iter().map(PortPart::Setting))
+            .chain([PortPart::Vlans, PortPart::RpsCpus, PortPart::RpsFlowCount])
     }
 
     fn name(self) -> String {
         match self {
-            Setting::Feature(feature) => feature.name(),
-            Setting::Limit(name) | Setting::Aggregation(name) | Setting::Forwarding(name) => name,
-            Setting::PortString => "the port string",
-            Setting::TooBig => "too_big",
-            Setting::Vlans => "vlans",
-            Setting::RpsCpus => "rps_cpus",
-            Setting::RpsFlowCount => "rps_flow_cnt",
-            Setting::InPlaceBelow => "in_place_below",
+            PortPart::Feature(feature) => feature.name(),
+            PortPart::Setting(setting) => setting.name,
+            PortPart::PortString => "the port string",
+            PortPart::Vlans => "vlans",
+            PortPart::RpsCpus => "rps_cpus",
+            PortPart::RpsFlowCount => "rps_flow_cnt",
         }
         .to_owned()
     }
 
     fn value(self, settings: &PortSettings) -> String {
-        let switch = |on: bool| if on { "on" } else { "off" }.to_owned();
         match self {
-            Setting::Feature(Feature::LargeReceiveOffload) if settings.force_lro => {
-                switch(settings.features.contains(Feature::LargeReceiveOffload)) + " (forced)"
+            PortPart::Feature(feature) => {
+                let on = SettingValue::from(settings.features.contains(feature)).to_string();
+                match feature {
+                    Feature::LargeReceiveOffload if settings.force_lro => on + " (forced)",
+                    _ => on,
+                }
             }
-            Setting::Feature(feature) => switch(settings.features.contains(feature)),
-            Setting::Limit(name) => settings.limits.value(name).unwrap_or_default().to_string(),
-            Setting::Aggregation(name) => settings.aggregation(name).unwrap_or_default().to_owned(),
-            Setting::Forwarding(name) => {
-                switch(settings.forwarding.value(name).unwrap_or_default())
-            }
-            Setting::PortString => settings.port.string().to_owned(),
-            Setting::TooBig => TooBig::NAMES
-                .iter()
-                .find(|(_, what)| *what == settings.too_big)
-                .map_or("", |(name, _)| name)
-                .to_owned(),
-            Setting::Vlans => match settings.vlans.ranges().as_slice() {
+            PortPart::Setting(setting) => setting.get(settings).to_string(),
+            PortPart::PortString => settings.port.string().to_owned(),
+            PortPart::Vlans => match settings.vlans.ranges().as_slice() {
                 [] => "none".to_owned(),
                 ranges => ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
             },
-            Setting::RpsCpus => {
+            PortPart::RpsCpus => {
                 per_queue(&settings.steering.rps_cpus, |mask| match mask.list().to_string() {
                     list if list.is_empty() => "none".to_owned(),
                     list => list,
                 })
             }
-            Setting::RpsFlowCount => per_queue(&settings.steering.rps_flow_cnt, u32::to_string),
-            Setting::InPlaceBelow => settings
-                .steering
-                .in_place
-                .map_or_else(|| "default".to_owned(), |in_place| in_place.to_string()),
+            PortPart::RpsFlowCount => per_queue(&settings.steering.rps_flow_cnt, u32::to_string),
         }
     }
 
     fn copy(self, from: &PortSettings, to: &mut PortSettings) {
         match self {
-            Setting::Feature(feature) => {
+            PortPart::Feature(feature) => {
                 to.features = to.features.set(feature, from.features.contains(feature));
                 if feature == Feature::LargeReceiveOffload {
                     to.force_lro = from.force_lro;
                 }
             }
-            // The running value has been validated before, so it is within bounds.
-            Setting::Limit(name) => {
-                drop(from.limits.value(name).map(|value| to.limits.set(name, value)))
-            }
-            Setting::Aggregation(name) => {
-                drop(from.aggregation(name).map(|word| to.set_aggregation(name, word)))
-            }
-            Setting::Forwarding(name) => {
-                drop(from.forwarding.value(name).map(|on| to.forwarding.set(name, on)))
-            }
+            // The running value has been validated before, so this cannot fail.
+            PortPart::Setting(setting) => drop(setting.set(to, &setting.get(from))),
             // Both ports have the same name.
-            Setting::PortString => to.port = from.port.clone(),
-            Setting::TooBig => to.too_big = from.too_big,
-            Setting::Vlans => to.vlans = from.vlans.clone(),
-            Setting::RpsCpus => to.steering.rps_cpus = from.steering.rps_cpus.clone(),
-            Setting::RpsFlowCount => to.steering.rps_flow_cnt = from.steering.rps_flow_cnt.clone(),
-            Setting::InPlaceBelow => to.steering.in_place = from.steering.in_place,
+            PortPart::PortString => to.port = from.port.clone(),
+            PortPart::Vlans => to.vlans = from.vlans.clone(),
+            PortPart::RpsCpus => to.steering.rps_cpus = from.steering.rps_cpus.clone(),
+            PortPart::RpsFlowCount => to.steering.rps_flow_cnt = from.steering.rps_flow_cnt.clone(),
         }
     }
 }
@@ -286,7 +249,7 @@ fn per_queue<T: PartialEq>(queues: &PerQueue<T>, text: impl Fn(&T) -> String) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superpacket_bridge::settings::InPlace;
+    use superpacket_bridge::settings::{SettingType, TooBig};
 
     fn bridge(ports: &[&str]) -> BridgeSettings {
         let ports = ports
@@ -300,39 +263,38 @@ mod tests {
         Station { vlan: 0, address: [2, 0, 0, 0, 0, number] }
     }
 
+    /// Gives every setting another value.
+    fn change_all<S: NamedSettings>(settings: &mut S) {
+        for setting in S::SETTINGS {
+            let before = setting.get(settings);
+            let mut others = match setting.values {
+                SettingType::Number { least, .. } => {
+                    vec![least.into(), (2 * least).into(), 128.into()]
+                }
+                SettingType::Switch => vec![true.into(), false.into()],
+                SettingType::Word(words) => words.iter().map(|word| (*word).into()).collect(),
+                SettingType::Text(_) => vec!["toeplitz".into(), 0.into()],
+            };
+            others.retain(|value: &SettingValue| *value != before);
+            let set = others.iter().any(|value| setting.set(settings, value).is_ok());
+            assert!(set && setting.get(settings) != before, "{}", setting.name);
+        }
+    }
+
     /// Returns settings that differ from `file` in everything that commands can change.
     fn all_changed(file: &BridgeSettings) -> BridgeSettings {
         let mut running = file.clone();
-        for name in SteeringSettings::NAMES {
-            let words = ["toeplitz", "outer", "at-once", "on", "off", "4096", "8", "77", "128"];
-            let before = running.steering.value(name);
-            let other = words.into_iter().any(|word| {
-                running.steering.set(name, word).is_ok() && running.steering.value(name) != before
-            });
-            assert!(other, "{name}");
-        }
+        change_all(&mut running.steering);
         let port = &mut running.ports[0];
         for feature in Feature::ALL {
             port.features = port.features.set(feature, !port.features.contains(feature));
         }
         port.force_lro = true;
-        for name in Limits::names() {
-            port.limits.set(name, 1_000).expect(name);
-        }
-        let on = ["gro_past_push", "gro_udp_no_checksum", "lro_acks"].map(|name| (name, "on"));
-        for (name, word) in on.into_iter().chain([("delivery", "at-once"), ("storage", "linear")]) {
-            port.set_aggregation(name, word).expect(name);
-        }
-        for name in Forwarding::NAMES {
-            let on = port.forwarding.value(name).expect(name);
-            port.forwarding.set(name, !on).expect(name);
-        }
+        change_all(port);
         port.port = port.port.with_option("queues", Some("2")).expect("an option");
-        port.too_big = TooBig::Icmp;
         port.vlans.add(&"7-9".parse().expect("VLANs"));
         port.steering.rps_cpus.set(Some(1), superpacket_steer::Cpu::new(3).into_iter().collect());
         port.steering.rps_flow_cnt.set(None, 64);
-        port.steering.in_place = Some(InPlace::NEVER);
         port.static_entries.insert(station(1));
         running
     }
@@ -341,7 +303,7 @@ mod tests {
     fn all_that_commands_change_is_undone_or_kept_and_said() {
         let file = bridge(&["tap:a", "tap:b"]);
         let running = all_changed(&file);
-        let expected = SteeringSettings::NAMES.len() + Setting::all().count() + 1;
+        let expected = SteeringSettings::SETTINGS.len() + PortPart::all().count() + 1;
         let mut undone = file.clone();
         let changes = reconcile(&file, &running, &mut undone, OnReload::Undo);
         assert_eq!(

@@ -179,7 +179,7 @@ mod tests {
         let error = bridge.apply(wrong).expect_err("there is none");
         assert!(error.to_string().contains("no-such-port"), "{error}");
         assert_eq!(names(), ["memory:kept", "memory:other"]);
-        assert_eq!(bridge.ports()[0].too_big, "drop");
+        assert_eq!(bridge.ports()[0].settings["too_big"], "drop".into());
         bridge.apply(settings(&["memory:kept", "memory:new"])).expect("all can be opened");
         assert_eq!(names(), ["memory:kept", "memory:new"]);
     }

@@ -9,9 +9,7 @@ use super::{Bridge, lock};
 use crate::error::BridgeError;
 use crate::report::{PortFeatures, PortReport};
 use crate::runtime::SharedPort;
-#[cfg(doc)]
-use crate::settings::{Forwarding, PortSettings};
-use crate::settings::{Limits, PortChange, TooBig};
+use crate::settings::{NamedSettings, PortChange, PortSettings};
 
 impl Bridge {
     /// Switches an offload of a port. The result says whether it is in force, and if not, why.
@@ -40,71 +38,6 @@ impl Bridge {
         self.with(port, |slot| slot.shared.features())
     }
 
-    /// Sets a limit of a port, by a name of [`Limits::names`].
-    ///
-    /// # Errors
-    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for an unknown name or a value out of
-    /// range.
-    pub fn set_limit(&self, port: &str, name: &str, value: u64) -> Result<PortReport, BridgeError> {
-        self.change(port, |shared| {
-            let set = |limits: &mut Limits| {
-                limits
-                    .set(name, value)
-                    .map_err(|problem| BridgeError::Limit { port: port.into(), problem })
-            };
-            shared.change(|settings| set(&mut settings.limits))
-        })?;
-        self.with(port, |slot| slot.report(&self.inner.table))
-    }
-
-    /// Sets how a port handles packets that exceed its MTU.
-    ///
-    /// # Errors
-    /// [`BridgeError::NoSuchPort`].
-    pub fn set_too_big(&self, port: &str, too_big: TooBig) -> Result<PortReport, BridgeError> {
-        self.change(port, |shared| {
-            shared.change(|settings| settings.too_big = too_big);
-            Ok(())
-        })?;
-        self.with(port, |slot| slot.report(&self.inner.table))
-    }
-
-    /// Sets how packets that a port receives are aggregated, by a name of
-    /// [`PortSettings::AGGREGATION`].
-    ///
-    /// # Errors
-    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for an unknown name or value.
-    pub fn set_aggregation(
-        &self,
-        port: &str,
-        name: &str,
-        word: &str,
-    ) -> Result<PortReport, BridgeError> {
-        self.change(port, |shared| {
-            let set = shared.change(|settings| settings.set_aggregation(name, word));
-            set.map_err(|problem| BridgeError::Limit { port: port.into(), problem })
-        })?;
-        self.with(port, |slot| slot.report(&self.inner.table))
-    }
-
-    /// Sets a forwarding flag of a port (learning, flooding, isolation), by a name of
-    /// [`Forwarding::NAMES`].
-    ///
-    /// # Errors
-    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for an unknown name.
-    pub fn set_forwarding(
-        &self,
-        port: &str,
-        name: &str,
-        on: bool,
-    ) -> Result<PortReport, BridgeError> {
-        self.change(port, |shared| {
-            let set = shared.change(|settings| settings.forwarding.set(name, on));
-            set.map_err(|problem| BridgeError::Limit { port: port.into(), problem })
-        })?;
-        self.with(port, |slot| slot.report(&self.inner.table))
-    }
-
     /// Changes options of a port's string, and settings of the port. If the string changes, the
     /// port is closed and opened again, as by [`apply`](Self::apply), while the others go on.
     /// Packets that arrive in between, or that the port had not yet delivered, are lost. Packets
@@ -122,12 +55,11 @@ impl Bridge {
         let before = shared.settings();
         let wrong = |problem: String| BridgeError::Limit { port: port.into(), problem };
         // All errors are found before anything is changed.
-        let mut wanted = before.clone();
-        change
-            .settings
-            .iter()
-            .try_for_each(|(name, value)| wanted.set(name, value))
-            .map_err(wrong)?;
+        let set = |settings: &mut PortSettings| {
+            let mut named = change.settings.iter();
+            named.try_for_each(|(name, value)| settings.set(name, value.clone())).map_err(wrong)
+        };
+        set(&mut before.clone())?;
         let mut spec = before.port.clone();
         for (key, value) in &change.options {
             spec = spec.with_option(key, value.as_deref()).map_err(PortError::from)?;
@@ -145,10 +77,7 @@ impl Bridge {
             // Settings that somebody else changes meanwhile are kept.
             let (earlier, queues) =
                 (PreviousSettings::of(&shared), self.with(port, |slot| slot.queues)?);
-            let set = shared.change(|settings| {
-                change.settings.iter().try_for_each(|(name, value)| settings.set(name, value))
-            });
-            set.map_err(wrong)?;
+            shared.change(set)?;
             if let Err(error) = earlier.restore_without_memory(&shared, queues) {
                 inner.announce();
                 return Err(error);
@@ -179,7 +108,7 @@ impl Bridge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{BridgeSettings, PortSettings, SettingValue};
+    use crate::settings::{BridgeSettings, SettingValue};
 
     fn change(options: &[(&str, Option<&str>)], settings: &[&(&str, SettingValue)]) -> PortChange {
         PortChange {
@@ -209,8 +138,8 @@ mod tests {
             .set_port("left", &change(&[("slots", Some("64"))], &[&isolated]))
             .expect("both can be");
         assert_eq!(
-            (report.string.as_str(), report.forwarding["isolated"], report.reopened),
-            ("memory:set-a?slots=64", true, 1)
+            (report.string.as_str(), report.settings["isolated"].clone(), report.reopened),
+            ("memory:set-a?slots=64", true.into(), 1)
         );
         let report = bridge
             .set_port(
@@ -219,8 +148,8 @@ mod tests {
             )
             .expect("can be");
         assert_eq!(
-            (report.limits["address_limit"], report.reopened),
-            (9, 1),
+            (report.settings["address_limit"].clone(), report.reopened),
+            (9.into(), 1),
             "the string is the same"
         );
         let off = ("isolated", SettingValue::Switch(false));
@@ -247,8 +176,8 @@ mod tests {
         }
         let report = bridge.ports().remove(0);
         assert_eq!(
-            (report.string.as_str(), report.forwarding["isolated"], report.reopened),
-            ("memory:set-a?slots=64", true, 1)
+            (report.string.as_str(), report.settings["isolated"].clone(), report.reopened),
+            ("memory:set-a?slots=64", true.into(), 1)
         );
         // A port without an explicit name keeps its name, although its string has changed.
         let report =

@@ -1,6 +1,5 @@
 //! What the bridge knows of each port, and the reports made of it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,7 +8,7 @@ use superpacket_port::{LinkState, Port, PortCounters, PortState};
 use crate::claim::Claim;
 use crate::report::{PortReport, PortStats};
 use crate::runtime::SharedPort;
-use crate::settings::{Forwarding, Limits, PortSettings, TooBig};
+use crate::settings::NamedSettings;
 use crate::switch::table::AddressTable;
 
 /// What the bridge knows of a port, which is open or waits to be opened again.
@@ -38,11 +37,6 @@ pub(super) struct PortSlot {
 impl PortSlot {
     pub(super) fn report(&self, table: &AddressTable) -> PortReport {
         let settings = self.shared.settings();
-        let limit = |name: &str| (name.to_owned(), settings.limits.value(name).unwrap_or_default());
-        let too_big = TooBig::NAMES
-            .iter()
-            .find(|(_, what)| *what == settings.too_big)
-            .map_or("", |(name, _)| name);
         PortReport {
             port: self.shared.name.clone(),
             string: settings.port.string().to_owned(),
@@ -55,20 +49,7 @@ impl PortSlot {
             queues: self.queues,
             reopened: self.reopened,
             addresses: table.count(self.shared.number),
-            limits: Limits::names().map(limit).collect::<BTreeMap<_, _>>(),
-            too_big: too_big.to_owned(),
-            aggregation: PortSettings::AGGREGATION
-                .iter()
-                .map(|name| {
-                    ((*name).to_owned(), settings.aggregation(name).unwrap_or_default().to_owned())
-                })
-                .collect(),
-            forwarding: Forwarding::NAMES
-                .iter()
-                .map(|name| {
-                    ((*name).to_owned(), settings.forwarding.value(name).unwrap_or_default())
-                })
-                .collect(),
+            settings: settings.values(),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::error::BridgeError;
 use crate::poll_thread::{PollThread, PollThreadCounts};
 use crate::report::{DroppedCpu, PortRps, QueueRps, SteeringReport, WorkerReport};
 use crate::settings::{
-    InPlace, PortSteering, SteeringProblem, SteeringSettings, UsableCpus, possible_cpus,
+    NamedSettings, PortSteering, SteeringProblem, SteeringSettings, UsableCpus, possible_cpus,
     queue_flows,
 };
 use crate::topology::Topology;
@@ -185,18 +185,6 @@ impl Bridge {
         })
     }
 
-    /// Sets when a port's packets are processed on the receiving thread although there is a CPU
-    /// mask. With [`InPlace::NEVER`], they always go to the CPUs of the mask.
-    ///
-    /// # Errors
-    /// [`BridgeError::NoSuchPort`].
-    pub fn set_in_place(&self, port: &str, in_place: InPlace) -> Result<PortRps, BridgeError> {
-        self.change_steering(port, None, |steering| {
-            steering.in_place = Some(in_place);
-            Ok(())
-        })
-    }
-
     fn change_steering(
         &self,
         port: &str,
@@ -223,7 +211,6 @@ impl Bridge {
     /// Returns the steering settings of all ports, and the workers.
     pub fn steering(&self) -> SteeringReport {
         let settings = &self.inner.context.steering.now().settings;
-        let named = |name: &&str| ((*name).to_owned(), settings.value(name).unwrap_or_default());
         let poll_threads = lock(&self.inner.poll_threads);
         let workers = lock(&self.inner.workers);
         let report = |(cpu, counts): (&Cpu, &Arc<PollThreadCounts>)| {
@@ -252,7 +239,7 @@ impl Bridge {
             }
         };
         SteeringReport {
-            settings: SteeringSettings::NAMES.iter().map(named).collect(),
+            settings: settings.values(),
             possible_cpus: possible_cpus(),
             usable_cpus: workers.usable.mask().list().to_string(),
             workers: workers.counts.iter().map(report).collect(),
@@ -267,13 +254,13 @@ impl Bridge {
     /// [`BridgeError::Port`] if a worker cannot be started. Nothing has changed then.
     pub fn change_steering_settings(
         &self,
-        change: impl FnOnce(&mut SteeringSettings) -> Result<(), SteeringProblem>,
+        change: impl FnOnce(&mut SteeringSettings) -> Result<(), String>,
     ) -> Result<SteeringReport, BridgeError> {
         {
             let _alone = lock(&self.inner.changes);
             let before = self.inner.context.steering.now();
             let mut settings = before.settings.clone();
-            change(&mut settings)?;
+            change(&mut settings).map_err(SteeringProblem)?;
             let sock_flows = self.inner.sock_flows_for(&settings)?;
             self.inner.check_flow_limit(&settings)?;
             self.inner.put_steering(settings, sock_flows);

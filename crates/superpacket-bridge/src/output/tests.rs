@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::runtime::tests::shared_as;
+use crate::settings::{NamedSettings, PortSettings};
 use crate::switch::fdb::Station;
 use crate::switch::loops::{LoopGuard, MAX_LOOP_REPEATS, REMEMBERED, WINDOW};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
@@ -382,7 +383,9 @@ fn switched(ports: usize, these: &[usize], name: &str, on: bool) -> Bench {
     for &port in these {
         let runtime =
             &mut bench.forwarder.egress[port].as_mut().expect("the port is there").runtime;
-        runtime.forwarding.set(name, on).expect("it is a switch");
+        let mut settings = PortSettings::new("memory:m".parse().expect("a port string"));
+        settings.set(name, on).expect("it is a switch");
+        runtime.forwarding = settings.forwarding;
     }
     bench
 }

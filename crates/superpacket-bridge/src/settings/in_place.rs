@@ -3,12 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::de::{self, Deserializer, Visitor};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
+
+use super::SettingValue;
 
 /// When a receive queue with an RPS mask is processed by the thread that receives its packets,
 /// instead of by workers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "SettingValue", into = "SettingValue")]
 pub enum InPlace {
     /// While the receiving thread has time for all the work. When it is busy nearly all the time,
     /// steering is tried, and kept if it processes more packets per second.
@@ -25,8 +27,11 @@ impl InPlace {
     /// The name of [`Automatic`](Self::Automatic) in commands and files.
     const AUTOMATIC: &str = "auto";
 
+    /// The name of an absent setting in commands and files.
+    pub(super) const DEFAULT: &str = "default";
+
     /// The allowed values, for error messages.
-    const ALLOWED: &str = "\"auto\", or a number of packets a second (0: always steer)";
+    pub(super) const ALLOWED: &str = "\"auto\", or a number of packets a second (0: always steer)";
 }
 
 /// Writes `auto`, or the rate in packets per second.
@@ -54,44 +59,20 @@ impl FromStr for InPlace {
     }
 }
 
-/// Writes a number, or `"auto"`.
-impl Serialize for InPlace {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            InPlace::Automatic => serializer.serialize_str(Self::AUTOMATIC),
-            InPlace::Below(rate) => serializer.serialize_u64(*rate),
+impl From<InPlace> for SettingValue {
+    fn from(in_place: InPlace) -> Self {
+        match in_place {
+            InPlace::Automatic => InPlace::AUTOMATIC.into(),
+            InPlace::Below(rate) => rate.into(),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for InPlace {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl Visitor<'_> for Either {
-            type Value = InPlace;
+impl TryFrom<SettingValue> for InPlace {
+    type Error = String;
 
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str(InPlace::ALLOWED)
-            }
-
-            fn visit_u64<E: de::Error>(self, rate: u64) -> Result<InPlace, E> {
-                Ok(InPlace::Below(rate))
-            }
-
-            fn visit_i64<E: de::Error>(self, rate: i64) -> Result<InPlace, E> {
-                u64::try_from(rate)
-                    .map(InPlace::Below)
-                    .map_err(|_| E::invalid_value(de::Unexpected::Signed(rate), &self))
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<InPlace, E> {
-                match text {
-                    InPlace::AUTOMATIC => Ok(InPlace::Automatic),
-                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
-                }
-            }
-        }
-        deserializer.deserialize_any(Either)
+    fn try_from(value: SettingValue) -> Result<Self, String> {
+        value.to_string().parse()
     }
 }
 
@@ -110,11 +91,17 @@ mod tests {
             assert_eq!(serde_json::to_string(&setting).expect("JSON"), json);
             assert_eq!(serde_json::from_str::<InPlace>(json).expect("JSON"), setting);
         }
-        for (text, json) in [("fast", "\"fast\""), ("-1", "-1"), ("", "true"), ("1.5", "1.5")] {
+        for (text, json) in [("fast", "\"fast\""), ("", "true")] {
             let error = text.parse::<InPlace>().expect_err(text);
             assert!(error.contains("\"auto\", or a number") && error.contains(text), "{error}");
             let error = serde_json::from_str::<InPlace>(json).expect_err(json).to_string();
             assert!(error.contains("\"auto\", or a number"), "{error}");
+        }
+        for text in ["-1", "1.5"] {
+            let error = text.parse::<InPlace>().expect_err(text);
+            assert!(error.contains("\"auto\", or a number") && error.contains(text), "{error}");
+            let error = serde_json::from_str::<InPlace>(text).expect_err(text).to_string();
+            assert!(error.contains("a number, a boolean or a word"), "{error}");
         }
     }
 }

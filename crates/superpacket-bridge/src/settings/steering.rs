@@ -14,19 +14,19 @@ use crate::cpus::possible_cpus;
 /// some thousands of them. Others are allocated separately (frames longer than a slot of a
 /// `packet:` port, packets of `memory:` and `pcap:` ports), with up to 64 KiB per packet. A full
 /// backlog thus takes 4 GiB at most.
-const MOST_BACKLOG: u64 = 1 << 16;
+pub(super) const MOST_BACKLOG: u64 = 1 << 16;
 
 /// Maximum number of entries of the RFS table: 16 MB, at 4 bytes per entry. The kernel allows 2^29.
-const MOST_SOCK_FLOWS: u64 = 1 << 22;
+pub(super) const MOST_SOCK_FLOWS: u64 = 1 << 22;
 
 /// Maximum number of flows per receive queue that RFS distinguishes: 1 MB per queue, at 16 bytes
 /// per flow.
 const MOST_QUEUE_FLOWS: u64 = 1 << 16;
 
 /// Maximum of `dev_weight`, in packets.
-const MOST_WEIGHT: u64 = 1 << 16;
+pub(super) const MOST_WEIGHT: u64 = 1 << 16;
 
-/// An unknown name of a steering setting, or an invalid value; the message names both.
+/// A steering setting is unknown, or its value is not allowed or needs more memory than there is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SteeringProblem(pub(crate) String);
@@ -84,8 +84,8 @@ pub struct HashSettings {
     pub function: HashFunction,
     /// Whether both directions of a connection have the same hash.
     pub symmetric: bool,
-    /// Whether the inner headers of tunnelled packets are hashed; otherwise the outer ones.
-    pub inner: bool,
+    /// The headers of tunnelled packets that are hashed.
+    pub headers: FlowHeaders,
     /// Whether the device's hash is used if it reports one.
     pub device: bool,
 }
@@ -93,7 +93,8 @@ pub struct HashSettings {
 impl Default for HashSettings {
     /// Returns the keyed hash of the inner headers, replaced by the device's hash if there is one.
     fn default() -> Self {
-        HashSettings { function: HashFunction::Keyed, symmetric: false, inner: true, device: true }
+        let (function, headers) = (HashFunction::Keyed, FlowHeaders::Inner);
+        HashSettings { function, symmetric: false, headers, device: true }
     }
 }
 
@@ -105,125 +106,12 @@ impl HashSettings {
             HashFunction::Toeplitz(key) => FlowHasher::toeplitz(key),
         };
         let hasher = if self.symmetric { hasher.symmetric() } else { hasher };
-        let hasher =
-            hasher.with_headers(if self.inner { FlowHeaders::Inner } else { FlowHeaders::Outer });
+        let hasher = hasher.with_headers(self.headers);
         if self.device { hasher } else { hasher.without_device() }
     }
 }
 
 impl SteeringSettings {
-    /// The names of the settings in commands and files.
-    pub const NAMES: [&'static str; 9] = [
-        "rps_sock_flow_entries",
-        "netdev_max_backlog",
-        "dev_weight",
-        "flow_limit_table_len",
-        "hash",
-        "hash_symmetric",
-        "hash_headers",
-        "hash_device",
-        "moves",
-    ];
-
-    /// Returns the value of the setting with this name, in the format of [`set`](Self::set).
-    pub fn value(&self, name: &str) -> Option<String> {
-        Some(match name {
-            "rps_sock_flow_entries" => self.sock_flow_entries.to_string(),
-            "netdev_max_backlog" => self.max_backlog.to_string(),
-            "dev_weight" => self.weight.to_string(),
-            "flow_limit_table_len" => self.flow_limit_table.to_string(),
-            "hash" => match &self.hash.function {
-                HashFunction::Keyed => "keyed".into(),
-                HashFunction::Toeplitz(key) if *key == ToeplitzKey::MICROSOFT => "toeplitz".into(),
-                HashFunction::Toeplitz(key) => {
-                    format!(
-                        "toeplitz:{}",
-                        key.bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>()
-                    )
-                }
-            },
-            "hash_symmetric" => on_off(self.hash.symmetric).into(),
-            "hash_headers" => if self.hash.inner { "inner" } else { "outer" }.into(),
-            "hash_device" => on_off(self.hash.device).into(),
-            "moves" => {
-                if self.move_policy == MovePolicy::Epochs { "epochs" } else { "at-once" }.into()
-            }
-            _ => return None,
-        })
-    }
-
-    /// Sets the setting with this name. Numbers are decimal, and switches are `on` or `off`. `hash`
-    /// is `keyed`, `toeplitz` (with the published key) or `toeplitz:KEY` with 40 bytes in
-    /// hexadecimal. `hash_headers` is `inner` or `outer`; `moves` is `epochs` or `at-once`.
-    ///
-    /// # Errors
-    /// [`SteeringProblem`] if the name is unknown or the value is not allowed; nothing changes.
-    pub fn set(&mut self, name: &str, value: &str) -> Result<(), SteeringProblem> {
-        let wrong = |problem: String| SteeringProblem(format!("{name}: {problem}"));
-        let number = |least: u64, most: u64| match value.trim().parse::<u64>() {
-            Ok(number) if (least..=most).contains(&number) => Ok(number),
-            Ok(number) => Err(wrong(format!("EINVAL: {number}: it is {least} to {most}"))),
-            Err(_) => Err(wrong(format!("EINVAL: {value:?} is no number"))),
-        };
-        let switch = || match value {
-            "on" => Ok(true),
-            "off" => Ok(false),
-            _ => Err(wrong(format!("{value:?} is neither on nor off"))),
-        };
-        match name {
-            "rps_sock_flow_entries" => {
-                self.sock_flow_entries = flow_entries(number(0, MOST_SOCK_FLOWS)?)
-                    .map_err(|error| wrong(error.to_string()))?;
-            }
-            "netdev_max_backlog" => self.max_backlog = number(1, MOST_BACKLOG)? as usize,
-            "dev_weight" => self.weight = number(1, MOST_WEIGHT)? as usize,
-            "flow_limit_table_len" => {
-                let length = number(0, 1 << 16)? as usize;
-                if length != 0 {
-                    FlowLimit::new(length).map_err(|error| wrong(error.to_string()))?;
-                }
-                self.flow_limit_table = length;
-            }
-            "hash" => {
-                self.hash.function = match value.split_once(':') {
-                    None if value == "keyed" => HashFunction::Keyed,
-                    None if value == "toeplitz" => HashFunction::Toeplitz(ToeplitzKey::MICROSOFT),
-                    Some(("toeplitz", key)) => {
-                        HashFunction::Toeplitz(toeplitz_key(key).map_err(wrong)?)
-                    }
-                    _ => {
-                        return Err(wrong(format!(
-                            "{value:?} is no hash function: there are keyed, toeplitz, toeplitz:KEY"
-                        )));
-                    }
-                }
-            }
-            "hash_symmetric" => self.hash.symmetric = switch()?,
-            "hash_headers" => {
-                self.hash.inner = match value {
-                    "inner" => true,
-                    "outer" => false,
-                    _ => return Err(wrong(format!("{value:?} is neither inner nor outer"))),
-                }
-            }
-            "hash_device" => self.hash.device = switch()?,
-            "moves" => {
-                self.move_policy = match value {
-                    "epochs" => MovePolicy::Epochs,
-                    "at-once" => MovePolicy::AtOnce,
-                    _ => return Err(wrong(format!("{value:?} is neither epochs nor at-once"))),
-                }
-            }
-            _ => {
-                return Err(SteeringProblem(format!(
-                    "{name:?} is no setting of steering: there are {}",
-                    Self::NAMES.join(", ")
-                )));
-            }
-        }
-        Ok(())
-    }
-
     /// Creates the RFS table; `None` without RFS.
     ///
     /// # Errors
@@ -262,25 +150,6 @@ pub fn queue_flows(requested: u64) -> Result<u32, String> {
         return Err(format!("EINVAL: {requested}: it is 0 to {MOST_QUEUE_FLOWS}"));
     }
     flow_entries(requested).map_err(|error| error.to_string())
-}
-
-const fn on_off(on: bool) -> &'static str {
-    if on { "on" } else { "off" }
-}
-
-fn toeplitz_key(text: &str) -> Result<ToeplitzKey, String> {
-    let digits: Vec<char> = text.chars().filter(|digit| *digit != ':').collect();
-    let wanted = 2 * ToeplitzKey::LENGTH;
-    if digits.len() != wanted {
-        return Err(format!("a key has {wanted} hexadecimal digits, not {}", digits.len()));
-    }
-    let mut key = [0; ToeplitzKey::LENGTH];
-    for (byte, digits) in key.iter_mut().zip(digits.chunks(2)) {
-        let text: String = digits.iter().collect();
-        *byte = u8::from_str_radix(&text, 16)
-            .map_err(|_| format!("{text:?} is no byte in hexadecimal"))?;
-    }
-    Ok(ToeplitzKey::new(key))
 }
 
 /// A setting of a port's receive queues: a value for all queues, and exceptions for some of them.
@@ -342,59 +211,6 @@ pub struct PortSteering {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn settings_read_back_what_was_set() {
-        let key = "0123456789abcdef".repeat(5);
-        for (name, value, shown) in [
-            ("rps_sock_flow_entries", "1000", "1024"),
-            ("netdev_max_backlog", "300", "300"),
-            ("dev_weight", "1", "1"),
-            ("flow_limit_table_len", "8192", "8192"),
-            ("flow_limit_table_len", "0", "0"),
-            ("hash", "toeplitz", "toeplitz"),
-            ("hash", &format!("toeplitz:{key}"), &format!("toeplitz:{key}")),
-            ("hash", "keyed", "keyed"),
-            ("hash_symmetric", "on", "on"),
-            ("hash_headers", "outer", "outer"),
-            ("hash_device", "off", "off"),
-            ("moves", "at-once", "at-once"),
-        ] {
-            let mut settings = SteeringSettings::default();
-            settings.set(name, value).expect(name);
-            assert_eq!(settings.value(name).as_deref(), Some(shown));
-            assert!(SteeringSettings::NAMES.contains(&name));
-        }
-        assert!(
-            SteeringSettings::NAMES
-                .iter()
-                .all(|name| SteeringSettings::default().value(name).is_some())
-        );
-        assert!(SteeringSettings::default().value("rps").is_none());
-    }
-
-    #[test]
-    fn an_invalid_setting_is_refused_by_name_and_changes_nothing() {
-        for (name, value, says) in [
-            ("rps_sock_flow_entries", "-1", "rps_sock_flow_entries: EINVAL: \"-1\" is no number"),
-            ("rps_sock_flow_entries", "4294967295", "EINVAL"),
-            ("rps_sock_flow_entries", "536870912", "EINVAL: 536870912: it is 0 to 4194304"),
-            ("netdev_max_backlog", "0", "it is 1 to"),
-            ("dev_weight", "0", "it is 1 to"),
-            ("flow_limit_table_len", "1000", "a power of two"),
-            ("hash", "crc", "\"crc\" is no hash function: there are keyed, toeplitz"),
-            ("hash", "toeplitz:12", "80 hexadecimal digits, not 2"),
-            ("hash_symmetric", "yes", "neither on nor off"),
-            ("hash_headers", "both", "neither inner nor outer"),
-            ("moves", "never", "neither epochs nor at-once"),
-            ("weight", "1", "no setting of steering: there are rps_sock_flow_entries, "),
-        ] {
-            let mut settings = SteeringSettings::default();
-            let problem = settings.set(name, value).expect_err(name).to_string();
-            assert!(problem.contains(says), "{problem}");
-            assert_eq!(settings, SteeringSettings::default());
-        }
-    }
 
     #[test]
     fn flow_tables_have_a_maximum_size() {

@@ -54,79 +54,7 @@ pub struct Rates {
     pub storm_unknown: u64,
 }
 
-/// The highest rate that can be set: 10^12 bytes (8 Tb) or packets per second.
-const MAX_RATE: u64 = 1_000_000_000_000;
-
-/// The largest burst that can be set: 2^32 bytes or packets.
-const MAX_BURST: u64 = 1 << 32;
-
 impl Rates {
-    /// The names of the rates and bursts in commands and configuration files.
-    pub const NAMES: [&'static str; 11] = [
-        "rx_byte_rate",
-        "rx_byte_burst",
-        "rx_packet_rate",
-        "rx_packet_burst",
-        "tx_byte_rate",
-        "tx_byte_burst",
-        "tx_packet_rate",
-        "tx_packet_burst",
-        "storm_broadcast",
-        "storm_multicast",
-        "storm_unknown",
-    ];
-
-    /// Returns the unit of the rate or burst with this name; `None` if there is none.
-    pub fn unit(name: &str) -> Option<&'static str> {
-        match name {
-            "rx_byte_rate" | "tx_byte_rate" => Some("bytes/s"),
-            "rx_byte_burst" | "tx_byte_burst" => Some("bytes"),
-            "rx_packet_burst" | "tx_packet_burst" => Some("packets"),
-            _ => Rates::NAMES.contains(&name).then_some("packets/s"),
-        }
-    }
-
-    /// Returns the value of the rate or burst with this name; `None` if there is none.
-    pub fn value(&self, name: &str) -> Option<u64> {
-        Rates::place(&mut { *self }, name).copied()
-    }
-
-    /// Sets the rate or burst with this name.
-    ///
-    /// # Errors
-    /// A sentence: the name is unknown, or the value is out of range.
-    pub fn set(&mut self, name: &str, value: u64) -> Result<(), String> {
-        let unit = Rates::unit(name).unwrap_or_default();
-        let is_burst = name.ends_with("_burst");
-        let (most, zero) =
-            if is_burst { (MAX_BURST, "a tenth of a second's") } else { (MAX_RATE, "no limit") };
-        let place = self
-            .place(name)
-            .ok_or_else(|| format!("{name:?} is no rate: there are {}", Rates::NAMES.join(", ")))?;
-        if value > most {
-            return Err(format!("{name} is 0 ({zero}) or 1 to {most} {unit}, not {value}"));
-        }
-        *place = value;
-        Ok(())
-    }
-
-    fn place(&mut self, name: &str) -> Option<&mut u64> {
-        match name {
-            "rx_byte_rate" => Some(&mut self.rx_byte_rate),
-            "rx_byte_burst" => Some(&mut self.rx_byte_burst),
-            "rx_packet_rate" => Some(&mut self.rx_packet_rate),
-            "rx_packet_burst" => Some(&mut self.rx_packet_burst),
-            "tx_byte_rate" => Some(&mut self.tx_byte_rate),
-            "tx_byte_burst" => Some(&mut self.tx_byte_burst),
-            "tx_packet_rate" => Some(&mut self.tx_packet_rate),
-            "tx_packet_burst" => Some(&mut self.tx_packet_burst),
-            "storm_broadcast" => Some(&mut self.storm_broadcast),
-            "storm_multicast" => Some(&mut self.storm_multicast),
-            "storm_unknown" => Some(&mut self.storm_unknown),
-            _ => None,
-        }
-    }
-
     pub(crate) fn rx_bytes(&self) -> Rate {
         Rate::new(self.rx_byte_rate, self.rx_byte_burst)
     }
@@ -141,48 +69,5 @@ impl Rates {
 
     pub(crate) fn tx_packets(&self) -> Rate {
         Rate::new(self.tx_packet_rate, self.tx_packet_burst)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_rate_has_its_own_field() {
-        let mut rates = Rates::default();
-        for (number, name) in (1..).zip(Rates::NAMES) {
-            assert_eq!(rates.value(name), Some(0), "no limit");
-            rates.set(name, number).expect(name);
-        }
-        assert_eq!(
-            Rates::NAMES.map(|name| rates.value(name)),
-            std::array::from_fn(|index| Some(index as u64 + 1))
-        );
-        let units = Rates::NAMES.map(|name| Rates::unit(name).expect(name));
-        assert_eq!(units[..4], ["bytes/s", "bytes", "packets/s", "packets"]);
-        assert_eq!(units[8..], ["packets/s"; 3]);
-    }
-
-    #[test]
-    fn errors_state_the_allowed_range() {
-        let mut rates = Rates::default();
-        for (name, value, says) in [
-            (
-                "storm_unknown",
-                MAX_RATE + 1,
-                "storm_unknown is 0 (no limit) or 1 to 1000000000000 packets/s, not 1000000000001",
-            ),
-            (
-                "tx_byte_burst",
-                MAX_BURST + 1,
-                "tx_byte_burst is 0 (a tenth of a second's) or 1 to 4294967296 bytes",
-            ),
-            ("rate", 1, "\"rate\" is no rate: there are rx_byte_rate, "),
-        ] {
-            let error = rates.set(name, value).expect_err(name);
-            assert!(error.contains(says), "{error}");
-        }
-        assert_eq!(rates, Rates::default());
     }
 }

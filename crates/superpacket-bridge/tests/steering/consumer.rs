@@ -11,7 +11,7 @@ use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::super_packet::SuperPacket;
 use superpacket_bridge::Steered;
 use superpacket_bridge::consumer::{Consumer, PortEnd};
-use superpacket_bridge::settings::{InPlace, PortSettings, SteeringSettings};
+use superpacket_bridge::settings::{InPlace, PortChange, PortSettings, SteeringSettings};
 use superpacket_model::open;
 use superpacket_port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch};
 use superpacket_steer::{Cpu, MovePolicy};
@@ -207,7 +207,11 @@ fn a_consumer_that_adapts_works_where_packets_are_received_until_that_thread_is_
         InPlace::NEVER,
         "unless it is asked for, flows stay with their workers"
     );
-    bench.steered.as_bridge().set_in_place(&name, InPlace::Automatic).expect("it can be set");
+    bench
+        .steered
+        .as_bridge()
+        .set_port(&name, &PortChange::setting("in_place_below", InPlace::Automatic))
+        .expect("it can be set");
     let (mut number, mut last) = (0u32, BTreeMap::new());
     // Sends `count` packets in parts, with a pause after each, and checks that they return in
     // order.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use superpacket_bridge::settings::{InPlace, PerQueue};
+use superpacket_bridge::settings::{InPlace, PerQueue, PortChange};
 use superpacket_steer::{Cpu, CpuMask};
 
 use crate::traffic::{Arrived, Joined, Random, hash, mask, two_cpus};
@@ -154,7 +154,13 @@ fn everything_changes_and_nothing_is_overtaken() {
                 7 => drop(
                     joined
                         .bridge
-                        .set_in_place(port, IN_PLACE[random.below(3) as usize])
+                        .set_port(
+                            port,
+                            &PortChange::setting(
+                                "in_place_below",
+                                IN_PLACE[random.below(3) as usize],
+                            ),
+                        )
                         .expect("it can be set"),
                 ),
                 8 => drop(joined.set("rps_sock_flow_entries", &some(random, &["0", "64", "4096"]))),
@@ -186,7 +192,7 @@ fn in_place_and_back_nothing_is_overtaken() {
         drop(
             joined
                 .bridge
-                .set_in_place(&joined.names[0], InPlace::Below(20_000))
+                .set_port(&joined.names[0], &PortChange::setting("in_place_below", 20_000))
                 .expect("it can be set"),
         )
     };

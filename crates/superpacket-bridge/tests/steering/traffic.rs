@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use superpacket::packet::{FlowHash, Layer, RxChecksum};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::{PortStats, SteeringReport};
-use superpacket_bridge::settings::{BridgeSettings, InPlace, PortSettings};
+use superpacket_bridge::settings::{BridgeSettings, InPlace, NamedSettings, PortSettings};
 use superpacket_model::open;
 use superpacket_port::{Outgoing, Port, PortSpec, TxBatch};
 use superpacket_steer::{Cpu, CpuMask, FlowTuple, Toeplitz};

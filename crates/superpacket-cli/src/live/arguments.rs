@@ -1,12 +1,13 @@
 //! The commands that run, query and change a bridge.
 
 use clap::Subcommand;
+use superpacket_bridge::settings::{PortSettings, SteeringSettings};
 
 use super::bridge_options::BridgeArguments;
 use super::connection::PortQuery;
 use super::fdb::FdbArguments;
 use super::features::FeaturesArguments;
-use super::limits::LimitsArguments;
+use super::limits::{LimitsArguments, listed};
 use super::mdb::MdbArguments;
 use super::monitor::MonitorArguments;
 use super::port::PortArguments;
@@ -71,50 +72,7 @@ Counters of queues are named as in ethtool -S: rx_queue_0_packets.")]
   superpacket ports --json | jq -r '.[] | select(.state != \"up\") | .port'")]
     Ports(PortQuery),
     /// Show or set the limits of a bridge's ports
-    #[command(after_help = "Examples:
-  superpacket limits
-  superpacket limits packet:eth0 gro_flush_timeout 50us
-  superpacket limits packet:eth0 gso_max_size 32k
-  superpacket limits packet:eth0 too_big icmp
-  superpacket limits packet:eth0 lro_max_aggr 43
-  superpacket limits packet:eth0 storage linear
-  superpacket limits packet:eth0 address_limit 100
-  superpacket limits tap:guest1 isolated on
-  superpacket limits tap:guest1 storm_broadcast 100
-  superpacket limits tap:guest1 rx_byte_rate 12M
-
-Sizes are in bytes from the IP header: gso_max_size limits the super-packets sent to the port \
-(0: the port's own limit), gro_max_size those merged from packets that it receives. \
-gro_flush_timeout is how long a packet may be held after the poll that received it (50us; 0: not \
-at all), gap_timeout how long a TCP segment that arrived early may wait for the segments before \
-it.
-
-too_big selects the treatment of packets that are too long for a port and cannot be segmented: \
-drop, icmp, fragment.
-
-For LRO, which `superpacket features PORT lro on --force` switches on: lro_max_aggr limits the \
-packets per merged packet (0: no limit), lro_max_desc the flows at the same time, and lro_acks \
-(on, off) says whether pure ACKs are absorbed. For GRO: gro_past_push (on, off) says whether \
-super-packets with PSH merge further, gro_udp_no_checksum (on, off) whether datagrams over IPv4 \
-without a checksum merge.
-
-address_limit is the maximum number of addresses learned behind a port (0: half of the table).
-
-Switches for traffic between ports, as in iproute2's `bridge link`: an isolated port reaches \
-only ports that are not isolated; learning says whether the port's addresses are learned; flood, \
-mcast_flood and bcast_flood say whether it receives frames for unknown, multicast and broadcast \
-addresses.
-
-Rates (0: no limit): storm_broadcast, storm_multicast and storm_unknown limit the packets per \
-second that a port may send into the bridge for broadcast, multicast and unknown addresses. \
-rx_byte_rate and rx_packet_rate limit all that it may send, tx_byte_rate and tx_packet_rate all \
-that is sent to it. rx_byte_burst, rx_packet_burst, tx_byte_burst and tx_packet_burst are the \
-allowed bursts (0: a tenth of a second's worth). A super-packet counts as the frames that it \
-becomes on a wire.
-
-For all aggregation: storage (fragments, linear) says whether packets stay where they were \
-received or are copied together; delivery (per-poll, at-once) says whether gro_flush_timeout \
-applies, or no packet is held after a poll.")]
+    #[command(after_help = limits_help())]
     Limits(LimitsArguments),
     /// Add a port to a running bridge, change one, or remove one
     #[command(after_help = "Examples:
@@ -187,30 +145,7 @@ Without a querier, which asks hosts for their group memberships, multicast packe
 ports.")]
     Mdb(MdbArguments),
     /// Show or set the CPUs to which a bridge's ports steer their packets
-    #[command(after_help = "Examples:
-  superpacket rps
-  superpacket rps packet:eth0 0 f
-  superpacket rps packet:eth0 all 1,,5
-  superpacket rps packet:eth0 --cpu-list 2-5
-  superpacket rps packet:eth0 auto
-  superpacket rps packet:eth0 all 0
-  superpacket rps packet:eth0 --in-place-below 0
-  superpacket rps --set netdev_max_backlog=3000
-
-A mask has the format of /sys/class/net/DEVICE/queues/rx-N/rps_cpus: hexadecimal, in groups of \
-32 CPUs separated by commas; 0 switches steering off. auto selects the CPUs that share a cache \
-with the receiving CPU, and says why. CPUs that are offline or outside the process's affinity \
-get no worker; the output lists them. A flow moves only when the old CPU has none of its packets \
-left, so no packet overtakes another.
-
-While the receiving thread has time for all packets, it processes them itself, whatever the mask \
-(in place, the default: --in-place-below auto). When it is busy for 80 % of the time, it steers, \
-provided that this increases the throughput, until all the work fits into 45 %. --in-place-below \
-0 always steers, as the kernel does.
-
---set accepts rps_sock_flow_entries, netdev_max_backlog, dev_weight, flow_limit_table_len, hash \
-(keyed, toeplitz, toeplitz:KEY), hash_symmetric, hash_headers (inner, outer), hash_device, moves \
-(epochs, at-once).")]
+    #[command(after_help = rps_help())]
     Rps(RpsArguments),
     /// Watch a bridge: rates, packets per super-packet, drops by cause
     #[command(after_help = "Examples:
@@ -236,6 +171,58 @@ The command ends by Ctrl-C, after COUNT packets, and when the ports have left th
 bridge ends. Forwarding never waits for it: copies that are not read in time are dropped, \
 counted in the capture's interface statistics, and reported at the end.")]
     Monitor(MonitorArguments),
+}
+
+/// Returns the help text of `superpacket limits`, with all settings of a port.
+fn limits_help() -> String {
+    let settings = listed::<PortSettings>();
+    format!(
+        "Examples:
+  superpacket limits
+  superpacket limits packet:eth0 gro_flush_timeout 50us
+  superpacket limits packet:eth0 gso_max_size 32k
+  superpacket limits packet:eth0 too_big icmp
+  superpacket limits packet:eth0 storage linear
+  superpacket limits tap:guest1 isolated on
+  superpacket limits tap:guest1 storm_broadcast 100
+  superpacket limits tap:guest1 rx_byte_rate 12M
+
+Settings:
+{settings}
+isolated, learning and the flood switches are those of iproute2's `bridge link`. LRO is switched \
+on by `superpacket features PORT lro on --force`. In rates, a super-packet counts as the frames \
+that it becomes on a wire."
+    )
+}
+
+/// Returns the help text of `superpacket rps`, with all settings of steering.
+fn rps_help() -> String {
+    let settings = listed::<SteeringSettings>();
+    format!(
+        "Examples:
+  superpacket rps
+  superpacket rps packet:eth0 0 f
+  superpacket rps packet:eth0 all 1,,5
+  superpacket rps packet:eth0 --cpu-list 2-5
+  superpacket rps packet:eth0 auto
+  superpacket rps packet:eth0 all 0
+  superpacket rps packet:eth0 --in-place-below 0
+  superpacket rps --set netdev_max_backlog=3000
+
+A mask has the format of /sys/class/net/DEVICE/queues/rx-N/rps_cpus: hexadecimal, in groups of \
+32 CPUs separated by commas; 0 switches steering off. auto selects the CPUs that share a cache \
+with the receiving CPU, and says why. CPUs that are offline or outside the process's affinity \
+get no worker; the output lists them. A flow moves only when the old CPU has none of its packets \
+left, so no packet overtakes another.
+
+While the receiving thread has time for all packets, it processes them itself, whatever the mask \
+(in place, the default: --in-place-below auto). When it is busy for 80 % of the time, it steers, \
+provided that this increases the throughput, until all the work fits into 45 %. --in-place-below \
+0 always steers, as the kernel does.
+
+Settings for --set:
+{settings}"
+    )
 }
 
 impl LiveCommand {

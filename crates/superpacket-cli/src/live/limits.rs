@@ -1,8 +1,14 @@
 //! `superpacket limits`: shows and sets the limits of a bridge's ports.
 
-use clap::Args;
+use std::ffi::OsStr;
+
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, Args, Command};
+use serde_json::json;
 use superpacket_bridge::report::PortReport;
-use superpacket_bridge::settings::{Forwarding, Limits, PortSettings, Rates, SettingValue};
+use superpacket_bridge::settings::{
+    NamedSettings, PortChange, PortSettings, Setting, SettingType, SettingValue,
+};
 
 use super::connection::{ControlOptions, connect};
 use crate::amount::{nanoseconds, size};
@@ -14,12 +20,8 @@ use crate::report::{print, print_json, printable};
 pub(crate) struct LimitsArguments {
     /// Only this port, by its name, or by its port string if it has none (packet:eth0)
     pub(crate) port: Option<String>,
-    /// Limit to set: gso_max_size, gro_max_size, gro_flush_timeout, gap_timeout, too_big,
-    /// lro_max_aggr, lro_max_desc, lro_acks, gro_past_push, gro_udp_no_checksum,
-    /// storage, delivery, address_limit, isolated, learning, flood, mcast_flood, bcast_flood,
-    /// storm_broadcast, storm_multicast, storm_unknown, and rx_byte_rate, rx_byte_burst,
-    /// rx_packet_rate, rx_packet_burst, and the same with tx
-    #[arg(requires = "value")]
+    /// Setting to change
+    #[arg(requires = "value", value_parser = SettingName, hide_possible_values = true)]
     pub(crate) name: Option<String>,
     /// Value: a size (32k), a duration (50us), a number, or a word
     pub(crate) value: Option<String>,
@@ -33,33 +35,18 @@ pub(crate) struct LimitsArguments {
 /// Shows the limits, or sets one and shows the result.
 pub(crate) fn run(arguments: &LimitsArguments) -> Result<(), Failure> {
     let mut client = connect(&arguments.connection)?;
-    let ports = match (&arguments.port, &arguments.name, &arguments.value) {
-        (Some(port), Some(name), Some(text)) => {
-            // Hyphens are accepted as in the configuration file.
-            let name = name.replace('-', "_");
-            vec![match name.as_str() {
-                "too_big" => client.set_too_big(port, text)?,
-                name if PortSettings::AGGREGATION.contains(&name) => {
-                    client.set_aggregation(port, name, text)?
-                }
-                name if Forwarding::NAMES.contains(&name) => {
-                    client.set_forwarding(port, name, switch(name, text)?)?
-                }
-                name => client.set_limit(port, name, value(name, text)?)?,
-            }]
-        }
-        (port, ..) => client.ports(port.as_deref())?,
-    };
-    if arguments.json {
-        let limits = |port: &PortReport| {
-            serde_json::json!({
-                "port": port.port,
-                "limits": port.limits,
-                "too_big": port.too_big,
-                "aggregation": port.aggregation,
-                "forwarding": port.forwarding,
-            })
+    let ports =
+        match (&arguments.port, &arguments.name, &arguments.value) {
+            (Some(port), Some(name), Some(text)) => {
+                vec![client.set_port(
+                    port,
+                    &PortChange::setting(name, value(port_setting(name)?, text)?),
+                )?]
+            }
+            (port, ..) => client.ports(port.as_deref())?,
         };
+    if arguments.json {
+        let limits = |port: &PortReport| json!({ "port": port.port, "settings": port.settings });
         print_json(&ports.iter().map(limits).collect::<Vec<_>>())?;
     } else {
         print(&ports.iter().map(limits).collect::<Vec<_>>().join("\n"), false)?;
@@ -67,86 +54,88 @@ pub(crate) fn run(arguments: &LimitsArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sets a limit of a port that is not open yet, from its text on the command line.
+/// Finds a setting by its name, in which hyphens are accepted as in the configuration file.
+pub(super) fn port_setting(name: &str) -> Result<&'static Setting<PortSettings>, Failure> {
+    PortSettings::setting(&name.replace('-', "_")).map_err(Failure::Usage)
+}
+
+/// Sets a setting of a port that is not open yet, from its text on the command line.
 pub(super) fn set(settings: &mut PortSettings, name: &str, text: &str) -> Result<(), Failure> {
-    let name = name.replace('-', "_");
-    settings.set(&name, &setting(&name, text)?).map_err(Failure::Usage)
+    let setting = port_setting(name)?;
+    setting.set(settings, &value(setting, text)?).map_err(Failure::Usage)
 }
 
-/// Parses the value of a port's setting, with its unit if it has one.
-pub(super) fn setting(name: &str, text: &str) -> Result<SettingValue, Failure> {
-    match name {
-        name if Forwarding::NAMES.contains(&name) => Ok(SettingValue::Switch(switch(name, text)?)),
-        name if Limits::names().any(|known| known == name) => {
-            Ok(SettingValue::Number(value(name, text)?))
+/// Parses the value of a setting. Durations need a unit; for sizes it is optional.
+pub(super) fn value<S>(setting: &Setting<S>, text: &str) -> Result<SettingValue, Failure> {
+    let parsed = match setting.values.unit() {
+        Some("ns") => nanoseconds(text),
+        Some("bytes" | "bytes/s") => size(text),
+        Some(unit) => text.parse().map_err(|_| format!("{text:?} is not a number of {unit}")),
+        None if setting.values == SettingType::Switch => {
+            return setting.check(&text.into()).map(|()| text.into()).map_err(Failure::Usage);
         }
-        name if PortSettings::names().any(|known| known == name) => {
-            Ok(SettingValue::Word(text.to_owned()))
-        }
-        _ => {
-            let names = PortSettings::names().collect::<Vec<_>>().join(", ");
-            Err(Failure::Usage(format!(
-                "{name:?} is not a setting of a port; choose one of {names}"
-            )))
-        }
-    }
-}
-
-/// Returns the unit of a limit.
-fn unit(name: &str) -> &'static str {
-    match name {
-        "gro_flush_timeout" | "gap_timeout" => "ns",
-        "lro_max_aggr" => "packets",
-        "lro_max_desc" => "flows",
-        "address_limit" => "addresses",
-        _ => Rates::unit(name).unwrap_or("bytes"),
-    }
-}
-
-/// Parses the value of a limit. Durations need a unit; for sizes it is optional.
-fn value(name: &str, text: &str) -> Result<u64, Failure> {
-    let parsed = match unit(name) {
-        "ns" => nanoseconds(text),
-        "bytes" | "bytes/s" => size(text),
-        unit => text.parse().map_err(|_| format!("{text:?} is not a number of {unit}")),
+        None => return Ok(text.into()),
     };
-    parsed.map_err(|problem| Failure::Usage(format!("{name}: {problem}")))
+    let name = setting.name;
+    parsed.map(SettingValue::Number).map_err(|problem| Failure::Usage(format!("{name}: {problem}")))
 }
 
-/// Parses `on` or `off`.
-fn switch(name: &str, text: &str) -> Result<bool, Failure> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(Failure::Usage(format!("{name} is on or off, not {text:?}"))),
+/// Parses the name of a port's setting. Completion scripts offer all names.
+#[derive(Clone, Copy, Debug)]
+struct SettingName;
+
+impl TypedValueParser for SettingName {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        argument: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        let known = |name: &str| port_setting(name).map(|setting| setting.name.to_owned());
+        known.parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue>>> {
+        let value = |setting: &Setting<_>| PossibleValue::new(setting.name).help(setting.help);
+        Some(Box::new(PortSettings::SETTINGS.iter().map(value)))
     }
 }
 
+/// Returns the settings of a table, one per line, for help texts.
+pub(super) fn listed<S: NamedSettings>() -> String {
+    let line = |setting: &Setting<S>| {
+        format!("  {} ({}): {}\n", setting.name, setting.values, setting.help)
+    };
+    S::SETTINGS.iter().map(line).collect()
+}
+
+/// Renders the settings of a port.
 fn limits(port: &PortReport) -> String {
     let mut text = format!("Limits for {}:\n", printable(&port.port));
-    for (name, value) in &port.limits {
-        text.push_str(&format!("{}: {value} {}\n", printable(name), unit(name)));
-    }
-    text.push_str(&format!("too_big: {}\n", printable(&port.too_big)));
-    let holds_packets = port.limits.get("gro_flush_timeout").is_some_and(|time| *time != 0);
-    let per_poll = port.aggregation.get("delivery").is_some_and(|delivery| delivery == "per-poll");
-    for (name, word) in &port.aggregation {
-        // With a flush timeout, packets are copied: a held packet must not block its receive ring.
-        let why = if name == "storage" && word == "fragments" && holds_packets && per_poll {
-            " [linear, with gro_flush_timeout]"
-        } else {
-            ""
+    let has = |name: &str, value: SettingValue| port.settings.get(name) == Some(&value);
+    // With a flush timeout, packets are copied: a held packet must not block its receive ring.
+    let copies = !has("gro_flush_timeout", 0.into()) && has("delivery", "per-poll".into());
+    let known = PortSettings::SETTINGS.iter();
+    for (setting, value) in
+        known.filter_map(|setting| Some((setting, port.settings.get(setting.name)?)))
+    {
+        let unit = setting.values.unit().map(|unit| format!(" {unit}")).unwrap_or_default();
+        let why = match setting.name {
+            "storage" if copies && has("storage", "fragments".into()) => {
+                " [linear, with gro_flush_timeout]"
+            }
+            _ => "",
         };
-        text.push_str(&format!("{}: {}{why}\n", printable(name), printable(word)));
-    }
-    for (name, on) in &port.forwarding {
-        text.push_str(&format!("{}: {}\n", printable(name), if *on { "on" } else { "off" }));
+        text.push_str(&format!("{}: {}{unit}{why}\n", setting.name, printable(&value.to_string())));
     }
     text
 }
 
 #[cfg(test)]
 mod tests {
+    use superpacket::aggregate::Storage;
     use superpacket_bridge::settings::TooBig;
 
     use super::*;
@@ -162,7 +151,8 @@ mod tests {
             ("rx_byte_rate", "10M", 10 << 20),
             ("storm_unknown", "1000", 1_000),
         ] {
-            assert_eq!(value(name, text).expect(text), expected);
+            let setting = port_setting(name).expect(name);
+            assert_eq!(value(setting, text).expect(text), SettingValue::Number(expected));
         }
         for (name, text, says) in [
             ("gso_max_size", "big", "unknown suffix \"big\": k, M, G or T"),
@@ -170,7 +160,8 @@ mod tests {
             ("lro_max_desc", "8k", "\"8k\" is not a number of flows"),
             ("storm_unknown", "8k", "\"8k\" is not a number of packets/s"),
         ] {
-            let error = value(name, text).expect_err(text).to_string();
+            let setting = port_setting(name).expect(name);
+            let error = value(setting, text).expect_err(text).to_string();
             assert!(error.starts_with(&format!("{name}: ")) && error.contains(says), "{error}");
         }
     }
@@ -187,7 +178,7 @@ mod tests {
             set(&mut settings, name, text).expect(name);
         }
         assert_eq!((settings.limits.rates.storm_broadcast, settings.too_big), (100, TooBig::Icmp));
-        assert!(settings.forwarding.isolated && settings.linear);
+        assert!(settings.forwarding.isolated && settings.storage == Storage::Linear);
         for (name, text, says) in [
             ("too_big", "explode", "too_big is one of drop, icmp, fragment, not \"explode\""),
             ("storm", "1", "\"storm\" is not a setting of a port; choose one of gso_max_size, "),
@@ -211,26 +202,24 @@ mod tests {
             queues: 1,
             reopened: 0,
             addresses: 0,
-            limits: [("gro_flush_timeout".to_owned(), 0), ("lro_max_desc".to_owned(), 64)].into(),
-            too_big: "drop".into(),
-            aggregation: [("delivery", "per-poll"), ("storage", "fragments")]
-                .map(|(name, word)| (name.into(), word.into()))
-                .into(),
-            forwarding: Default::default(),
+            settings: [
+                ("gro_flush_timeout".to_owned(), 0.into()),
+                ("lro_max_desc".to_owned(), 64.into()),
+                ("too_big".to_owned(), "drop".into()),
+                ("delivery".to_owned(), "per-poll".into()),
+                ("storage".to_owned(), "fragments".into()),
+            ]
+            .into(),
         };
-        let expected = "Limits for packet:eth0:\ngro_flush_timeout: 0 ns\nlro_max_desc: 64 flows\ntoo_big: drop\n\
-                        delivery: per-poll\nstorage: fragments\n";
+        let expected = "Limits for packet:eth0:\ngro_flush_timeout: 0 ns\nstorage: fragments\n\
+                        delivery: per-poll\nlro_max_desc: 64 flows\ntoo_big: drop\n";
         assert_eq!(limits(&port), expected);
-        port.limits.insert("gro_flush_timeout".into(), 50_000);
-        assert!(limits(&port).ends_with("storage: fragments [linear, with gro_flush_timeout]\n"));
-        port.aggregation.insert("delivery".into(), "at-once".into());
-        assert!(limits(&port).ends_with("storage: fragments\n"));
-        port.forwarding = [("isolated".to_owned(), true), ("learning".to_owned(), false)].into();
+        port.settings.insert("gro_flush_timeout".into(), 50_000.into());
+        assert!(limits(&port).contains("storage: fragments [linear, with gro_flush_timeout]\n"));
+        port.settings.insert("delivery".into(), "at-once".into());
+        assert!(limits(&port).contains("storage: fragments\n"));
+        port.settings =
+            [("isolated".to_owned(), true.into()), ("learning".to_owned(), false.into())].into();
         assert!(limits(&port).ends_with("isolated: on\nlearning: off\n"));
-        assert!(
-            switch("isolated", "yes").is_err_and(|error| error
-                .to_string()
-                .contains("isolated is on or off, not \"yes\""))
-        );
     }
 }

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use superpacket_bridge::settings::PortChange;
 
 use super::connection::{ControlOptions, connect};
-use super::limits::setting;
+use super::limits::{port_setting, value};
 use crate::failure::Failure;
 use crate::report::print_json;
 
@@ -95,10 +95,9 @@ impl PortRequest {
                 change.options.insert(key.to_owned(), value).is_none()
             } else {
                 let text = next().ok_or_else(|| wrong(format!("no value after {word:?}")))?;
-                // Hyphens are accepted as in the configuration file.
-                let name = word.replace('-', "_");
-                let value = setting(&name, text)?;
-                change.settings.insert(name, value).is_none()
+                let setting = port_setting(word)?;
+                let value = value(setting, text)?;
+                change.settings.insert(setting.name.to_owned(), value).is_none()
             };
             if !is_new {
                 return Err(wrong(format!(

@@ -82,10 +82,7 @@ mod tests {
             queues: 1,
             reopened: 3,
             addresses: 0,
-            limits: Default::default(),
-            too_big: "drop".into(),
-            aggregation: Default::default(),
-            forwarding: Default::default(),
+            settings: Default::default(),
         }
     }
 

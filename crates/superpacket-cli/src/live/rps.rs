@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::json;
 use superpacket_bridge::report::{PortRps, SteeringReport};
-use superpacket_bridge::settings::InPlace;
+use superpacket_bridge::settings::{InPlace, PortChange};
 use superpacket_daemon::control::RpsChange;
 
 use super::connection::{ControlOptions, connect};
@@ -57,9 +57,13 @@ pub(crate) fn run(arguments: &RpsArguments) -> Result<(), Failure> {
         for change in &change {
             ports = vec![client.set_rps(port, queue, change)?];
         }
+        if let Some(when) = arguments.in_place_below {
+            client.set_port(port, &PortChange::setting("in_place_below", when))?;
+            ports.iter_mut().for_each(|port| port.in_place_below = when);
+        }
     }
     for (name, value) in &arguments.set {
-        client.set_steering(name, value)?;
+        client.set_steering(name, value.as_str())?;
     }
     if ports.is_empty() {
         ports = client.rps(arguments.port.as_deref())?;
@@ -113,11 +117,10 @@ impl RpsArguments {
             (Some(_), Some(_)) => return usage("either MASK or --cpu-list".into()),
             (Some("auto"), None) => changes.push(RpsChange::Auto),
             (Some(mask), None) => changes.push(RpsChange::Mask(mask.to_owned())),
-            (None, Some(list)) => changes.push(RpsChange::List(list.clone())),
+            (None, Some(list)) => changes.push(RpsChange::CpuList(list.clone())),
             (None, None) => {}
         }
         changes.extend(self.flow_count.map(RpsChange::FlowCount));
-        changes.extend(self.in_place_below.map(RpsChange::InPlace));
         if queue.is_some() && self.in_place_below.is_some() {
             return usage("--in-place-below holds for all queues of a port: name none".into());
         }
@@ -188,7 +191,7 @@ fn text(ports: &[PortRps], steering: &SteeringReport) -> String {
     ));
     text.push_str(&format!("\nUsable CPUs: {}\n", printable(&steering.usable_cpus)));
     for (name, value) in &steering.settings {
-        text.push_str(&format!("{}: {}\n", printable(name), printable(value)));
+        text.push_str(&format!("{}: {}\n", printable(name), printable(&value.to_string())));
     }
     text
 }
@@ -222,17 +225,11 @@ mod tests {
             (&["p", "all", ""], (None, mask(""))),
             (&["p", "auto"], (None, vec![RpsChange::Auto])),
             (&["p", "2", "auto"], (Some(2), vec![RpsChange::Auto])),
-            (&["p", "--cpu-list", "0-3,8"], (None, vec![RpsChange::List("0-3,8".into())])),
+            (&["p", "--cpu-list", "0-3,8"], (None, vec![RpsChange::CpuList("0-3,8".into())])),
             (&["p", "1", "--flow-count", "64"], (Some(1), vec![RpsChange::FlowCount(64)])),
-            (
-                &["p", "--in-place-below", "1000"],
-                (None, vec![RpsChange::InPlace(InPlace::Below(1000))]),
-            ),
-            (&["p", "--in-place-below", "0"], (None, vec![RpsChange::InPlace(InPlace::NEVER)])),
-            (
-                &["p", "--in-place-below", "auto"],
-                (None, vec![RpsChange::InPlace(InPlace::Automatic)]),
-            ),
+            (&["p", "--in-place-below", "1000"], (None, vec![])),
+            (&["p", "--in-place-below", "0"], (None, vec![])),
+            (&["p", "--in-place-below", "auto"], (None, vec![])),
         ] {
             assert_eq!(requested_change(arguments), Ok(expected), "{arguments:?}");
         }

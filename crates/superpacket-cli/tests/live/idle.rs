@@ -13,7 +13,7 @@ fn idle_clients_of_the_control_socket_do_not_block_others() {
     other.shutdown(std::net::Shutdown::Write).expect("ends");
     let mut text = String::new();
     other.read_to_string(&mut text).expect("answers");
-    assert!(text.contains("\"protocol\":1") && text.contains("malformed"), "{text}");
+    assert!(text.contains("\"protocol\":2") && text.contains("malformed"), "{text}");
     assert!(network.reaches());
 }
 

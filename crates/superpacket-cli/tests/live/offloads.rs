@@ -33,7 +33,7 @@ fn offloads_and_limits_are_switched_while_it_runs() {
         .find(|report| report["feature"] == "large-receive-offload");
     assert_eq!(lro.expect("is there")["asked"], true);
     let limits = network.ask(&["limits", PORTS[0], "gro-flush-timeout", "50us"]).expect("sets");
-    assert_eq!(limits[0]["limits"]["gro_flush_timeout"], 50_000);
+    assert_eq!(limits[0]["settings"]["gro_flush_timeout"], 50_000);
     let (code, text, _) = network.text(&["limits", PORTS[0], "too_big", "icmp"]);
     assert!(
         code == Some(0)
@@ -48,7 +48,7 @@ fn offloads_and_limits_are_switched_while_it_runs() {
     for (arguments, says) in [
         (&["features", "packet:up"][..], "there are packet:left, packet:right"),
         (&["features", PORTS[0], "turbo", "on"], "\"turbo\" is not an offload"),
-        (&["limits", PORTS[0], "mtu", "9000"], "is no limit"),
+        (&["limits", PORTS[0], "mtu", "9000"], "is not a setting of a port"),
         (&["limits", PORTS[0], "gro_flush_timeout", "2s"], "at most"),
         (
             &["limits", PORTS[0], "gro_flush_timeout", "50000"],
@@ -99,7 +99,7 @@ fn lro_is_managed_and_counted_while_packets_flow() {
     };
     network.ask(&["features", PORTS[0], "lro", "on", "--force"]).expect("forced");
     assert_eq!(
-        network.ask(&["limits", PORTS[0], "lro-max-aggr", "2"]).expect("sets")[0]["limits"]["lro_max_aggr"],
+        network.ask(&["limits", PORTS[0], "lro-max-aggr", "2"]).expect("sets")[0]["settings"]["lro_max_aggr"],
         2
     );
     network.load();
@@ -110,18 +110,20 @@ fn lro_is_managed_and_counted_while_packets_flow() {
         "{stats}"
     );
     assert_eq!(
-        network.ask(&["limits", PORTS[0], "lro_max_aggr", "0"]).expect("sets")[0]["limits"]["lro_max_aggr"],
+        network.ask(&["limits", PORTS[0], "lro_max_aggr", "0"]).expect("sets")[0]["settings"]["lro_max_aggr"],
         0
     );
     network.load();
     let ([aggregated, flushed], stats) = counted();
     assert!(aggregated > 2 * flushed, "more than two in one: {aggregated}, {flushed}: {stats}");
     // Two flows, one in each direction, and one descriptor for both.
-    for (name, word) in [("storage", "linear"), ("delivery", "at-once"), ("lro_acks", "on")] {
-        assert_eq!(
-            network.ask(&["limits", PORTS[0], name, word]).expect("sets")[0]["aggregation"][name],
-            word
-        );
+    for (name, word, shown) in [
+        ("storage", "linear", Value::from("linear")),
+        ("delivery", "at-once", "at-once".into()),
+        ("lro_acks", "on", true.into()),
+    ] {
+        let limits = network.ask(&["limits", PORTS[0], name, word]).expect("sets");
+        assert_eq!(limits[0]["settings"][name], shown);
     }
     network.ask(&["limits", PORTS[0], "lro_max_desc", "1"]).expect("sets");
     network.load();

@@ -64,7 +64,7 @@ fn every_output_calls_a_port_by_its_name() {
     );
     assert_eq!(network.text(&["features", "left", "gro", "on"]).1, "generic-receive-offload: on\n");
     assert_eq!(
-        network.ask(&["limits", "right"]).expect("answers")[0]["limits"]["storm_broadcast"],
+        network.ask(&["limits", "right"]).expect("answers")[0]["settings"]["storm_broadcast"],
         1_000
     );
     assert!(network.ask(&["stats", "left"]).expect("answers")[0]["rx_packets"].as_u64() >= Some(2));
@@ -193,7 +193,7 @@ fn options_and_settings_of_a_port_are_set_while_packets_flow() {
         ]),
         (Some(0), String::new(), String::new())
     );
-    let forwarding = &left()["forwarding"];
+    let forwarding = &left()["settings"];
     assert_eq!(
         [
             &forwarding["isolated"],
@@ -208,7 +208,7 @@ fn options_and_settings_of_a_port_are_set_while_packets_flow() {
         .ask(&["port", "set", "left", "ring=", "rx_packet_rate", "100000", "flood", "on"])
         .expect("sets");
     assert_eq!(
-        (&set["string"], &set["limits"]["rx_packet_rate"], &set["forwarding"]["flood"]),
+        (&set["string"], &set["settings"]["rx_packet_rate"], &set["settings"]["flood"]),
         (&"packet:left".into(), &100_000.into(), &true.into())
     );
     // A port without a name keeps its old one.
@@ -247,11 +247,11 @@ fn options_and_settings_of_a_port_are_set_while_packets_flow() {
         assert!(code == Some(2) && out.is_empty() && error.contains(says), "{words:?}: {error}");
     }
     assert_eq!(
-        (&left()["string"], &left()["forwarding"]["flood"], &left()["reopened"]),
+        (&left()["string"], &left()["settings"]["flood"], &left()["reopened"]),
         (&"packet:left".into(), &true.into(), &3.into())
     );
     let keep = &network.ask(&["ports", "keep"]).expect("answers")[0];
     assert_eq!((&keep["string"], &keep["error"]), (&"tap:keep0".into(), &Value::Null), "{keep}");
-    assert_eq!(keep["forwarding"]["isolated"], false, "{keep}");
+    assert_eq!(keep["settings"]["isolated"], false, "{keep}");
     assert!(network.reaches(), "{}", network.log());
 }

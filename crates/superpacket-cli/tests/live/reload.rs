@@ -49,7 +49,7 @@ fn sighup_reports_which_changes_by_commands_it_undoes_or_keeps() {
     let file = network.bench.path("bridge.toml");
     let ports = "[[port]]\nport = \"packet:left\"\n[[port]]\nport = \"packet:right\"\n";
     let isolated = |network: &TestNetwork| {
-        network.ask(&["limits", PORTS[0]]).expect("answers")[0]["forwarding"]["isolated"] == true
+        network.ask(&["limits", PORTS[0]]).expect("answers")[0]["settings"]["isolated"] == true
     };
     for (more, arguments, says, stays) in [
         (
@@ -114,7 +114,7 @@ fn a_named_port_whose_string_the_file_changes_is_the_same_port() {
         (&"left".into(), &"packet:left?version=v3".into())
     );
     assert_eq!(
-        (&ports[0]["reopened"], &ports[1]["reopened"], &ports[0]["forwarding"]["isolated"]),
+        (&ports[0]["reopened"], &ports[1]["reopened"], &ports[0]["settings"]["isolated"]),
         (&1.into(), &0.into(), &true.into())
     );
     assert!(

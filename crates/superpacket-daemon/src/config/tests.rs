@@ -1,8 +1,10 @@
 use std::time::Duration;
 
+use superpacket::aggregate::Storage;
 use superpacket_bridge::fdb::Station;
 use superpacket_bridge::settings::{
-    Forwarding, InPlace, PortSettings, PortSteering, Rates, SteeringSettings, TooBig,
+    InPlace, NamedSettings, PortSettings, PortSteering, SettingType, SettingValue,
+    SteeringSettings, TooBig,
 };
 use superpacket_bridge::vlan::VlanProtocol;
 use superpacket_port::features::Feature;
@@ -187,12 +189,12 @@ fn wrong_settings_of_ports_are_reported_with_file_line_and_key() {
         (
             "[[port]]\nport = \"packet:a\"\nin-place-below = \"never\"\n",
             3,
-            "expected \"auto\", or a number of packets a second",
+            "is \"auto\", or a number of packets a second",
         ),
         (
             "[[port]]\nport = \"packet:a\"\nin-place-below = -1\n",
             3,
-            "expected \"auto\", or a number of packets a second",
+            "expected a number, a boolean or a word",
         ),
     ]);
 }
@@ -200,8 +202,12 @@ fn wrong_settings_of_ports_are_reported_with_file_line_and_key() {
 #[test]
 fn wrong_steering_vlans_and_static_entries_are_reported_with_file_line_and_key() {
     assert_errors(&[
-        ("[steering]\nmax-backlog = 9\n", 2, "no setting of steering"),
-        ("[steering]\ndev-weight = 9\nnetdev-max-backlog = 0\n", 3, "netdev_max_backlog: EINVAL"),
+        ("[steering]\nmax-backlog = 9\n", 2, "not a setting of steering"),
+        (
+            "[steering]\ndev-weight = 9\nnetdev-max-backlog = 0\n",
+            3,
+            "netdev_max_backlog is 1 to 65536 packets, not 0",
+        ),
         ("[bridge]\nageing-time = \"201days\"\n", 2, "ageing-time is at most 200 days"),
         // The milliseconds do not fit in 64 bits.
         ("[bridge]\nageing-time = \"18446744073709552s\"\n", 2, "ageing-time is at most 200 days"),
@@ -272,47 +278,41 @@ fn names_stand_in_the_string_or_beside_it() {
 }
 
 #[test]
-fn rates_are_read() {
-    for (number, name) in (1..).zip(Rates::NAMES) {
-        let text = format!("[[port]]\nport = \"tap:a\"\n{} = {number}\n", name.replace('_', "-"));
+fn every_setting_of_a_port_is_read_by_its_name() {
+    for setting in PortSettings::SETTINGS {
+        let (written, value): (&str, SettingValue) = match setting.values {
+            SettingType::Number { unit: "ns", .. } => ("\"5us\"", 5_000.into()),
+            SettingType::Number { .. } => ("70", 70.into()),
+            SettingType::Switch if setting.name == "isolated" => ("true", true.into()),
+            SettingType::Switch => ("false", false.into()),
+            SettingType::Word(words) => (words[1], words[1].into()),
+            SettingType::Text(_) => ("\"auto\"", "auto".into()),
+        };
+        let written = match setting.values {
+            SettingType::Word(_) => format!("\"{written}\""),
+            _ => written.to_owned(),
+        };
+        let name = setting.name.replace('_', "-");
+        let text = format!("[[port]]\nport = \"tap:a\"\n{name} = {written}\n");
         let port = Config::parse(&text, "bridge.toml").expect("it is right").bridge.ports.remove(0);
-        let expected = Rates::NAMES.map(|other| if other == name { number } else { 0 });
-        assert_eq!(
-            Rates::NAMES.map(|name| port.limits.value(name).expect("known")),
-            expected,
-            "{name}"
-        );
-    }
-}
-
-#[test]
-fn switches_of_forwarding_are_read() {
-    for name in Forwarding::NAMES {
-        let on = name == "isolated";
-        let text = format!("[[port]]\nport = \"tap:a\"\n{} = {on}\n", name.replace('_', "-"));
-        let port = Config::parse(&text, "bridge.toml").expect("it is right").bridge.ports.remove(0);
-        let expected =
-            Forwarding::NAMES.map(|other| if other == name { on } else { other != "isolated" });
-        assert_eq!(
-            Forwarding::NAMES.map(|name| port.forwarding.value(name).expect("known")),
-            expected,
-            "{name}"
-        );
+        let mut expected = PortSettings::new("tap:a".parse().expect("a port string"));
+        setting.set(&mut expected, &value).expect("it is allowed");
+        assert_eq!((setting.get(&port), port), (value, expected), "{name}");
     }
 }
 
 #[test]
 fn the_knobs_of_aggregation_are_read() {
     let text = "[[port]]\nport = \"tap:a\"\nfeatures = { lro = true, tx-tcp-mangleid-segmentation = true }\nforce-lro = true\n\
-                lro-max-aggr = 43\nlro-max-desc = 8\nlro-acks = true\ngro-past-push = true\ngro-udp-no-checksum = true\nstorage = \"linear\"\ndelivery = \"at-once\"\n";
+                lro-max-aggr = 43\nlro-acks = true\ngro-past-push = true\nstorage = \"linear\"\n";
     let port = Config::parse(text, "bridge.toml").expect("it is right").bridge.ports.remove(0);
     assert!(
         port.features.contains(Feature::TxTcpMangleidSegmentation)
             && port.features.contains(Feature::LargeReceiveOffload)
+            && port.force_lro
     );
-    assert_eq!((port.limits.lro_max_aggr, port.limits.lro_max_desc), (43, 8));
-    let words = ["at-once", "on", "on", "on", "linear"];
-    assert_eq!(PortSettings::AGGREGATION.map(|name| port.aggregation(name)), words.map(Some));
+    assert_eq!((port.limits.lro_max_aggr, port.storage), (43, Storage::Linear));
+    assert!(port.lro_acks && port.gro_past_push && !port.gro_udp_no_checksum);
 }
 
 #[test]
@@ -342,9 +342,6 @@ fn settings_of_ports_have_the_names_of_commands_and_hyphens_do_as_well() {
     assert!(example.contains("\nrps_flow_cnt = ") && text.contains("\nrps-flow-cnt = "));
     let read = |text: &str| Config::parse(text, "bridge.toml").expect("it is right").bridge;
     assert_eq!(read(&text), read(&example));
-    for name in PortSettings::names() {
-        assert!(example.contains(&format!("\n{name} = ")), "{name} is in the documented example");
-    }
 }
 
 #[test]

@@ -1,14 +1,17 @@
 //! The keys of the configuration file, and their conversion to checked settings.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use superpacket_bridge::fdb::Station;
 use superpacket_bridge::settings::{
-    BridgeSettings, Forwarding, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, SettingValue,
-    TooBig, possible_cpus, queue_flows,
+    BridgeSettings, MAX_ADDRESSES, NamedSettings, PerQueue, PortSettings, Setting, SettingType,
+    SettingValue, possible_cpus, queue_flows,
 };
 use superpacket_bridge::vlan::PortVlans;
 use superpacket_port::features::Feature;
@@ -59,77 +62,113 @@ struct WrittenEntry {
     vlan: Option<u16>,
 }
 
-/// A port's table in the file. The keys are the names used by commands, the kernel and iproute2.
+/// A port's table in the file: the keys that have a field here, and the settings of the table.
 /// Hyphens may stand for underscores.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default)]
 struct WrittenPort {
-    port: Spanned<String>,
+    port: Option<Spanned<String>>,
     name: Option<Spanned<String>>,
-    #[serde(default)]
     features: BTreeMap<Spanned<String>, bool>,
-    #[serde(default, alias = "force-lro")]
     force_lro: bool,
-    #[serde(alias = "gso-max-size")]
-    gso_max_size: Option<Spanned<u64>>,
-    #[serde(alias = "gro-max-size")]
-    gro_max_size: Option<Spanned<u64>>,
-    #[serde(alias = "gro-flush-timeout")]
-    gro_flush_timeout: Option<Spanned<String>>,
-    #[serde(alias = "gap-timeout")]
-    gap_timeout: Option<Spanned<String>>,
-    #[serde(alias = "too-big")]
-    too_big: Option<Spanned<String>>,
-    #[serde(alias = "lro-max-aggr")]
-    lro_max_aggr: Option<Spanned<u64>>,
-    #[serde(alias = "lro-max-desc")]
-    lro_max_desc: Option<Spanned<u64>>,
-    #[serde(alias = "address-limit")]
-    address_limit: Option<Spanned<u64>>,
-    #[serde(alias = "rx-byte-rate")]
-    rx_byte_rate: Option<Spanned<u64>>,
-    #[serde(alias = "rx-byte-burst")]
-    rx_byte_burst: Option<Spanned<u64>>,
-    #[serde(alias = "rx-packet-rate")]
-    rx_packet_rate: Option<Spanned<u64>>,
-    #[serde(alias = "rx-packet-burst")]
-    rx_packet_burst: Option<Spanned<u64>>,
-    #[serde(alias = "tx-byte-rate")]
-    tx_byte_rate: Option<Spanned<u64>>,
-    #[serde(alias = "tx-byte-burst")]
-    tx_byte_burst: Option<Spanned<u64>>,
-    #[serde(alias = "tx-packet-rate")]
-    tx_packet_rate: Option<Spanned<u64>>,
-    #[serde(alias = "tx-packet-burst")]
-    tx_packet_burst: Option<Spanned<u64>>,
-    #[serde(alias = "storm-broadcast")]
-    storm_broadcast: Option<Spanned<u64>>,
-    #[serde(alias = "storm-multicast")]
-    storm_multicast: Option<Spanned<u64>>,
-    #[serde(alias = "storm-unknown")]
-    storm_unknown: Option<Spanned<u64>>,
-    #[serde(alias = "lro-acks")]
-    lro_acks: Option<bool>,
-    #[serde(alias = "gro-past-push")]
-    gro_past_push: Option<bool>,
-    #[serde(alias = "gro-udp-no-checksum")]
-    gro_udp_no_checksum: Option<bool>,
-    storage: Option<Spanned<String>>,
-    delivery: Option<Spanned<String>>,
-    isolated: Option<bool>,
-    learning: Option<bool>,
-    flood: Option<bool>,
-    #[serde(alias = "mcast-flood")]
-    mcast_flood: Option<bool>,
-    #[serde(alias = "bcast-flood")]
-    bcast_flood: Option<bool>,
     vlans: Option<Vec<Spanned<String>>>,
-    #[serde(alias = "rps-cpus")]
     rps_cpus: Option<Spanned<EachQueue<String>>>,
-    #[serde(alias = "rps-flow-cnt")]
     rps_flow_cnt: Option<Spanned<EachQueue<u64>>>,
-    #[serde(alias = "in-place-below")]
-    in_place_below: Option<InPlace>,
+    settings: Vec<(&'static Setting<PortSettings>, Spanned<SettingValue>)>,
+}
+
+/// The keys of a port that are not settings of the table.
+const PORT_KEYS: [&str; 7] =
+    ["port", "name", "features", "force_lro", "vlans", "rps_cpus", "rps_flow_cnt"];
+
+/// A key of a port's table, with underscores.
+enum PortKey {
+    Named(&'static str),
+    Setting(&'static Setting<PortSettings>),
+}
+
+impl PortKey {
+    fn name(&self) -> &'static str {
+        match self {
+            PortKey::Named(name) => name,
+            PortKey::Setting(setting) => setting.name,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for PortKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let key = String::deserialize(deserializer)?;
+        let name = key.replace('-', "_");
+        let named = PORT_KEYS.into_iter().find(|known| *known == name).map(PortKey::Named);
+        let setting = || PortSettings::setting(&name).map(PortKey::Setting);
+        named.map_or_else(setting, Ok).map_err(|_| {
+            let settings = PortSettings::SETTINGS.iter().map(|setting| setting.name);
+            let names = PORT_KEYS.into_iter().chain(settings).collect::<Vec<_>>().join(", ");
+            D::Error::custom(format_args!("unknown field `{key}`, expected one of {names}"))
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for WrittenPort {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Table;
+        impl<'de> Visitor<'de> for Table {
+            type Value = WrittenPort;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("the table of a port")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut keys: A) -> Result<WrittenPort, A::Error> {
+                let (mut port, mut seen) = (WrittenPort::default(), Vec::new());
+                while let Some(key) = keys.next_key::<PortKey>()? {
+                    let name = key.name();
+                    if seen.contains(&name) {
+                        return Err(A::Error::duplicate_field(name));
+                    }
+                    seen.push(name);
+                    match key {
+                        PortKey::Named("port") => port.port = Some(keys.next_value()?),
+                        PortKey::Named("name") => port.name = Some(keys.next_value()?),
+                        PortKey::Named("features") => port.features = keys.next_value()?,
+                        PortKey::Named("force_lro") => port.force_lro = keys.next_value()?,
+                        PortKey::Named("vlans") => port.vlans = Some(keys.next_value()?),
+                        PortKey::Named("rps_cpus") => port.rps_cpus = Some(keys.next_value()?),
+                        PortKey::Named(_) => port.rps_flow_cnt = Some(keys.next_value()?),
+                        PortKey::Setting(setting) => {
+                            port.settings.push((setting, next_value(&mut keys, setting)?));
+                        }
+                    }
+                }
+                if port.port.is_none() {
+                    return Err(A::Error::missing_field("port"));
+                }
+                Ok(port)
+            }
+        }
+        deserializer.deserialize_map(Table)
+    }
+}
+
+/// Reads the value of a setting, which has the type that the table says. A time is a string.
+fn next_value<'de, A: MapAccess<'de>>(
+    keys: &mut A,
+    setting: &Setting<PortSettings>,
+) -> Result<Spanned<SettingValue>, A::Error> {
+    fn value<T>(read: Spanned<T>, value: impl FnOnce(T) -> SettingValue) -> Spanned<SettingValue> {
+        let span = read.span();
+        Spanned::new(span, value(read.into_inner()))
+    }
+    Ok(match setting.values {
+        SettingType::Text(_) => keys.next_value()?,
+        SettingType::Switch => value(keys.next_value()?, SettingValue::Switch),
+        SettingType::Number { unit, .. } if unit != "ns" => {
+            value(keys.next_value()?, SettingValue::Number)
+        }
+        SettingType::Number { .. } | SettingType::Word(_) => {
+            value(keys.next_value()?, SettingValue::Word)
+        }
+    })
 }
 
 /// One value for all receive queues, or a list with one value per queue, starting at queue 0.
@@ -206,7 +245,7 @@ impl WrittenConfig {
             bridge.table_size = size.into_inner();
         }
         if let Some(time) = ageing_time {
-            bridge.ageing_time = duration(&time, "ageing-time", source)?;
+            bridge.ageing_time = duration(time.as_ref(), &time.span(), "ageing-time", source)?;
             if bridge.ageing_time > MAX_AGEING {
                 return Err(source.wrong(
                     &time.span(),
@@ -225,8 +264,7 @@ impl WrittenConfig {
         bridge.multicast_snooping = multicast_snooping.unwrap_or_default();
         bridge.shared_interfaces = shared_interfaces.unwrap_or_default();
         for (name, value) in &self.steering {
-            let set =
-                bridge.steering.set(&name.as_ref().replace('-', "_"), &value.as_ref().to_string());
+            let set = bridge.steering.set(&name.as_ref().replace('-', "_"), value.as_ref().clone());
             set.map_err(|problem| source.wrong(&name.span(), problem))?;
         }
         let metrics = match metrics {
@@ -239,7 +277,7 @@ impl WrittenConfig {
             })?),
         };
         for port in self.port {
-            let span = port.port.span();
+            let span = port.port.as_ref().map(Spanned::span).unwrap_or_default();
             let settings = port.check(source)?;
             if bridge.ports.iter().any(|known| known.port.name() == settings.port.name()) {
                 let name = settings.port.name();
@@ -303,22 +341,32 @@ impl WrittenPort {
     fn check(&self, source: &ConfigText<'_>) -> Result<PortSettings, ConfigError> {
         let mut settings = PortSettings::new(self.spec(source)?);
         self.set_features(&mut settings, source)?;
-        self.set_limits(&mut settings, source)?;
-        self.set_aggregation(&mut settings, source)?;
-        self.set_timeouts(&mut settings, source)?;
-        self.set_forwarding(&mut settings, source)?;
+        for (setting, written) in &self.settings {
+            let value = match (setting.values.unit(), written.as_ref()) {
+                (Some("ns"), SettingValue::Word(time)) => {
+                    let time = duration(time, &written.span(), setting.name, source)?;
+                    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).into()
+                }
+                (_, value) => value.clone(),
+            };
+            setting
+                .set(&mut settings, &value)
+                .map_err(|problem| source.wrong(&written.span(), problem))?;
+        }
+        self.set_vlans(&mut settings, source)?;
         self.set_steering(&mut settings, source)?;
         Ok(settings)
     }
 
     /// Parses the port string, and adds the name from the key `name`.
     fn spec(&self, source: &ConfigText<'_>) -> Result<PortSpec, ConfigError> {
-        let parsed = self.port.as_ref().parse();
-        let mut spec: PortSpec = parsed.map_err(|error: SpecError| {
-            source.wrong(
-                &self.port.span(),
-                format_args!("port: {}", error.problem(self.port.as_ref())),
-            )
+        let (text, span) = self
+            .port
+            .as_ref()
+            .map(|port| (port.as_ref().as_str(), port.span()))
+            .unwrap_or_default();
+        let mut spec: PortSpec = text.parse().map_err(|error: SpecError| {
+            source.wrong(&span, format_args!("port: {}", error.problem(text)))
         })?;
         if let Some(name) = &self.name {
             let wrong = |problem: &dyn std::fmt::Display| source.wrong(&name.span(), problem);
@@ -328,9 +376,7 @@ impl WrittenPort {
                     spec.name()
                 )));
             }
-            spec = spec
-                .with_name(name.as_ref())
-                .map_err(|error| wrong(&error.problem(self.port.as_ref())))?;
+            spec = spec.with_name(name.as_ref()).map_err(|error| wrong(&error.problem(text)))?;
         }
         Ok(spec)
     }
@@ -363,106 +409,12 @@ impl WrittenPort {
         Ok(())
     }
 
-    /// Sets the numeric limits and rates.
-    fn set_limits(
+    /// Sets the VLANs.
+    fn set_vlans(
         &self,
         settings: &mut PortSettings,
         source: &ConfigText<'_>,
     ) -> Result<(), ConfigError> {
-        let numbers = [
-            ("gso_max_size", &self.gso_max_size),
-            ("gro_max_size", &self.gro_max_size),
-            ("lro_max_aggr", &self.lro_max_aggr),
-            ("lro_max_desc", &self.lro_max_desc),
-            ("address_limit", &self.address_limit),
-            ("rx_byte_rate", &self.rx_byte_rate),
-            ("rx_byte_burst", &self.rx_byte_burst),
-            ("rx_packet_rate", &self.rx_packet_rate),
-            ("rx_packet_burst", &self.rx_packet_burst),
-            ("tx_byte_rate", &self.tx_byte_rate),
-            ("tx_byte_burst", &self.tx_byte_burst),
-            ("tx_packet_rate", &self.tx_packet_rate),
-            ("tx_packet_burst", &self.tx_packet_burst),
-            ("storm_broadcast", &self.storm_broadcast),
-            ("storm_multicast", &self.storm_multicast),
-            ("storm_unknown", &self.storm_unknown),
-        ];
-        for (name, number) in numbers {
-            if let Some(number) = number {
-                settings
-                    .limits
-                    .set(name, *number.as_ref())
-                    .map_err(|problem| source.wrong(&number.span(), problem))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Sets the aggregation of received packets.
-    fn set_aggregation(
-        &self,
-        settings: &mut PortSettings,
-        source: &ConfigText<'_>,
-    ) -> Result<(), ConfigError> {
-        for (name, word) in [("storage", &self.storage), ("delivery", &self.delivery)] {
-            if let Some(word) = word {
-                settings
-                    .set_aggregation(name, word.as_ref())
-                    .map_err(|problem| source.wrong(&word.span(), problem))?;
-            }
-        }
-        settings.lro_acks = self.lro_acks.unwrap_or_default();
-        settings.gro_past_push = self.gro_past_push.unwrap_or_default();
-        settings.gro_udp_no_checksum = self.gro_udp_no_checksum.unwrap_or_default();
-        Ok(())
-    }
-
-    /// Sets the timeouts.
-    fn set_timeouts(
-        &self,
-        settings: &mut PortSettings,
-        source: &ConfigText<'_>,
-    ) -> Result<(), ConfigError> {
-        for (name, time) in
-            [("gro_flush_timeout", &self.gro_flush_timeout), ("gap_timeout", &self.gap_timeout)]
-        {
-            if let Some(time) = time {
-                let nanoseconds =
-                    u64::try_from(duration(time, name, source)?.as_nanos()).unwrap_or(u64::MAX);
-                settings
-                    .limits
-                    .set(name, nanoseconds)
-                    .map_err(|problem| source.wrong(&time.span(), problem))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Sets the treatment of long packets, the forwarding switches and the VLANs.
-    fn set_forwarding(
-        &self,
-        settings: &mut PortSettings,
-        source: &ConfigText<'_>,
-    ) -> Result<(), ConfigError> {
-        if let Some(word) = &self.too_big {
-            let known = TooBig::NAMES.into_iter().find(|(name, _)| name == word.as_ref());
-            let (_, too_big) = known.ok_or_else(|| {
-                let names = TooBig::NAMES.map(|(name, _)| name).join(", ");
-                source.wrong(
-                    &word.span(),
-                    format_args!("too_big is one of {names}, not {:?}", word.as_ref()),
-                )
-            })?;
-            settings.too_big = too_big;
-        }
-        let usual = settings.forwarding;
-        settings.forwarding = Forwarding {
-            isolated: self.isolated.unwrap_or(usual.isolated),
-            learning: self.learning.unwrap_or(usual.learning),
-            flood: self.flood.unwrap_or(usual.flood),
-            mcast_flood: self.mcast_flood.unwrap_or(usual.mcast_flood),
-            bcast_flood: self.bcast_flood.unwrap_or(usual.bcast_flood),
-        };
         if let Some(vlans) = &self.vlans {
             settings.vlans = PortVlans::none();
             for range in vlans {
@@ -496,23 +448,20 @@ impl WrittenPort {
             };
             settings.steering.rps_flow_cnt = counts.as_ref().read(count)?;
         }
-        settings.steering.in_place = self.in_place_below;
         Ok(())
     }
 }
 
 fn duration(
-    text: &Spanned<String>,
+    text: &str,
+    span: &Range<usize>,
     key: &str,
     source: &ConfigText<'_>,
 ) -> Result<Duration, ConfigError> {
-    if text.as_ref() == "0" {
+    if text == "0" {
         return Ok(Duration::ZERO);
     }
-    humantime::parse_duration(text.as_ref()).map_err(|error| {
-        source.wrong(
-            &text.span(),
-            format_args!("{key}: {error}: write \"50us\", \"1ms\" or \"300s\""),
-        )
+    humantime::parse_duration(text).map_err(|error| {
+        source.wrong(span, format_args!("{key}: {error}: write \"50us\", \"1ms\" or \"300s\""))
     })
 }

@@ -7,14 +7,14 @@ use superpacket_bridge::fdb::{FdbFilter, MOST_LISTED, Station};
 use superpacket_bridge::monitor::{MAX_SNAPLEN, MonitorSettings};
 use superpacket_bridge::report::MdbReport;
 use superpacket_bridge::settings::{
-    Forwarding, PortChange, PortSettings, SettingValue, SteeringSettings, TooBig,
+    NamedSettings, PortChange, PortSettings, SettingValue, SteeringSettings,
 };
 use superpacket_bridge::vlan::VlanRange;
 use superpacket_port::SpecError;
 use superpacket_port::features::Feature;
 
+use super::Control;
 use super::request::{Address, ErrorCode, PROTOCOL, Refusal, Reply, Request, ServedBy};
-use super::{Control, RpsChange};
 use crate::monitor::{MonitorReport, stream_to};
 use crate::serve::Found;
 
@@ -58,18 +58,6 @@ fn perform(request: Request, control: &dyn Control) -> Result<Found, Refusal> {
         Request::SetFeature { port, feature, on, force } => {
             value(control.set_feature(&port, offload(&feature)?, on, force)?)
         }
-        Request::SetLimit { port, name, value: limit } => {
-            value(control.set_limit(&port, &name, limit)?)
-        }
-        Request::SetTooBig { port, what } => value(control.set_too_big(&port, too_big(&what)?)?),
-        Request::SetAggregation { port, name, value: word } => {
-            check_name(&name, "aggregation setting", PortSettings::AGGREGATION)?;
-            value(control.set_aggregation(&port, &name, &word)?)
-        }
-        Request::SetForwarding { port, name, on } => {
-            check_name(&name, "switch of forwarding", Forwarding::NAMES)?;
-            value(control.set_forwarding(&port, &name, on)?)
-        }
         Request::AddPort { port } => {
             let spec =
                 port.parse().map_err(|error: SpecError| Refusal::new(ErrorCode::Refused, error))?;
@@ -109,15 +97,11 @@ fn perform(request: Request, control: &dyn Control) -> Result<Found, Refusal> {
         Request::Rps { port } => {
             value(only(control.rps(), port.as_deref(), |report| &report.port)?)
         }
-        Request::SetRps { port, queue, mask, cpu_list, auto, flow_count, in_place_below } => {
-            let change =
-                RpsChange::from_request(queue, mask, cpu_list, auto, flow_count, in_place_below)?;
-            value(control.set_rps(&port, queue, &change)?)
-        }
+        Request::SetRps { port, queue, change } => value(control.set_rps(&port, queue, &change)?),
         Request::Steering {} => value(control.steering()),
-        Request::SetSteering { name, value: text } => {
-            check_name(&name, "setting of steering", SteeringSettings::NAMES)?;
-            value(control.set_steering(&name, &text)?)
+        Request::SetSteering { settings } => {
+            check_names::<SteeringSettings>(&settings)?;
+            value(control.set_steering(&settings)?)
         }
         Request::Monitor { ports, direction, snaplen, count } => {
             let snaplen = snaplen.unwrap_or(MAX_SNAPLEN);
@@ -135,33 +119,17 @@ fn value(report: impl Serialize) -> Result<Found, Refusal> {
     Ok(Found::Reply(reply(&Reply::Ok(value))))
 }
 
-/// Returns the error for an unknown name; the message lists the `known` names.
-fn unknown_name(name: &str, kind: &str, known: impl IntoIterator<Item = &'static str>) -> Refusal {
-    let known = known.into_iter().collect::<Vec<_>>().join(", ");
-    Refusal::new(ErrorCode::UnknownName, format_args!("{name:?} is no {kind}: there are {known}"))
-}
-
-/// Returns an error if the name is not one of the `known` names.
-fn check_name<const N: usize>(
-    name: &str,
-    kind: &str,
-    known: [&'static str; N],
-) -> Result<(), Refusal> {
-    match known.contains(&name) {
-        true => Ok(()),
-        false => Err(unknown_name(name, kind, known)),
-    }
+/// Returns an error if one of the names is unknown.
+fn check_names<S: NamedSettings>(settings: &BTreeMap<String, SettingValue>) -> Result<(), Refusal> {
+    let known = settings.keys().try_for_each(|name| S::setting(name).map(drop));
+    known.map_err(|problem| Refusal::new(ErrorCode::UnknownName, problem))
 }
 
 fn offload(name: &str) -> Result<Feature, Refusal> {
-    name.parse().map_err(|_| unknown_name(name, "offload", Feature::ALL.map(Feature::name)))
-}
-
-fn too_big(word: &str) -> Result<TooBig, Refusal> {
-    let known = TooBig::NAMES.into_iter().find(|(name, _)| *name == word);
-    known.map(|(_, too_big)| too_big).ok_or_else(|| {
-        let names = TooBig::NAMES.map(|(name, _)| name);
-        unknown_name(word, "action for packets that are too long", names)
+    name.parse().map_err(|_| {
+        let known = Feature::ALL.map(Feature::name).join(", ");
+        let problem = format_args!("{name:?} is no offload: there are {known}");
+        Refusal::new(ErrorCode::UnknownName, problem)
     })
 }
 
@@ -170,11 +138,7 @@ fn port_change(
     options: BTreeMap<String, Option<String>>,
     settings: BTreeMap<String, SettingValue>,
 ) -> Result<PortChange, Refusal> {
-    for name in settings.keys() {
-        if !PortSettings::names().any(|known| known == name) {
-            return Err(unknown_name(name, "setting of a port", PortSettings::names()));
-        }
-    }
+    check_names::<PortSettings>(&settings)?;
     if options.is_empty() && settings.is_empty() {
         return Err(Refusal::new(
             ErrorCode::Malformed,

@@ -1,11 +1,15 @@
 //! Requests of the control socket, performed by a [`Bridge`].
 
+use std::collections::BTreeMap;
+
 use superpacket_bridge::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use superpacket_bridge::monitor::{Monitor, MonitorSettings};
 use superpacket_bridge::report::{
     MdbReport, PortFeatures, PortReport, PortRps, PortStats, SteeringReport,
 };
-use superpacket_bridge::settings::{PortChange, PortSettings, TooBig, possible_cpus};
+use superpacket_bridge::settings::{
+    NamedSettings, PortChange, PortSettings, SettingValue, possible_cpus,
+};
 use superpacket_bridge::vlan::{PortVlanReport, VlanRange, VlanReport};
 use superpacket_bridge::{Bridge, BridgeError};
 use superpacket_port::PortSpec;
@@ -45,22 +49,6 @@ impl Control for Bridge {
         force: bool,
     ) -> Result<PortFeatures, Refusal> {
         Ok(Bridge::set_feature(self, port, feature, on, force)?)
-    }
-
-    fn set_limit(&self, port: &str, name: &str, value: u64) -> Result<PortReport, Refusal> {
-        Ok(Bridge::set_limit(self, port, name, value)?)
-    }
-
-    fn set_too_big(&self, port: &str, what: TooBig) -> Result<PortReport, Refusal> {
-        Ok(Bridge::set_too_big(self, port, what)?)
-    }
-
-    fn set_aggregation(&self, port: &str, name: &str, word: &str) -> Result<PortReport, Refusal> {
-        Ok(Bridge::set_aggregation(self, port, name, word)?)
-    }
-
-    fn set_forwarding(&self, port: &str, name: &str, on: bool) -> Result<PortReport, Refusal> {
-        Ok(Bridge::set_forwarding(self, port, name, on)?)
     }
 
     fn add_port(&self, port: PortSpec) -> Result<PortReport, Refusal> {
@@ -135,14 +123,13 @@ impl Control for Bridge {
                 let mask = CpuMask::parse(text, possible_cpus()).map_err(|error| wrong(&error))?;
                 self.set_rps_cpus(port, queue, &mask)?
             }
-            RpsChange::List(text) => {
+            RpsChange::CpuList(text) => {
                 let mask =
                     CpuMask::parse_list(text, possible_cpus()).map_err(|error| wrong(&error))?;
                 self.set_rps_cpus(port, queue, &mask)?
             }
             RpsChange::Auto => self.set_rps_auto(port, queue)?,
             RpsChange::FlowCount(count) => self.set_rps_flow_count(port, queue, *count)?,
-            RpsChange::InPlace(when) => self.set_in_place(port, *when)?,
         })
     }
 
@@ -150,8 +137,14 @@ impl Control for Bridge {
         Bridge::steering(self)
     }
 
-    fn set_steering(&self, name: &str, value: &str) -> Result<SteeringReport, Refusal> {
-        Ok(self.change_steering_settings(|settings| settings.set(name, value))?)
+    fn set_steering(
+        &self,
+        settings: &BTreeMap<String, SettingValue>,
+    ) -> Result<SteeringReport, Refusal> {
+        Ok(self.change_steering_settings(|steering| {
+            let mut named = settings.iter();
+            named.try_for_each(|(name, value)| steering.set(name, value.clone()))
+        })?)
     }
 
     fn monitor(&self, settings: &MonitorSettings) -> Result<Monitor, Refusal> {

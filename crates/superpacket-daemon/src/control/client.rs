@@ -13,7 +13,7 @@ use superpacket_bridge::monitor::{MAX_SNAPLEN, MonitorSettings};
 use superpacket_bridge::report::{
     MdbReport, PortFeatures, PortReport, PortRps, PortStats, SteeringReport,
 };
-use superpacket_bridge::settings::PortChange;
+use superpacket_bridge::settings::{PortChange, SettingValue};
 use superpacket_bridge::vlan::{PortVlanReport, VlanRange, VlanReport};
 
 use super::client_error::ClientError;
@@ -168,61 +168,6 @@ impl Client {
             on,
             force,
         })
-    }
-
-    /// Sets a limit of a port, one of
-    /// [`Limits::names`](superpacket_bridge::settings::Limits::names).
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
-    pub fn set_limit(
-        &mut self,
-        port: &str,
-        name: &str,
-        value: u64,
-    ) -> Result<PortReport, ClientError> {
-        self.ask(&Request::SetLimit { port: port.to_owned(), name: name.to_owned(), value })
-    }
-
-    /// Sets the treatment of packets that exceed the port's MTU and cannot be segmented: `drop`,
-    /// `icmp` or `fragment`.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
-    pub fn set_too_big(&mut self, port: &str, what: &str) -> Result<PortReport, ClientError> {
-        self.ask(&Request::SetTooBig { port: port.to_owned(), what: what.to_owned() })
-    }
-
-    /// Sets an aggregation setting of a port: `storage`, `delivery`, `gro_past_push`,
-    /// `gro_udp_no_checksum` or `lro_acks`.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
-    pub fn set_aggregation(
-        &mut self,
-        port: &str,
-        name: &str,
-        word: &str,
-    ) -> Result<PortReport, ClientError> {
-        self.ask(&Request::SetAggregation {
-            port: port.to_owned(),
-            name: name.to_owned(),
-            value: word.to_owned(),
-        })
-    }
-
-    /// Turns a forwarding switch of a port on or off: `isolated`, `learning`, `flood`,
-    /// `mcast_flood` or `bcast_flood`.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
-    pub fn set_forwarding(
-        &mut self,
-        port: &str,
-        name: &str,
-        on: bool,
-    ) -> Result<PortReport, ClientError> {
-        self.ask(&Request::SetForwarding { port: port.to_owned(), name: name.to_owned(), on })
     }
 
     /// Adds and opens a port, given by its port string.
@@ -383,24 +328,8 @@ impl Client {
         queue: Option<u16>,
         change: &RpsChange,
     ) -> Result<PortRps, ClientError> {
-        let (mut mask, mut cpu_list, mut auto, mut flow_count, mut in_place_below) =
-            (None, None, false, None, None);
-        match change {
-            RpsChange::Mask(text) => mask = Some(text.clone()),
-            RpsChange::List(text) => cpu_list = Some(text.clone()),
-            RpsChange::Auto => auto = true,
-            RpsChange::FlowCount(count) => flow_count = Some(*count),
-            RpsChange::InPlace(when) => in_place_below = Some(*when),
-        }
-        self.ask(&Request::SetRps {
-            port: port.to_owned(),
-            queue,
-            mask,
-            cpu_list,
-            auto,
-            flow_count,
-            in_place_below,
-        })
+        let (port, change) = (port.to_owned(), change.clone());
+        self.ask(&Request::SetRps { port, queue, change })
     }
 
     /// Returns the steering settings that apply to all ports, and the workers.
@@ -432,7 +361,11 @@ impl Client {
     ///
     /// # Errors
     /// Returns the errors of [`ask`](Client::ask).
-    pub fn set_steering(&mut self, name: &str, value: &str) -> Result<SteeringReport, ClientError> {
-        self.ask(&Request::SetSteering { name: name.to_owned(), value: value.to_owned() })
+    pub fn set_steering(
+        &mut self,
+        name: &str,
+        value: impl Into<SettingValue>,
+    ) -> Result<SteeringReport, ClientError> {
+        self.ask(&Request::SetSteering { settings: [(name.to_owned(), value.into())].into() })
     }
 }

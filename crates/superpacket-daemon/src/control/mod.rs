@@ -27,12 +27,14 @@ pub use rps::RpsChange;
 pub use server::{ControlCounters, ControlServer};
 pub use socket::{ControlSocket, SocketError};
 
+use std::collections::BTreeMap;
+
 use superpacket_bridge::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use superpacket_bridge::monitor::{Monitor, MonitorSettings};
 use superpacket_bridge::report::{
     MdbReport, PortFeatures, PortReport, PortRps, PortStats, SteeringReport,
 };
-use superpacket_bridge::settings::{PortChange, TooBig};
+use superpacket_bridge::settings::{PortChange, SettingValue};
 use superpacket_bridge::vlan::{PortVlanReport, VlanRange, VlanReport};
 use superpacket_port::PortSpec;
 use superpacket_port::features::Feature;
@@ -60,33 +62,6 @@ pub trait Control: Send + Sync {
         on: bool,
         force: bool,
     ) -> Result<PortFeatures, Refusal>;
-
-    /// Sets a limit of a port, one of
-    /// [`Limits::names`](superpacket_bridge::settings::Limits::names).
-    ///
-    /// # Errors
-    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
-    fn set_limit(&self, port: &str, name: &str, value: u64) -> Result<PortReport, Refusal>;
-
-    /// Sets the treatment of packets that exceed a port's MTU and cannot be segmented.
-    ///
-    /// # Errors
-    /// [`ErrorCode::UnknownPort`].
-    fn set_too_big(&self, port: &str, what: TooBig) -> Result<PortReport, Refusal>;
-
-    /// Sets an aggregation setting of a port, one of
-    /// [`PortSettings::AGGREGATION`](superpacket_bridge::settings::PortSettings::AGGREGATION).
-    ///
-    /// # Errors
-    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
-    fn set_aggregation(&self, port: &str, name: &str, word: &str) -> Result<PortReport, Refusal>;
-
-    /// Turns a forwarding switch of a port on or off, one of
-    /// [`Forwarding::NAMES`](superpacket_bridge::settings::Forwarding::NAMES).
-    ///
-    /// # Errors
-    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
-    fn set_forwarding(&self, port: &str, name: &str, on: bool) -> Result<PortReport, Refusal>;
 
     /// Adds and opens a port with the default settings.
     ///
@@ -180,12 +155,16 @@ pub trait Control: Send + Sync {
     /// Returns the steering settings that apply to all ports, and the workers.
     fn steering(&self) -> SteeringReport;
 
-    /// Changes a steering setting that applies to all ports, one of
-    /// [`SteeringSettings::NAMES`](superpacket_bridge::settings::SteeringSettings::NAMES).
+    /// Changes steering settings that apply to all ports, by the names in
+    /// [`SteeringSettings::SETTINGS`](superpacket_bridge::settings::NamedSettings::SETTINGS): all of them, or
+    /// none if one is refused.
     ///
     /// # Errors
-    /// [`ErrorCode::UnknownName`] for an unknown name, or [`ErrorCode::Refused`] with the reason.
-    fn set_steering(&self, name: &str, value: &str) -> Result<SteeringReport, Refusal>;
+    /// [`ErrorCode::Refused`] with the reason.
+    fn set_steering(
+        &self,
+        settings: &BTreeMap<String, SettingValue>,
+    ) -> Result<SteeringReport, Refusal>;
 
     /// Starts a monitor, which copies packets that ports receive and send.
     ///

@@ -5,13 +5,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use superpacket_bridge::monitor::MonitorDirection;
-use superpacket_bridge::settings::{InPlace, SettingValue};
+use superpacket_bridge::settings::SettingValue;
 
+use super::RpsChange;
 use super::unique::UniqueObject;
 
 /// The version of the protocol. It changes if clients of the previous version would misunderstand
 /// the bridge, and not for additions.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Maximum length of a request in bytes, with its line feed.
 pub const MAX_REQUEST: usize = 4096;
@@ -53,43 +54,6 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         force: bool,
     },
-    /// Sets a limit of a port.
-    SetLimit {
-        /// The port's name.
-        port: String,
-        /// `gso_max_size`, `gro_max_size` (bytes), `gro_flush_timeout`, `gap_timeout`
-        /// (nanoseconds), `lro_max_aggr` (packets), `lro_max_desc` (flows) or `address_limit`
-        /// (addresses).
-        name: String,
-        /// The new limit, in the unit that its name implies.
-        value: u64,
-    },
-    /// Sets the treatment of packets that exceed a port's MTU and cannot be segmented.
-    SetTooBig {
-        /// The port's name.
-        port: String,
-        /// `drop`, `icmp` or `fragment`.
-        what: String,
-    },
-    /// Sets an aggregation setting of a port.
-    SetAggregation {
-        /// The port's name.
-        port: String,
-        /// `storage`, `delivery`, `gro_past_push`, `gro_udp_no_checksum` or
-        /// `lro_acks`.
-        name: String,
-        /// `fragments` or `linear`, `per-poll` or `at-once`, `on` or `off`.
-        value: String,
-    },
-    /// Turns a forwarding switch of a port on or off.
-    SetForwarding {
-        /// The port's name.
-        port: String,
-        /// `isolated`, `learning`, `flood`, `mcast_flood` or `bcast_flood`.
-        name: String,
-        /// `true` to switch it on, `false` to switch it off.
-        on: bool,
-    },
     /// Adds and opens a port.
     AddPort {
         /// The port string, optionally after a name: `left=packet:eth1`.
@@ -103,8 +67,8 @@ pub enum Request {
         /// New values of options of the port string; `null` removes an option.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         options: BTreeMap<String, Option<String>>,
-        /// New values of settings, by names of
-        /// [`PortSettings::names`](superpacket_bridge::settings::PortSettings::names).
+        /// New values of settings, by the names in
+        /// [`PortSettings::SETTINGS`](superpacket_bridge::settings::NamedSettings::SETTINGS).
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         settings: BTreeMap<String, SettingValue>,
     },
@@ -208,39 +172,23 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// Changes the steering of a port's packets. Exactly one of `mask`, `cpu_list`, `auto`,
-    /// `flow_count` and `in_place_below` is given.
+    /// Changes the steering of a port's packets.
     SetRps {
         /// The port's name.
         port: String,
         /// The receive queue; without it, all queues of the port.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         queue: Option<u16>,
-        /// `rps_cpus` in sysfs format; an empty mask switches RPS off.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        mask: Option<String>,
-        /// `rps_cpus` as a list of CPUs: `0-3,8`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        cpu_list: Option<String>,
-        /// Whether `rps_cpus` is set to the CPUs that share a cache with the receiving CPU.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        auto: bool,
-        /// `rps_flow_cnt`: the number of flows per receive queue that RFS distinguishes.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        flow_count: Option<u64>,
-        /// When the receiving thread processes packets in spite of a mask: `"auto"`, or below this
-        /// number of packets per second of a queue. Applies to all queues of the port.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        in_place_below: Option<InPlace>,
+        /// The change.
+        change: RpsChange,
     },
     /// Asks for the steering settings that apply to all ports, and for the workers.
     Steering {},
-    /// Changes a steering setting that applies to all ports.
+    /// Changes steering settings that apply to all ports: all of them, or none if one is refused.
     SetSteering {
-        /// The setting's name: `rps_sock_flow_entries`, `netdev_max_backlog`, `dev_weight`, ...
-        name: String,
-        /// The new value as text.
-        value: String,
+        /// New values, by the names in
+        /// [`SteeringSettings::SETTINGS`](superpacket_bridge::settings::NamedSettings::SETTINGS).
+        settings: BTreeMap<String, SettingValue>,
     },
     /// Starts a monitor, which copies packets that ports receive and send. A pcapng stream follows
     /// the answer, and the connection takes no more requests.
@@ -290,16 +238,12 @@ impl Request {
     }
 
     /// The names of all requests, in the order of the variants.
-    pub const NAMES: [&'static str; 25] = [
+    pub const NAMES: [&'static str; 21] = [
         "version",
         "ports",
         "features",
         "stats",
         "set-feature",
-        "set-limit",
-        "set-too-big",
-        "set-aggregation",
-        "set-forwarding",
         "add-port",
         "set-port",
         "del-port",
@@ -444,14 +388,6 @@ mod tests {
             Request::Features { port: Some(port()) },
             Request::Stats { port: None },
             Request::SetFeature { port: port(), feature: "gro".into(), on: true, force: false },
-            Request::SetLimit { port: port(), name: "gro_flush_timeout".into(), value: 50_000 },
-            Request::SetTooBig { port: port(), what: "icmp".into() },
-            Request::SetAggregation {
-                port: port(),
-                name: "storage".into(),
-                value: "linear".into(),
-            },
-            Request::SetForwarding { port: port(), name: "isolated".into(), on: true },
             Request::AddPort { port: port() },
             Request::SetPort {
                 port: port(),
@@ -492,14 +428,12 @@ mod tests {
             Request::SetRps {
                 port: port(),
                 queue: Some(1),
-                mask: Some("1,,5".into()),
-                cpu_list: None,
-                auto: false,
-                flow_count: None,
-                in_place_below: Some(InPlace::Automatic),
+                change: RpsChange::Mask("1,,5".into()),
             },
             Request::Steering {},
-            Request::SetSteering { name: "dev_weight".into(), value: "64".into() },
+            Request::SetSteering {
+                settings: [("dev_weight".into(), SettingValue::Number(64))].into(),
+            },
             Request::Monitor {
                 ports: vec![port()],
                 direction: MonitorDirection::Tx,
@@ -559,32 +493,32 @@ mod tests {
                 "missing field `on`",
             ),
             (
-                r#"{"request":"set-limit","port":"packet:a","name":"gro_max_size","value":-1}"#,
+                r#"{"request":"set-port","port":"packet:a","settings":{"gro_max_size":-1}}"#,
                 ErrorCode::Malformed,
-                "-1",
+                "expected a number, a boolean or a word",
             ),
             (
                 r#"{"request":"set-port","port":"left","settings":{"isolated":null}}"#,
                 ErrorCode::Malformed,
-                "SettingValue",
+                "expected a number, a boolean or a word",
             ),
-            (r#"{"request":"ports","version":2}"#, ErrorCode::UnknownVersion, "not 2"),
+            (r#"{"request":"ports","version":1}"#, ErrorCode::UnknownVersion, "not 1"),
             (
-                r#"{"request":"set-rps","port":"packet:a","queue":70000,"mask":"1"}"#,
+                r#"{"request":"set-rps","port":"packet:a","queue":70000,"change":"auto"}"#,
                 ErrorCode::Malformed,
                 "70000",
             ),
             (
-                r#"{"request":"set-rps","port":"packet:a","in_place_below":"never"}"#,
+                r#"{"request":"set-rps","port":"packet:a","change":{"mask":"1","flow_count":2}}"#,
                 ErrorCode::Malformed,
-                "expected \"auto\", or a number",
+                "expected map with a single key",
             ),
         ] {
             let refusal = read(line.as_bytes()).expect_err(line);
             assert!(refusal.code == code && refusal.message.contains(says), "{line}: {refusal:?}");
         }
         assert_eq!(
-            read(br#" {"version":1,"request":"ports"} "#),
+            read(br#" {"version":2,"request":"ports"} "#),
             Ok(Request::Ports { port: None })
         );
     }

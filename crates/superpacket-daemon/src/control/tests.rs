@@ -83,23 +83,19 @@ fn reports_and_offloads_are_answered() {
 fn port_settings_are_changed() {
     let bench = Bench::new();
     let mut client = bench.client();
-    assert_eq!(
-        client.set_limit("tap:b", "gro_flush_timeout", 50_000).expect("answers").limits["gro_flush_timeout"],
-        50_000
-    );
-    assert_eq!(client.set_too_big("tap:b", "icmp").expect("answers").too_big, "icmp");
-    assert_eq!(
-        client.set_limit("tap:b", "lro_max_aggr", 43).expect("answers").limits["lro_max_aggr"],
-        43
-    );
-    let aggregation =
-        client.set_aggregation("tap:b", "storage", "linear").expect("answers").aggregation;
-    assert_eq!(
-        (aggregation["storage"].as_str(), aggregation["delivery"].as_str()),
-        ("linear", "per-poll")
-    );
-    let forwarding = client.set_forwarding("tap:b", "isolated", true).expect("answers").forwarding;
-    assert_eq!((forwarding["isolated"], forwarding["learning"]), (true, true));
+    for (name, value) in [
+        ("gro_flush_timeout", SettingValue::Number(50_000)),
+        ("too_big", "icmp".into()),
+        ("lro_max_aggr", 43.into()),
+        ("storage", "linear".into()),
+        ("isolated", true.into()),
+        ("in_place_below", 9.into()),
+    ] {
+        let change = PortChange::setting(name, value.clone());
+        let changed = client.set_port("tap:b", &change).expect("answers");
+        assert_eq!(changed.settings[name], value);
+        assert_eq!((&changed.settings["delivery"]), &"per-poll".into());
+    }
     let change = PortChange {
         options: [("queues".into(), Some("2".into()))].into(),
         settings: [
@@ -114,8 +110,9 @@ fn port_settings_are_changed() {
         ("tap:b", "tap:b?queues=2"),
         "the name stays"
     );
-    assert_eq!((changed.forwarding["isolated"], changed.limits["storm_unknown"]), (false, 9));
-    assert_eq!(bench.server.counters().answered, 6);
+    let settings = &changed.settings;
+    assert_eq!((&settings["isolated"], &settings["storm_unknown"]), (&false.into(), &9.into()));
+    assert_eq!(bench.server.counters().answered, 7);
 }
 
 #[test]
@@ -183,9 +180,11 @@ fn steering_is_changed() {
         ("5", "0,2")
     );
     assert_eq!(
-        client.set_rps("tap:b", Some(0), &RpsChange::List("1-3".into())).expect("answers").queues
-            [0]
-        .rps_cpus,
+        client
+            .set_rps("tap:b", Some(0), &RpsChange::CpuList("1-3".into()))
+            .expect("answers")
+            .queues[0]
+            .rps_cpus,
         "e"
     );
     assert_eq!(
@@ -199,12 +198,11 @@ fn steering_is_changed() {
         "the default"
     );
     for when in [InPlace::Below(9), InPlace::NEVER, InPlace::Automatic] {
-        let rps = client.set_rps("tap:b", None, &RpsChange::InPlace(when)).expect("answers");
-        assert_eq!(rps.in_place_below, when);
-        assert_eq!(client.rps(Some("tap:b")).expect("answers"), [rps]);
+        client.set_port("tap:b", &PortChange::setting("in_place_below", when)).expect("answers");
+        assert_eq!(client.rps(Some("tap:b")).expect("answers")[0].in_place_below, when);
     }
-    let steering = client.set_steering("netdev_max_backlog", "300").expect("answers");
-    assert_eq!(steering.settings["netdev_max_backlog"], "300");
+    let steering = client.set_steering("netdev_max_backlog", 300).expect("answers");
+    assert_eq!(steering.settings["netdev_max_backlog"], 300.into());
     assert_eq!(client.steering().expect("answers"), steering);
     assert_eq!(bench.server.counters().answered, 12);
 }
@@ -292,7 +290,11 @@ fn a_panic_of_a_change_is_reported_and_later_changes_are_served() {
     }
     std::thread::sleep(Duration::from_millis(20));
     let mut behind = bench.raw();
-    behind.write_all(b"{\"request\":\"set-limit\",\"port\":\"tap:b\",\"name\":\"lro_max_aggr\",\"value\":43}\n").expect("sent");
+    behind
+        .write_all(
+            b"{\"request\":\"set-port\",\"port\":\"tap:b\",\"settings\":{\"lro_max_aggr\":43}}\n",
+        )
+        .expect("sent");
     behind.set_read_timeout(Some(Duration::from_millis(50))).expect("bounded");
     assert!(behind.read(&mut [0; 1]).is_err(), "it waits for its turn");
     behind.set_read_timeout(Some(Duration::from_secs(20))).expect("bounded");
@@ -316,8 +318,12 @@ fn a_panic_of_a_change_is_reported_and_later_changes_are_served() {
     BufReader::new(behind).read_line(&mut answer).expect("reads");
     assert!(answer.contains("\"lro_max_aggr\":43"), "{answer}");
     assert_eq!(
-        bench.client().set_limit("tap:b", "lro_max_aggr", 44).expect("changes go on").limits["lro_max_aggr"],
-        44
+        bench
+            .client()
+            .set_port("tap:b", &PortChange::setting("lro_max_aggr", 44))
+            .expect("changes go on")
+            .settings["lro_max_aggr"],
+        44.into()
     );
 }
 
@@ -364,7 +370,7 @@ fn a_change_without_a_thread_is_refused_with_the_reason() {
     // The limit leaves less than a thread's stack, and more than an answer needs.
     let current = Some(pages * rustix::param::page_size() as u64 + (1 << 20));
     setrlimit(Resource::As, Rlimit { current, ..before }).expect("lowered");
-    let change = Request::SetLimit { port: "tap:b".into(), name: "lro_max_aggr".into(), value: 43 };
+    let change = set_port("lro_max_aggr", 43.into());
     let refused = client.ask::<serde_json::Value>(&change).expect_err("no thread").to_string();
     setrlimit(Resource::As, before).expect("as it was");
     assert!(
@@ -372,6 +378,15 @@ fn a_change_without_a_thread_is_refused_with_the_reason() {
         "{refused}"
     );
     client.ask::<serde_json::Value>(&change).expect("there is one now");
+}
+
+/// Returns the request that sets a setting of `tap:b`.
+fn set_port(name: &str, value: SettingValue) -> Request {
+    Request::SetPort {
+        port: "tap:b".into(),
+        options: Default::default(),
+        settings: [(name.to_owned(), value)].into(),
+    }
 }
 
 /// Sends a request that the bridge refuses, and returns the refusal.
@@ -417,10 +432,7 @@ fn refused_offloads_and_limits_say_why() {
             && refusal.message.contains("there are rx-checksumming"),
         "{refusal}"
     );
-    let refusal = refused(
-        &mut client,
-        Request::SetLimit { port: port("tap:b"), name: "gro_max_size".into(), value: 1 << 40 },
-    );
+    let refusal = refused(&mut client, set_port("gro_max_size", (1 << 40).into()));
     assert!(refusal.message.contains("68 to 524280 bytes"), "{refusal}");
     client.ask::<serde_json::Value>(&lro(true)).expect("forced");
 }
@@ -429,26 +441,18 @@ fn refused_offloads_and_limits_say_why() {
 fn refused_aggregation_and_forwarding_say_why() {
     let bench = Bench::new();
     let mut client = bench.client();
-    let aggregation = |name: &str, value: &str| Request::SetAggregation {
-        port: port("tap:b"),
-        name: name.into(),
-        value: value.into(),
-    };
-    let refusal = refused(&mut client, aggregation("storage", "heap"));
+    let refusal = refused(&mut client, set_port("storage", "heap".into()));
     assert!(
         refusal.code == ErrorCode::Refused && refusal.message.contains("fragments or linear"),
         "{refusal}"
     );
-    let refusal = refused(&mut client, aggregation("speed", "on"));
+    let refusal = refused(&mut client, set_port("speed", true.into()));
     assert!(
         refusal.code == ErrorCode::UnknownName
             && refusal.message.contains("delivery, gro_past_push, gro_udp_no_checksum"),
         "{refusal}"
     );
-    let refusal = refused(
-        &mut client,
-        Request::SetForwarding { port: port("tap:b"), name: "hairpin".into(), on: true },
-    );
+    let refusal = refused(&mut client, set_port("hairpin", true.into()));
     assert!(
         refusal.code == ErrorCode::UnknownName && refusal.message.contains("isolated, learning"),
         "{refusal}"
@@ -473,7 +477,7 @@ fn refused_port_settings_say_why() {
     );
     assert!(
         refusal.code == ErrorCode::UnknownName
-            && refusal.message.starts_with("\"hairpin\" is no setting of a port"),
+            && refusal.message.starts_with("\"hairpin\" is not a setting of a port"),
         "{refusal}"
     );
     let refusal = refused(&mut client, set(&[("isolated", SettingValue::Number(1))]));
@@ -488,10 +492,9 @@ fn refused_port_settings_say_why() {
             && refusal.message.contains("it takes options, settings, or both"),
         "{refusal}"
     );
-    let refusal =
-        refused(&mut client, Request::SetTooBig { port: port("tap:b"), what: "explode".into() });
+    let refusal = refused(&mut client, set_port("too_big", "explode".into()));
     assert!(
-        refusal.code == ErrorCode::UnknownName && refusal.message.contains("drop, icmp, fragment"),
+        refusal.code == ErrorCode::Refused && refusal.message.contains("drop, icmp, fragment"),
         "{refusal}"
     );
 }
@@ -547,7 +550,7 @@ fn invalid_lines_are_answered_and_the_connection_stays_open() {
     let mut answers = String::new();
     lines.read_line(&mut answers).expect("is answered");
     lines.read_line(&mut answers).expect("is answered");
-    assert!(answers.contains("malformed") && answers.contains(r#""protocol":1"#), "{answers}");
+    assert!(answers.contains("malformed") && answers.contains(r#""protocol":2"#), "{answers}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 use superpacket_bridge::report::PortStats;
+use superpacket_bridge::settings::NamedSettings;
 use superpacket_lab::{Direction, LabError, RawOptions, RawSocket, TcpBulk, UdpBulk, Until};
 use superpacket_port::features::Feature;
 

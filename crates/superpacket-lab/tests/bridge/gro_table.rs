@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use superpacket_bridge::settings::PortChange;
 use superpacket_lab::{CapturedFrame, LabError, RawOptions, RawSocket, SizeLimits};
 use superpacket_port::features::Feature;
 use superpacket_traffic::frame::{CWR, Checksum, Frame, Ip, Transport};
@@ -144,7 +145,7 @@ impl Table {
     fn hold(&self) {
         self.joined
             .bridge
-            .set_limit(&self.joined.names[0], "gro_flush_timeout", HOLD_TIME)
+            .set_port(&self.joined.names[0], &PortChange::setting("gro_flush_timeout", HOLD_TIME))
             .expect("a second is allowed");
     }
 

@@ -1,6 +1,7 @@
 //! The bridge as a host's card: packets merged by LRO leave whole, and a port with a limit gets
 //! super-packets up to that limit.
 
+use superpacket::aggregate::Storage;
 use superpacket_bridge::report::PortStats;
 use superpacket_bridge::settings::PortSettings;
 use superpacket_lab::LabError;
@@ -37,7 +38,9 @@ fn assert_taken(joined: &Joined) {
 
 #[test]
 fn what_lro_merged_leaves_whole() -> Result<(), LabError> {
-    for (receiver_mtu, linear) in [(1500, false), (1500, true), (9000, false)] {
+    for (receiver_mtu, storage) in
+        [(1500, Storage::Fragments), (1500, Storage::Linear), (9000, Storage::Fragments)]
+    {
         let joined = by_packet_asked(
             |hosts| {
                 for link in [&hosts.b.link, &hosts.b_side] {
@@ -47,7 +50,7 @@ fn what_lro_merged_leaves_whole() -> Result<(), LabError> {
             },
             |ports| {
                 force_lro(&mut ports[0]);
-                ports[0].linear = linear;
+                ports[0].storage = storage;
             },
         )?;
         let Some(joined) = joined else { return Ok(()) };

@@ -10,7 +10,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use superpacket_bridge::Bridge;
-use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_bridge::settings::{BridgeSettings, PortChange, PortSettings};
 use superpacket_lab::{
     CapturedFrame, Host, LabError, Link, RawOptions, RawSocket, available_or_skip,
 };
@@ -236,7 +236,8 @@ impl Matrix {
         bridge
             .set_feature(&names[0], Feature::RxUdpGroForwarding, true, false)
             .expect("the port is there");
-        bridge.set_limit(&names[0], "gro_flush_timeout", HOLD_TIME).expect("a second is allowed");
+        let hold = PortChange::setting("gro_flush_timeout", HOLD_TIME);
+        bridge.set_port(&names[0], &hold).expect("a second is allowed");
         let sender = RawSocket::open(&a_link, RawOptions::default())?;
         let receiver =
             RawSocket::open(&b_link, RawOptions { vnet_headers: true, ..RawOptions::default() })?;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use superpacket_bridge::settings::PortChange;
 use superpacket_lab::{Blast, LabError, Route, Station, TcpBulk, Until};
 
 use crate::joined::{Joined, KEY, by_packet};
@@ -27,7 +28,8 @@ fn flooded(joined: &Joined, c: &Station) -> Result<(u64, f64), LabError> {
 
 fn set(joined: &Joined, limits: &[(&str, u64)]) {
     for (name, value) in limits {
-        joined.bridge.set_limit(&joined.names[0], name, *value).expect("it is a limit");
+        let change = PortChange::setting(name, *value);
+        joined.bridge.set_port(&joined.names[0], &change).expect("it is a limit");
     }
 }
 

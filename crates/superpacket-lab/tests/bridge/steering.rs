@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use superpacket_bridge::report::SteeringReport;
-use superpacket_bridge::settings::{InPlace, UsableCpus};
+use superpacket_bridge::settings::{InPlace, NamedSettings, PortChange, UsableCpus};
 use superpacket_lab::{Direction, LabError, TcpBulk, TcpTransactions, Until};
 use superpacket_steer::{Cpu, CpuMask};
 
@@ -38,7 +38,8 @@ fn masks([first, second]: [Cpu; 2]) -> [CpuMask; 4] {
 pub fn steer(joined: &Joined, mask: &CpuMask) -> Result<(), LabError> {
     joined.middle.run(|| {
         for name in &joined.names {
-            joined.bridge.set_in_place(name, InPlace::NEVER).expect("it can be set");
+            let never = PortChange::setting("in_place_below", InPlace::NEVER);
+            joined.bridge.set_port(name, &never).expect("it can be set");
             joined.bridge.set_rps_cpus(name, None, mask).expect("it can be set");
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 use superpacket::wire::IpVersion;
-use superpacket_bridge::settings::TooBig;
+use superpacket_bridge::settings::PortChange;
 use superpacket_lab::{LabError, Station};
 use superpacket_port::system::{path_mtu, set_dont_fragment};
 
@@ -79,8 +79,9 @@ impl Joined {
         self.stats(1).drops["too_big"]
     }
 
-    fn set_too_big(&self, too_big: TooBig) {
-        self.bridge.set_too_big(&self.names[1], too_big).expect("the port is there");
+    fn set_too_big(&self, word: &str) {
+        let change = PortChange::setting("too_big", word);
+        self.bridge.set_port(&self.names[1], &change).expect("the port is there");
     }
 }
 
@@ -89,7 +90,7 @@ fn a_sender_learns_how_long_its_datagrams_may_be() -> Result<(), LabError> {
     let Some(joined) = narrow()? else { return Ok(()) };
     let (a, b) = (&joined.a, &joined.b);
     for ends in [[(a, a.ipv4), (b, b.ipv4)], [(a, a.ipv6), (b, b.ipv6)]] {
-        joined.set_too_big(TooBig::Drop);
+        joined.set_too_big("drop");
         let datagrams = Datagrams::between(ends, true)?;
         datagrams.arrives(datagrams.fitting());
         // Silent drop: the sender's path MTU stays the same.
@@ -100,7 +101,7 @@ fn a_sender_learns_how_long_its_datagrams_may_be() -> Result<(), LabError> {
         joined.wait("each is counted", |joined| joined.too_big() == before + 10);
         datagrams.arrives(1);
         assert_eq!(datagrams.path_mtu(), 1500);
-        joined.set_too_big(TooBig::Icmp);
+        joined.set_too_big("icmp");
         datagrams.from.send(&LONG).expect("the sender knows nothing yet");
         joined.wait("the sender is told", |_| {
             let told = datagrams
@@ -124,7 +125,7 @@ fn a_sender_learns_how_long_its_datagrams_may_be() -> Result<(), LabError> {
 #[test]
 fn datagrams_that_may_be_fragmented_are_if_it_is_asked_for() -> Result<(), LabError> {
     let Some(joined) = narrow()? else { return Ok(()) };
-    joined.set_too_big(TooBig::Fragment);
+    joined.set_too_big("fragment");
     let (a, b) = (&joined.a, &joined.b);
     let free = Datagrams::between([(a, a.ipv4), (b, b.ipv4)], false)?;
     free.arrives(LONG.len());

@@ -1,6 +1,7 @@
 //! Tests of ports that refuse frames, are full, or have a rate limit.
 
 use super::*;
+use crate::settings::NamedSettings;
 
 #[test]
 fn a_refused_super_packet_is_resent_in_segments_and_in_order() {
@@ -207,8 +208,8 @@ fn sent_packets_and_wire_bytes_are_limited() {
         for tso in [true, false] {
             let mut bench = Bench::new(|_| ());
             bench.egress.shared.change(|settings| {
-                settings.limits.set(&format!("{name}_rate"), 1_000).expect("a limit");
-                settings.limits.set(&format!("{name}_burst"), burst).expect("a limit");
+                settings.set(&format!("{name}_rate"), 1_000).expect("a limit");
+                settings.set(&format!("{name}_burst"), burst).expect("a limit");
             });
             bench.egress.refresh();
             bench.egress.runtime.active =

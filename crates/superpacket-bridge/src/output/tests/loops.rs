@@ -1,6 +1,7 @@
 //! Tests that replaying other hosts' frames suppresses none of them, and that loops still end.
 
 use super::*;
+use crate::settings::NamedSettings;
 use crate::switch::multicast::message::tests::{igmp, packet4};
 
 const ATTACKER: usize = 0;
@@ -45,7 +46,7 @@ fn frames_dropped_by_storm_limits_are_not_recorded() {
     let mut bench = Bench::new(&[1500; 3], |_| ());
     bench.ports[ATTACKER]
         .0
-        .change(|settings| settings.limits.set("storm_broadcast", 1))
+        .change(|settings| settings.set("storm_broadcast", 1))
         .expect("it is a limit");
     arm(&mut bench);
     for round in 0..5 {

@@ -1,6 +1,7 @@
 //! Tests of the limits for broadcast, multicast and unknown destinations.
 
 use super::*;
+use crate::settings::NamedSettings;
 
 const MS: u64 = 1_000_000;
 
@@ -12,7 +13,7 @@ fn frame(destination: [u8; 6], source: u8, number: u16) -> Vec<u8> {
 /// Returns three ports; the first has a limit.
 fn limited(name: &str, packets: u64) -> Bench {
     let bench = Bench::new(&[1500; 3], |_| ());
-    bench.ports[0].0.change(|settings| settings.limits.set(name, packets)).expect("it is a limit");
+    bench.ports[0].0.change(|settings| settings.set(name, packets)).expect("it is a limit");
     bench
 }
 
@@ -60,7 +61,7 @@ fn flooding_ports_are_limited() {
             [500, 0],
             "{name}"
         );
-        bench.ports[0].0.change(|settings| settings.limits.set(name, 0)).expect("off");
+        bench.ports[0].0.change(|settings| settings.set(name, 0)).expect("off");
         assert_eq!(flood(&mut bench, many(0), 200 * MS), [5_000, 5_000], "{name}: off");
     }
 }

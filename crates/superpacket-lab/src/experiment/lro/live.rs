@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use superpacket::aggregate::Storage;
 use superpacket_port::features::Feature;
 
 use super::{Buffers, Merge, Mtus, count_limit};
@@ -83,7 +84,10 @@ impl LroTestbed {
             .features
             .set(Feature::LargeReceiveOffload, matches!(merge, Merge::Lro | Merge::LimitedLro));
         card.features = features.set(Feature::GenericReceiveOffload, merge == Merge::Gro);
-        (card.force_lro, card.linear) = (true, buffers == Buffers::Linear);
+        card.force_lro = true;
+        if buffers == Buffers::Linear {
+            card.storage = Storage::Linear;
+        }
         if merge == Merge::LimitedLro {
             // Room for this number of full frames, and not for one more.
             card.limits.gro_max_size = HEADERS + count_limit(mtus) * (mtus.sender - HEADERS);
