@@ -17,11 +17,8 @@ fuzz_target!(|input: &[u8]| {
     let packets = packets(input);
     let storage = if choice & 1 == 0 { Storage::Fragments } else { Storage::Linear };
     let gro = Policy::gro_with_udp().with_partial_checksums();
-    let gro = if choice & 0x10 == 0 {
-        gro
-    } else {
-        gro.with_max_bytes(u32::MAX).with_jumbo_option()
-    };
+    let gro =
+        if choice & 0x10 == 0 { gro } else { gro.with_max_bytes(u32::MAX).with_jumbo_option() };
     let base = if choice & 2 == 0 { gro } else { Policy::lro_with_acks() };
     let policy = base
         .with_storage(storage)

@@ -195,12 +195,8 @@ pub(crate) fn verify(
     inject_fault: Option<u64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let options = captures::VerifyOptions {
-        stepping: stepping(batch, hold),
-        udp,
-        strict,
-        inject_fault,
-    };
+    let options =
+        captures::VerifyOptions { stepping: stepping(batch, hold), udp, strict, inject_fault };
     let (json, _) = run(py, progress, |progress| {
         captures::verify(inputs.iter().map(Source::input).collect(), &options, progress)
     })?;

@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use superpacket_captures as captures;
 use superpacket_captures::{
-    CaptureError, FlowRow, Input, PacketsRow, PartAnalysis, Place, Progress, Reader, Rows,
+    CaptureError, CapturePosition, FlowRow, Input, PacketsRow, PartAnalysis, Progress, Reader, Rows,
 };
 
 use crate::columns::ColumnBatch;
@@ -276,7 +276,7 @@ pub(crate) fn analyze_part(
         let stream = stream.open(name)?;
         let reader = match part {
             Some((preamble, offset, packets)) => {
-                Reader::of_part(name, preamble, Place { offset, packets }, stream)
+                Reader::of_part(name, preamble, CapturePosition { offset, packets }, stream)
             }
             None => Reader::from_stream(name, stream),
         }?;

@@ -265,15 +265,15 @@ fn fill_descriptors<P: Segmentable>(segment: Segment<'_, P>) {
 }
 
 /// Joins frames and segments the results, with the checksums kept from reception.
-pub struct Forwarder<'a> {
+pub struct ThreadlessBridge<'a> {
     aggregator: Aggregator<&'a [u8]>,
     segmenter: Segmenter,
     packets: Vec<RxPacket<&'a [u8]>>,
 }
 
-impl<'a> Forwarder<'a> {
+impl<'a> ThreadlessBridge<'a> {
     pub fn new(policy: Policy) -> Self {
-        Forwarder {
+        ThreadlessBridge {
             aggregator: aggregator(policy),
             segmenter: Segmenter::new(),
             packets: Vec::new(),

@@ -11,7 +11,7 @@ use superpacket_traffic::workload::{
 };
 
 use crate::engine::{
-    Cut, Cutter, Forwarder, InPlace, Joiner, Receive, Summer, Sums, Watcher, Writer,
+    Cut, Cutter, InPlace, Joiner, Receive, Summer, Sums, ThreadlessBridge, Watcher, Writer,
 };
 
 /// Bytes before a TCP payload with timestamps, before a UDP payload, and before the transport
@@ -275,7 +275,7 @@ fn copy<'a>(name: &'static str, workload: &'a Workload, cut: Cut, sums: Sums) ->
 }
 
 fn forward<'a>(name: &'static str, workload: &'a Workload, policy: Policy) -> Row<'a> {
-    let mut forwarder = Forwarder::new(policy);
+    let mut forwarder = ThreadlessBridge::new(policy);
     let mut round = Round::new(workload);
     Row::new(name, workload.frames.len(), move || {
         let run = round.run(TRAIN);

@@ -18,10 +18,10 @@ use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{FlowHash, RxPacket};
 use superpacket::super_packet::SuperPacket;
 use superpacket_port::system::{allowed_cpus, pin_thread};
-use superpacket_port::{Buffer, Pool};
+use superpacket_port::{Buffer, BufferPool};
 use superpacket_steer::{
-    Admission, BacklogLimit, Completions, Cpu, CpuMask, FlowHashKey, FlowHasher, FlowLimit, Place,
-    Steering,
+    Admission, BacklogLimit, Completions, Cpu, CpuMask, FlowHashKey, FlowHasher, FlowLimit,
+    Steering, SteeringTarget,
 };
 
 /// Packets between two looks at the others.
@@ -41,17 +41,17 @@ fn pin(cpu: usize) {
 struct WorkerCompletions(Vec<Arc<Completion>>);
 
 impl Completions for WorkerCompletions {
-    fn completed(&self, place: Place) -> u64 {
+    fn completed(&self, place: SteeringTarget) -> u64 {
         match place {
-            Place::Here => 0,
-            Place::Cpu(cpu) => self.0[cpu.number()].head.done(),
+            SteeringTarget::Here => 0,
+            SteeringTarget::Cpu(cpu) => self.0[cpu.number()].head.done(),
         }
     }
 }
 
 /// A port: packets in its memory.
 struct Source {
-    pool: Pool,
+    pool: BufferPool,
     aggregator: Aggregator<Buffer>,
     received: Vec<RxPacket<Buffer>>,
     next: u32,
@@ -61,7 +61,7 @@ impl Source {
     /// With so many packets' memory.
     fn new(slots: usize) -> Self {
         Source {
-            pool: Pool::new(slots, 2048),
+            pool: BufferPool::new(slots, 2048),
             aggregator: Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1)),
             received: Vec::new(),
             next: 0,
@@ -118,7 +118,7 @@ impl Dispatcher {
         let Some(choice) = self.steering.choose_super_packet(&packet, &self.completions) else {
             return false;
         };
-        let Place::Cpu(cpu) = choice.place() else { return false };
+        let SteeringTarget::Cpu(cpu) = choice.place() else { return false };
         let queued = choice.queued(&self.completions) as usize;
         if self.limit.admit(choice.hash(), queued) != Admission::Queued {
             return false;
@@ -136,7 +136,8 @@ impl Dispatcher {
     }
 
     fn outstanding(&self, worker: usize) -> u64 {
-        self.steering.outstanding(Place::Cpu(Cpu::new(worker).expect("few")), &self.completions)
+        self.steering
+            .outstanding(SteeringTarget::Cpu(Cpu::new(worker).expect("few")), &self.completions)
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) enum ThreadCommand {
     /// End as soon as no backlog is left.
     Retire,
     /// Send the packets that are held, and end.
-    Stop,
+    StopReason,
 }
 
 /// Memory that is allocated ahead for a thread, so that the thread's own allocation cannot fail.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use superpacket::aggregate::{Counters, Reason};
+use superpacket::aggregate::{AggregateCounters, Reason};
 use superpacket::order::GapCounters;
 
 use crate::count::Count;
@@ -162,7 +162,7 @@ impl PortCounts {
     }
 
     /// Adds to the port's counters how much an aggregator has counted between two readings.
-    pub(crate) fn received(&self, before: &Counters, now: &Counters) {
+    pub(crate) fn received(&self, before: &AggregateCounters, now: &AggregateCounters) {
         self.merged.add(now.merged - before.merged);
         self.aggregated.add(now.super_packets - before.super_packets);
         self.lro_aggregated.add(now.aggregated - before.aggregated);

@@ -12,13 +12,15 @@ use std::sync::Arc;
 
 use superpacket::packet::{Layer, RxChecksum, VlanTag};
 use superpacket::segment::{
-    ChecksumForm, ChecksumOutput, Gso, GsoPacket, MaxSegments, PacketKind, Plan, SegmentError,
-    SegmentOptions, SegmentSize, Segmenter, Unsupported,
+    ChecksumForm, ChecksumOutput, Gso, GsoPacket, MaxSegments, PacketKind, SegmentError,
+    SegmentOptions, SegmentPlan, SegmentSize, Segmenter, Unsupported,
 };
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{Layout, MAX_HEADER, parse_datagram};
 use superpacket_port::features::Feature;
-use superpacket_port::{Buffer, Outgoing, Part, Progress, Stop, Transmit, TxBatch, TxFrame};
+use superpacket_port::{
+    Buffer, Outgoing, Progress, StopReason, SuperPacketPart, Transmit, TxBatch, TxFrame,
+};
 
 use crate::counters::DropReason;
 use crate::monitor::Copies;
@@ -251,7 +253,7 @@ impl Egress {
     }
 
     /// Returns whether a packet was segmented. If it was not, counts it as dropped.
-    fn is_cut(&self, done: &Result<Plan, SegmentError>) -> bool {
+    fn is_cut(&self, done: &Result<SegmentPlan, SegmentError>) -> bool {
         if let Err(error) = done {
             tracing::debug!(port = %self.shared.name, %error, "a packet cannot be segmented");
             self.shared.counts.dropped(DropReason::CannotSegment, 1);
@@ -304,7 +306,8 @@ impl Egress {
         let (vlan, layer) = (packet.metadata.vlan, packet.metadata.layer);
         let before = batch.frames().len();
         let done = segmenter.segment(packet, &options, |segment| {
-            let part = Part { gso, layout, skipped: extra.wrapping_mul(segment.index as u16) };
+            let part =
+                SuperPacketPart { gso, layout, skipped: extra.wrapping_mul(segment.index as u16) };
             batch.push_part(outgoing, &segment, &part, vlan, layer, slices);
         });
         if self.is_cut(&done) {
@@ -335,12 +338,12 @@ impl Egress {
             let Some(stop) = stopped else { break };
             let left = (total - from) as u64;
             match stop {
-                Stop::Full if retries != 0 => {
+                StopReason::Full if retries != 0 => {
                     retries -= 1;
                     std::thread::yield_now();
                     continue;
                 }
-                Stop::Full => {
+                StopReason::Full => {
                     // Drop half, not one frame: a port checks all remaining frames before it
                     // refuses the first, so single drops would make a full port expensive.
                     let dropped = left.div_ceil(2);
@@ -348,19 +351,21 @@ impl Egress {
                     from += dropped as usize;
                     continue;
                 }
-                Stop::Offload(error) => self.fall_back(outgoing, segmenter, copies, from, &error),
-                Stop::TooLong => self.shared.counts.dropped(DropReason::TooBig, 1),
-                Stop::Down => {
+                StopReason::Offload(error) => {
+                    self.fall_back(outgoing, segmenter, copies, from, &error)
+                }
+                StopReason::TooLong => self.shared.counts.dropped(DropReason::TooBig, 1),
+                StopReason::Down => {
                     self.shared.counts.dropped(DropReason::Down, left);
                     break;
                 }
-                Stop::Gone(error) => {
+                StopReason::Gone(error) => {
                     tracing::debug!(port = %self.shared.name, %error, "the port cannot send any more");
                     self.shared.counts.dropped(DropReason::Gone, left);
                     done = Err(Broken);
                     break;
                 }
-                Stop::Refused(error) => self.refused(&error),
+                StopReason::Refused(error) => self.refused(&error),
                 // An error that this bridge does not know yet.
                 other => {
                     tracing::debug!(port = %self.shared.name, ?other, "a frame was not sent");
@@ -476,10 +481,10 @@ impl Egress {
             if let Some(stop) = stopped {
                 tracing::debug!(port = %self.shared.name, ?stop, "a segment was refused too");
                 let cause = match stop {
-                    Stop::Full => DropReason::Full,
-                    Stop::TooLong => DropReason::TooBig,
-                    Stop::Down => DropReason::Down,
-                    Stop::Gone(_) => DropReason::Gone,
+                    StopReason::Full => DropReason::Full,
+                    StopReason::TooLong => DropReason::TooBig,
+                    StopReason::Down => DropReason::Down,
+                    StopReason::Gone(_) => DropReason::Gone,
                     _ => DropReason::Refused,
                 };
                 // If the port is full, down or gone for one segment, it is so for the others too.

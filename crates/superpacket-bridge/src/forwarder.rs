@@ -28,7 +28,7 @@ use crate::switch::vlan::VlanProtocol;
 
 /// A bridge without threads. The capabilities and MTU of a port are read once, when it joins.
 #[derive(Debug)]
-pub struct Forwarder {
+pub struct ThreadlessBridge {
     key: HashKey,
     /// The steering settings, which have no workers: all packets are processed on the caller's
     /// thread.
@@ -41,7 +41,7 @@ pub struct Forwarder {
     vlan_filtering: Option<VlanProtocol>,
 }
 
-impl Forwarder {
+impl ThreadlessBridge {
     /// Returns a bridge without ports that holds about `table_size` addresses (16 bytes each) for
     /// `ageing_time`. `key` is the key of the flow hash; it should be random if the traffic is not
     /// trusted. The process ends if there is no memory for the addresses.
@@ -57,7 +57,7 @@ impl Forwarder {
             InPlace::NEVER,
         ));
         let (ingress, ports, poll_buffer) = (Vec::new(), Vec::new(), PollBuffer::default());
-        Forwarder {
+        ThreadlessBridge {
             key,
             steering,
             table,
@@ -74,7 +74,7 @@ impl Forwarder {
     /// tag that names the VLAN.
     #[must_use]
     pub fn with_vlan_filtering(self, protocol: VlanProtocol) -> Self {
-        Forwarder {
+        ThreadlessBridge {
             vlan_filtering: Some(protocol),
             output: self.output.with_vlan_protocol(protocol),
             ..self
@@ -191,7 +191,7 @@ mod tests {
     use superpacket_port::{Outgoing, TxBatch};
 
     /// Adds one end of a memory link to the bridge, and returns the other end.
-    fn joined(bridge: &mut Forwarder, name: &str) -> MemoryPort {
+    fn joined(bridge: &mut ThreadlessBridge, name: &str) -> MemoryPort {
         let (host, port) =
             pair(&MemorySettings::default(), &MemorySettings::default()).expect("file descriptors");
         bridge
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_round_forwards_all_waiting_packets() {
-        let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
+        let mut bridge = ThreadlessBridge::new(64, Duration::from_secs(300), HashKey::new(1));
         let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| joined(&mut bridge, name));
         let mut ends = [&mut b, &mut c].map(|host| host.receivers().remove(0));
         assert_eq!(bridge.round(0).expect("all are up"), 0);
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_port_with_a_rate_waits_and_others_do_not() {
-        let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
+        let mut bridge = ThreadlessBridge::new(64, Duration::from_secs(300), HashKey::new(1));
         let (mut host, port) =
             pair(&MemorySettings::default(), &MemorySettings::default()).expect("file descriptors");
         let mut settings = PortSettings::new("memory:limited".parse().expect("a port string"));
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_port_that_is_down_does_not_stop_the_others() {
-        let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
+        let mut bridge = ThreadlessBridge::new(64, Duration::from_secs(300), HashKey::new(1));
         let gone = joined(&mut bridge, "gone");
         gone.control().set_state(superpacket_port::LinkState::Gone);
         let [mut a, mut b] = ["a", "b"].map(|name| joined(&mut bridge, name));

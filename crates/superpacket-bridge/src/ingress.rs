@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use superpacket::aggregate::{Aggregator, Counters, HashKey, Policy};
+use superpacket::aggregate::{AggregateCounters, Aggregator, HashKey, Policy};
 use superpacket::order::{GapLimits, Gaps};
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
@@ -60,7 +60,7 @@ pub(crate) struct Ingress {
     /// `None` unless the port's limit `gap_timeout` enables it.
     gaps: Option<Gaps<Buffer>>,
     /// The values of the aggregator's counters that were already added to the port's.
-    reported: Counters,
+    reported: AggregateCounters,
     pub(crate) dispatch: Dispatch,
     /// Value that the aggregator's counter of received packets will have after all polled packets.
     expected_in: u64,
@@ -118,7 +118,7 @@ impl Ingress {
             key,
             gaps: gaps(&runtime, key),
             aggregator: pass_through(key),
-            reported: Counters::default(),
+            reported: AggregateCounters::default(),
             opening,
             token,
             ready: true,
@@ -142,7 +142,7 @@ impl Ingress {
         ) {
             Ok(aggregator) => {
                 (self.policy, self.aggregator) = (policy, aggregator);
-                (self.reported, self.expected_in) = (Counters::default(), 0);
+                (self.reported, self.expected_in) = (AggregateCounters::default(), 0);
             }
             Err(error) => {
                 let how =

@@ -22,15 +22,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Forwarder`] does the same work without threads, each time its caller asks for a round:
+//! A [`ThreadlessBridge`] does the same work without threads, each time its caller asks for a round:
 //!
 //! ```no_run
 //! use std::time::{Duration, Instant};
 //! use superpacket::aggregate::HashKey;
-//! use superpacket_bridge::Forwarder;
+//! use superpacket_bridge::ThreadlessBridge;
 //! use superpacket_bridge::settings::PortSettings;
 //!
-//! let mut forwarder = Forwarder::new(8192, Duration::from_secs(300), HashKey::new(0));
+//! let mut forwarder = ThreadlessBridge::new(8192, Duration::from_secs(300), HashKey::new(0));
 //! for port in ["packet:eth1", "tap:tap0"] {
 //!     let settings = PortSettings::new(port.parse()?);
 //!     let port = superpacket_port::open(&settings.port)?;
@@ -90,7 +90,7 @@ pub mod topology;
 
 pub use bridge::{Bridge, Steered};
 pub use error::BridgeError;
-pub use forwarder::Forwarder;
+pub use forwarder::ThreadlessBridge;
 pub use switch::{fdb, vlan};
 
 /// Holds the crate's README, so that its example runs as a doc test.

@@ -199,7 +199,7 @@ impl PollThread {
 
     /// Tells the thread to send the packets that it holds and to end, and waits for its end.
     pub(crate) fn stop(&mut self) {
-        self.send_command(ThreadCommand::Stop);
+        self.send_command(ThreadCommand::StopReason);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -559,7 +559,7 @@ impl PollLoop {
             }
             ThreadCommand::Backlog(backlog) => self.backlogs.push(backlog),
             ThreadCommand::Retire => self.retiring = true,
-            ThreadCommand::Stop => {
+            ThreadCommand::StopReason => {
                 // Packets that have already arrived are still forwarded, in one last round.
                 let now = self.now();
                 self.forwarder.begin(now);

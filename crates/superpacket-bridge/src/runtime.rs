@@ -13,7 +13,7 @@ use superpacket_port::{Capabilities, PortState};
 
 use crate::counters::PortCounts;
 use crate::report::{FeatureReport, PortFeatures, SegmentationReport};
-use crate::settings::{Forwarding, Limits, PortSettings, PortSteering, TooBig};
+use crate::settings::{Forwarding, PortLimits, PortSettings, PortSteering, TooBig};
 use crate::switch::bucket::PortBuckets;
 use crate::switch::fdb::Station;
 use crate::switch::vlan::{PortVlans, VlanProtocol};
@@ -59,7 +59,7 @@ pub(crate) struct Runtime {
     pub(crate) capabilities: Capabilities,
     /// The kinds of packets whose partial checksums the kernel refuses.
     pub(crate) refused_checksums: PacketKinds,
-    pub(crate) limits: Limits,
+    pub(crate) limits: PortLimits,
     pub(crate) too_big: TooBig,
     pub(crate) forwarding: Forwarding,
     /// Whether LRO absorbs pure ACKs.

@@ -100,11 +100,11 @@ pub struct PortSettings {
     /// Whether merged packets stay where they were received, or are copied into one contiguous
     /// buffer, as by drivers with linear receive buffers.
     pub storage: Storage,
-    /// When held packets are flushed: after [`gro_flush_timeout`](Limits::gro_flush_timeout) at the
+    /// When held packets are flushed: after [`gro_flush_timeout`](PortLimits::gro_flush_timeout) at the
     /// latest, or always at the end of the poll that received them.
     pub delivery: Delivery,
     /// Limits on sizes, times, counts and rates.
-    pub limits: Limits,
+    pub limits: PortLimits,
     /// The treatment of packets that exceed the port's MTU and cannot be segmented.
     pub too_big: TooBig,
     /// Switches for the traffic between this port and the others.
@@ -134,7 +134,7 @@ impl PortSettings {
             gro_udp_no_checksum: false,
             storage: Storage::Fragments,
             delivery: Delivery::PerPoll,
-            limits: Limits::default(),
+            limits: PortLimits::default(),
             too_big: TooBig::default(),
             forwarding: Forwarding::default(),
             static_entries: BTreeSet::new(),
@@ -146,7 +146,7 @@ impl PortSettings {
 
 /// Limits of a port, which commands and files set by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct PortLimits {
     /// Maximum size of a super-packet sent to the port, in bytes from the IP header on. The port's
     /// own limit applies too; 0: only that one.
     pub gso_max_size: u32,
@@ -176,9 +176,9 @@ pub(crate) const MAX_PORTS: usize = 1024;
 /// Maximum size of the address table in entries; such a table takes 16 MB.
 pub const MAX_ADDRESSES: u32 = 1 << 20;
 
-impl Default for Limits {
+impl Default for PortLimits {
     fn default() -> Self {
-        Limits {
+        PortLimits {
             gso_max_size: 0,
             gro_max_size: MAX_IP_LENGTH,
             gro_flush_timeout: 0,

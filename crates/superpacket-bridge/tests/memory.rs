@@ -11,7 +11,7 @@ use superpacket::segment::{Gso, GsoKind, SegmentOptions, SegmentSize, Segmenter}
 use superpacket_bridge::settings::{
     BridgeSettings, InPlace, NamedSettings, PerQueue, PortChange, PortSettings, UsableCpus,
 };
-use superpacket_bridge::{Bridge, Forwarder};
+use superpacket_bridge::{Bridge, ThreadlessBridge};
 use superpacket_model::open;
 use superpacket_port::features::Feature;
 use superpacket_port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch};
@@ -497,7 +497,7 @@ fn ports_open_where_there_is_no_memory_for_their_tables_and_regions() {
             let mut port = open(spec).expect("memory needs nothing");
             End { input: port.receivers().remove(0), port }
         });
-        let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
+        let mut bridge = ThreadlessBridge::new(64, Duration::from_secs(300), HashKey::new(1));
         for spec in &specs {
             let mut settings = PortSettings::new(spec.clone());
             (settings.features, settings.force_lro) =

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use superpacket::segment::SegmentCounters;
-use superpacket::{Counters, Reason, SegmentError};
+use superpacket::{AggregateCounters, Reason, SegmentError};
 
 use crate::batch::sp_batch;
 use crate::hold::sp_aggregator;
@@ -21,7 +21,7 @@ use crate::status::{Failure, guard};
 type CounterTable<T> = [(&'static str, fn(&T) -> u64)];
 
 /// The counters of an aggregator. New counters are added at the end.
-const COUNTERS: &CounterTable<Counters> = &[
+const COUNTERS: &CounterTable<AggregateCounters> = &[
     ("packets_in", |counters| counters.packets_in),
     ("packets_out", |counters| counters.packets_out),
     ("merged", |counters| counters.merged),
@@ -148,11 +148,11 @@ unsafe fn write_values(
     Ok(SP_OK)
 }
 
-fn reasons(counters: &Counters) -> impl Iterator<Item = u64> {
+fn reasons(counters: &AggregateCounters) -> impl Iterator<Item = u64> {
     Reason::ALL.iter().map(|reason| counters.reason(*reason))
 }
 
-fn all(counters: &Counters) -> impl Iterator<Item = u64> {
+fn all(counters: &AggregateCounters) -> impl Iterator<Item = u64> {
     COUNTERS.iter().map(move |(_, value)| value(counters))
 }
 

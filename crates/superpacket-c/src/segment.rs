@@ -5,7 +5,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use superpacket::segment::{ChecksumOutput, MaxSegments, Plan, Segment};
+use superpacket::segment::{ChecksumOutput, MaxSegments, Segment, SegmentPlan};
 use superpacket::wire::MAX_HEADER;
 use superpacket::{GsoKind, Layer, SegmentError, SegmentOptions, SegmentSize, Segmenter};
 
@@ -58,8 +58,8 @@ pub struct sp_plan {
     pub last_length: usize,
 }
 
-impl From<Plan> for sp_plan {
-    fn from(plan: Plan) -> Self {
+impl From<SegmentPlan> for sp_plan {
+    fn from(plan: SegmentPlan) -> Self {
         sp_plan {
             segments: plan.segments as usize,
             segment_length: plan.segment_length,
@@ -387,7 +387,7 @@ unsafe fn read_options(
 /// Segments a packet by calling `cut`, and writes the plan if the caller wants it.
 pub(crate) unsafe fn segment_and_report(
     plan: *mut sp_plan,
-    cut: impl FnOnce(()) -> Result<Plan, Failure>,
+    cut: impl FnOnce(()) -> Result<SegmentPlan, Failure>,
 ) -> Result<sp_status, Failure> {
     let place = match plan.is_null() {
         true => None,

@@ -5,7 +5,7 @@
 use std::mem::MaybeUninit;
 use std::slice;
 
-use superpacket::segment::{Plan, SegmentBuffers, Segmentable};
+use superpacket::segment::{SegmentBuffers, SegmentPlan, Segmentable};
 use superpacket::{Gso, Layer, RxChecksum, SegmentError};
 
 use crate::memory::{
@@ -71,7 +71,7 @@ pub(crate) struct OutputHeaders<'a, 'b, F> {
 impl<const N: usize, F: Fn(usize) -> [(&'static str, usize, usize); N]> SegmentBuffers
     for OutputHeaders<'_, '_, F>
 {
-    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
+    fn prepare(&mut self, plan: &SegmentPlan) -> Result<(), SegmentError> {
         for (what, got, needed) in (self.needs)(plan.segments as usize) {
             if got < needed {
                 *self.shortage = Some(Failure::Space { what, got, needed });
@@ -151,7 +151,7 @@ impl<'a> OutputBuffers<'a> {
 }
 
 impl SegmentBuffers for OutputBuffers<'_> {
-    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
+    fn prepare(&mut self, plan: &SegmentPlan) -> Result<(), SegmentError> {
         let too_small = |needed: usize, got: usize| {
             if needed > got { Err(SegmentError::OutputTooSmall { needed, got }) } else { Ok(()) }
         };

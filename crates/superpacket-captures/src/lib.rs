@@ -7,4 +7,4 @@ pub mod file;
 
 #[cfg(feature = "commands")]
 pub use commands::*;
-pub use file::{CaptureError, Interface, LinkType, Place, Reader, Record, Truncated};
+pub use file::{CaptureError, CapturePosition, Interface, LinkType, Reader, Record, Truncated};

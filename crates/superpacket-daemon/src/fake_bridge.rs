@@ -17,7 +17,7 @@ use superpacket_port::PortSpec;
 use superpacket_port::features::{Feature, FeatureSet, resolve};
 use superpacket_steer::CpuMask;
 
-use crate::control::{Control, ErrorCode, Refusal, RpsChange};
+use crate::control::{Control, ControlError, ErrorCode, RpsChange};
 
 /// A bridge that stores its settings and reports fixed counters. It starts with two ports, of
 /// which `packet:a` does not support TSO.
@@ -46,14 +46,14 @@ impl FakeBridge {
     fn change<T>(
         &self,
         port: &str,
-        change: impl FnOnce(&mut PortSettings) -> Result<(), Refusal>,
+        change: impl FnOnce(&mut PortSettings) -> Result<(), ControlError>,
         report: fn(&PortSettings) -> T,
-    ) -> Result<T, Refusal> {
+    ) -> Result<T, ControlError> {
         let mut ports = self.ports.lock().expect("no panic");
         let names: Vec<String> = ports.iter().map(|port| port.port.name().to_owned()).collect();
         let found = ports.iter_mut().find(|known| known.port.name() == port);
-        let found =
-            found.ok_or_else(|| Refusal::unknown_port(port, names.iter().map(String::as_str)))?;
+        let found = found
+            .ok_or_else(|| ControlError::unknown_port(port, names.iter().map(String::as_str)))?;
         change(found)?;
         Ok(report(found))
     }
@@ -137,10 +137,10 @@ impl Control for FakeBridge {
         feature: Feature,
         on: bool,
         force: bool,
-    ) -> Result<PortFeatures, Refusal> {
+    ) -> Result<PortFeatures, ControlError> {
         let change = |settings: &mut PortSettings| {
             if feature == Feature::LargeReceiveOffload && on && !force {
-                return Err(Refusal::new(
+                return Err(ControlError::new(
                     ErrorCode::Refused,
                     "large-receive-offload: what it merges cannot be restored",
                 ));
@@ -156,7 +156,7 @@ impl Control for FakeBridge {
         filter: &FdbFilter,
         after: Option<Station>,
         most: usize,
-    ) -> Result<FdbPage, Refusal> {
+    ) -> Result<FdbPage, ControlError> {
         let mut entries = Vec::new();
         for settings in self.ports.lock().expect("no panic").iter() {
             if filter.port.as_ref().is_none_or(|port| port == settings.port.name()) {
@@ -172,10 +172,10 @@ impl Control for FakeBridge {
         Ok(FdbPage { entries, more })
     }
 
-    fn add_port(&self, added: PortSpec) -> Result<PortReport, Refusal> {
+    fn add_port(&self, added: PortSpec) -> Result<PortReport, ControlError> {
         let mut ports = self.ports.lock().expect("no panic");
         if ports.iter().any(|known| known.port.name() == added.name()) {
-            return Err(Refusal::new(
+            return Err(ControlError::new(
                 ErrorCode::Refused,
                 format_args!("{added}: it is there already"),
             ));
@@ -184,8 +184,8 @@ impl Control for FakeBridge {
         Ok(port(ports.last().expect("just added")))
     }
 
-    fn set_port(&self, name: &str, change: &PortChange) -> Result<PortReport, Refusal> {
-        let refused = |why: &dyn std::fmt::Display| Refusal::new(ErrorCode::Refused, why);
+    fn set_port(&self, name: &str, change: &PortChange) -> Result<PortReport, ControlError> {
+        let refused = |why: &dyn std::fmt::Display| ControlError::new(ErrorCode::Refused, why);
         let set = |settings: &mut PortSettings| {
             for (key, value) in &change.options {
                 settings.port = settings
@@ -205,13 +205,13 @@ impl Control for FakeBridge {
         self.change(name, set, port)
     }
 
-    fn remove_port(&self, name: &str) -> Result<PortReport, Refusal> {
+    fn remove_port(&self, name: &str) -> Result<PortReport, ControlError> {
         let report = self.change(name, |_| Ok(()), port)?;
         self.ports.lock().expect("no panic").retain(|known| known.port.name() != name);
         Ok(report)
     }
 
-    fn add_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {
+    fn add_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, ControlError> {
         let change = |settings: &mut PortSettings| {
             settings.static_entries.insert(station);
             Ok(())
@@ -220,17 +220,17 @@ impl Control for FakeBridge {
             .map(|settings| entry(&settings, station))
     }
 
-    fn replace_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {
+    fn replace_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, ControlError> {
         for settings in self.ports.lock().expect("no panic").iter_mut() {
             settings.static_entries.remove(&station);
         }
         self.add_static_entry(port, station)
     }
 
-    fn delete_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {
+    fn delete_entry(&self, port: &str, station: Station) -> Result<FdbEntry, ControlError> {
         let change = |settings: &mut PortSettings| match settings.static_entries.remove(&station) {
             true => Ok(()),
-            false => Err(Refusal::new(
+            false => Err(ControlError::new(
                 ErrorCode::Refused,
                 format_args!("{station}: there is no entry for it"),
             )),
@@ -239,7 +239,7 @@ impl Control for FakeBridge {
             .map(|settings| entry(&settings, station))
     }
 
-    fn flush_fdb(&self, _filter: &FdbFilter) -> Result<usize, Refusal> {
+    fn flush_fdb(&self, _filter: &FdbFilter) -> Result<usize, ControlError> {
         Ok(3)
     }
 
@@ -251,7 +251,7 @@ impl Control for FakeBridge {
         }
     }
 
-    fn add_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal> {
+    fn add_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, ControlError> {
         let change = |settings: &mut PortSettings| {
             settings.vlans.add(range);
             Ok(())
@@ -259,7 +259,7 @@ impl Control for FakeBridge {
         self.change(port, change, vlans)
     }
 
-    fn delete_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal> {
+    fn delete_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, ControlError> {
         let change = |settings: &mut PortSettings| {
             settings.vlans.delete(range.first, range.last);
             Ok(())
@@ -289,8 +289,8 @@ impl Control for FakeBridge {
         port: &str,
         queue: Option<u16>,
         change: &RpsChange,
-    ) -> Result<PortRps, Refusal> {
-        let refused = |error: &dyn std::fmt::Display| Refusal::new(ErrorCode::Refused, error);
+    ) -> Result<PortRps, ControlError> {
+        let refused = |error: &dyn std::fmt::Display| ControlError::new(ErrorCode::Refused, error);
         let change = |settings: &mut PortSettings| {
             match change {
                 RpsChange::Mask(text) => settings
@@ -333,18 +333,18 @@ impl Control for FakeBridge {
     fn set_steering(
         &self,
         settings: &BTreeMap<String, SettingValue>,
-    ) -> Result<SteeringReport, Refusal> {
+    ) -> Result<SteeringReport, ControlError> {
         let mut steering = self.steering.lock().expect("no panic");
         let mut named = settings.iter();
         named
             .try_for_each(|(name, value)| steering.set(name, value.clone()))
-            .map_err(|problem| Refusal::new(ErrorCode::Refused, problem))?;
+            .map_err(|problem| ControlError::new(ErrorCode::Refused, problem))?;
         drop(steering);
         Ok(self.steering())
     }
 
-    fn monitor(&self, _: &MonitorSettings) -> Result<Monitor, Refusal> {
-        Err(Refusal::new(ErrorCode::Refused, "this bridge has no packets"))
+    fn monitor(&self, _: &MonitorSettings) -> Result<Monitor, ControlError> {
+        Err(ControlError::new(ErrorCode::Refused, "this bridge has no packets"))
     }
 }
 

@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 
-use superpacket_port::system::{Ethtool, Feature, RouteSocket, Switch};
+use superpacket_port::system::{Ethtool, Feature, FeatureSwitch, RouteSocket};
 
 use crate::error::{Context, LabError};
 use crate::link::Link;
 
 /// Names of ethtool(8) that stand for several features.
-const GROUPS: [(&[&str], Switch); 6] = [
-    (&["rx-checksumming", "rx"], Switch::RxChecksumming),
-    (&["tx-checksumming", "tx"], Switch::TxChecksumming),
-    (&["scatter-gather", "sg"], Switch::ScatterGather),
-    (&["tcp-segmentation-offload", "tso"], Switch::TcpSegmentation),
-    (&["generic-segmentation-offload", "gso"], Switch::GenericSegmentation),
-    (&["generic-receive-offload", "gro"], Switch::GenericReceive),
+const GROUPS: [(&[&str], FeatureSwitch); 6] = [
+    (&["rx-checksumming", "rx"], FeatureSwitch::RxChecksumming),
+    (&["tx-checksumming", "tx"], FeatureSwitch::TxChecksumming),
+    (&["scatter-gather", "sg"], FeatureSwitch::ScatterGather),
+    (&["tcp-segmentation-offload", "tso"], FeatureSwitch::TcpSegmentation),
+    (&["generic-segmentation-offload", "gso"], FeatureSwitch::GenericSegmentation),
+    (&["generic-receive-offload", "gro"], FeatureSwitch::GenericReceive),
 ];
 
 /// Names of ethtool(8) for single features, and the kernel's names.
@@ -114,7 +114,7 @@ impl Link {
     }
 }
 
-fn group(name: &str) -> Option<Switch> {
+fn group(name: &str) -> Option<FeatureSwitch> {
     GROUPS.iter().find(|(names, _)| names.contains(&name)).map(|&(_, switch)| switch)
 }
 

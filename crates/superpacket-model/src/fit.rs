@@ -6,7 +6,7 @@ use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::GsoKind;
 use superpacket::wire::{Layout, MAX_HEADER, ethernet};
 use superpacket_port::features::{Feature, FeatureSet};
-use superpacket_port::{Outgoing, Stop, TxBatch, TxFrame};
+use superpacket_port::{Outgoing, StopReason, TxBatch, TxFrame};
 
 /// Maximum number of VLAN tags that do not count towards the MTU.
 pub(crate) const MAX_TAGS: usize = 2;
@@ -45,15 +45,15 @@ impl PortLimits {
     /// for other frames.
     ///
     /// # Errors
-    /// The [`Stop`] that the sender reports for this frame.
+    /// The [`StopReason`] that the sender reports for this frame.
     pub(crate) fn check(
         &self,
         outgoing: &Outgoing,
         batch: &TxBatch,
         frame: &TxFrame,
-    ) -> Result<Option<Layout>, Stop> {
+    ) -> Result<Option<Layout>, StopReason> {
         if batch.slices(frame).len() > self.max_slices {
-            return Err(Stop::Refused(io::Error::new(
+            return Err(StopReason::Refused(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "the port takes a frame in one piece",
             )));
@@ -73,7 +73,7 @@ impl PortLimits {
                     - link_header(batch.head(outgoing, frame, &mut scratch), frame.layer)
                         .min(length)
                     <= mtu;
-            return if fits { Ok(None) } else { Err(Stop::TooLong) };
+            return if fits { Ok(None) } else { Err(StopReason::TooLong) };
         };
         let feature = match gso.kind {
             GsoKind::Udp | GsoKind::UdpFragments => Feature::TxUdpSegmentation,
@@ -90,13 +90,13 @@ impl PortLimits {
             if gso.kind == GsoKind::UdpFragments { layout.transport } else { layout.payload };
         let segment = usize::from(headers - layout.outermost()) + gso.size.get();
         if segment.min(length) > mtu {
-            return Err(Stop::TooLong);
+            return Err(StopReason::TooLong);
         }
         Ok(Some(layout))
     }
 }
 
-/// Returns the [`Stop`] for a frame that requests an unsupported offload, with the reason.
-pub(crate) fn offload(why: &'static str) -> Stop {
-    Stop::Offload(io::Error::new(io::ErrorKind::InvalidInput, why))
+/// Returns the [`StopReason`] for a frame that requests an unsupported offload, with the reason.
+pub(crate) fn offload(why: &'static str) -> StopReason {
+    StopReason::Offload(io::Error::new(io::ErrorKind::InvalidInput, why))
 }

@@ -23,7 +23,8 @@ use superpacket::segment::{SegmentOptions, Segmenter};
 use superpacket::super_packet::SuperPacket;
 use superpacket_port::xdp::XdpPort;
 use superpacket_port::{
-    Buffer, MAX_SLICES, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch,
+    Buffer, MAX_SLICES, Outgoing, POLL_LIMIT, Port, PortError, Receive, StopReason, Transmit,
+    TxBatch,
 };
 
 /// Opens an interface whose frames are sent as headers and payload in separate chunks.
@@ -122,8 +123,8 @@ impl Way {
             let progress = self.transmitter.transmit(&self.outgoing, &self.batch, from);
             from += progress.sent;
             match progress.stopped {
-                None | Some(Stop::Full) => {}
-                Some(Stop::Gone(error)) => return Err(error),
+                None | Some(StopReason::Full) => {}
+                Some(StopReason::Gone(error)) => return Err(error),
                 Some(_) => {
                     self.dropped += 1;
                     from += 1;

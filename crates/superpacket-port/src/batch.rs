@@ -3,7 +3,7 @@
 
 use superpacket::checksum::{pseudo_header, update};
 use superpacket::packet::{Layer, RxChecksum, VlanTag};
-use superpacket::segment::{Gso, GsoKind, IpId, Segment, SegmentBuffers, Written};
+use superpacket::segment::{Gso, GsoKind, IpId, Segment, SegmentBuffers, WrittenSegment};
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{IpVersion, Layout, MAX_HEADER, checksum_addresses, ipv4};
 
@@ -202,7 +202,7 @@ impl TxBatch {
         &mut self,
         outgoing: &mut Outgoing,
         segment: &Segment<'_, SuperPacket<'_, Buffer>>,
-        part: &Part<'_>,
+        part: &SuperPacketPart<'_>,
         vlan: Option<VlanTag>,
         layer: Layer,
         max_slices: usize,
@@ -371,7 +371,7 @@ impl TxBatch {
 
 /// A part of a super-packet that is itself a smaller super-packet.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'a> {
+pub struct SuperPacketPart<'a> {
     /// How the port must segment this smaller super-packet.
     pub gso: Gso,
     /// The layout of the headers of this smaller super-packet: TCP, without a tunnel.
@@ -381,7 +381,7 @@ pub struct Part<'a> {
     pub skipped: u16,
 }
 
-impl Part<'_> {
+impl SuperPacketPart<'_> {
     /// Adds `skipped` to the IPv4 identification in `header`, if the identifications of the
     /// segments increment.
     fn skip_identifications(&self, header: &mut [u8]) {
@@ -422,11 +422,11 @@ impl SegmentBuffers for FrameWriter<'_> {
         self.outgoing.bytes.get_mut(self.start..)
     }
 
-    fn written(&mut self, segment: Written) {
+    fn written(&mut self, segment: WrittenSegment) {
         let length = segment.length as u32;
         let first = self.batch.slices.len() as u32;
         self.batch.slices.push(Slice { place: Slice::OWN, start: self.start as u32, length });
-        let Written { checksum, .. } = segment;
+        let WrittenSegment { checksum, .. } = segment;
         self.batch.frames.push(TxFrame {
             first,
             slices: 1,

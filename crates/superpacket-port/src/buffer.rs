@@ -321,18 +321,18 @@ impl Drop for Region {
 
 /// A pool of slots on the heap, used in rotation, into which a port reads packets.
 #[derive(Debug)]
-pub struct Pool {
+pub struct BufferPool {
     region: Region,
     next: usize,
 }
 
-impl Pool {
+impl BufferPool {
     /// Like [`new`](Self::new), but returns `None` if there is not enough memory.
     ///
     /// # Panics
     /// As [`Region::heap`].
     pub fn try_new(slots: usize, slot_size: usize) -> Option<Self> {
-        Some(Pool { region: Region::try_heap(slots, slot_size)?, next: 0 })
+        Some(BufferPool { region: Region::try_heap(slots, slot_size)?, next: 0 })
     }
 
     /// Creates a pool of `slots` slots of `slot_size` bytes.
@@ -340,7 +340,7 @@ impl Pool {
     /// # Panics
     /// As [`Region::heap`].
     pub fn new(slots: usize, slot_size: usize) -> Self {
-        Pool { region: Region::heap(slots, slot_size), next: 0 }
+        BufferPool { region: Region::heap(slots, slot_size), next: 0 }
     }
 
     /// Returns the size of a slot in bytes.
@@ -643,7 +643,7 @@ mod tests {
 
     #[test]
     fn a_pool_hands_out_each_slot_until_none_is_free() {
-        let mut pool = Pool::new(3, 8);
+        let mut pool = BufferPool::new(3, 8);
         let mut lent = Vec::new();
         while let Some(slot) = pool.free() {
             lent.push(pool.lend(slot, 0..8).expect("free"));

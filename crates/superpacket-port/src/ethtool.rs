@@ -3,7 +3,7 @@
 use std::io;
 
 use super::interface::NetworkInterface;
-use crate::system::{Ethtool, Switch};
+use crate::system::{Ethtool, FeatureSwitch};
 
 /// The offloads of a network device, as they are now in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,13 +50,13 @@ impl DeviceFeatures {
         let on = |switch| device.switch(switch).unwrap_or(false);
         let (large_receive_offload, receive_hashing) = device.legacy_flags().unwrap_or_default();
         DeviceFeatures {
-            rx_checksumming: on(Switch::RxChecksumming),
-            tx_checksumming: on(Switch::TxChecksumming),
-            scatter_gather: on(Switch::ScatterGather),
-            tcp_segmentation_offload: on(Switch::TcpSegmentation),
+            rx_checksumming: on(FeatureSwitch::RxChecksumming),
+            tx_checksumming: on(FeatureSwitch::TxChecksumming),
+            scatter_gather: on(FeatureSwitch::ScatterGather),
+            tcp_segmentation_offload: on(FeatureSwitch::TcpSegmentation),
             tx_udp_segmentation: false,
-            generic_segmentation_offload: on(Switch::GenericSegmentation),
-            generic_receive_offload: on(Switch::GenericReceive),
+            generic_segmentation_offload: on(FeatureSwitch::GenericSegmentation),
+            generic_receive_offload: on(FeatureSwitch::GenericReceive),
             large_receive_offload,
             receive_hashing,
         }

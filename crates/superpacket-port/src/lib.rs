@@ -40,8 +40,10 @@ mod tap;
 mod without_memory;
 pub mod xdp;
 
-pub use batch::{FrameWriter, Part, TxBatch, TxFrame, wire_bytes, wire_segments, wire_size};
-pub use buffer::{Buffer, Pool, Region};
+pub use batch::{
+    FrameWriter, SuperPacketPart, TxBatch, TxFrame, wire_bytes, wire_segments, wire_size,
+};
+pub use buffer::{Buffer, BufferPool, Region};
 pub use error::PortError;
 pub use open::{check, open};
 pub use outgoing::{Outgoing, Slice};
@@ -199,13 +201,13 @@ pub struct Progress {
     /// Number of frames sent, counted from the first frame that was to be sent.
     pub sent: usize,
     /// Why the next frame was not sent; `None` if all were sent.
-    pub stopped: Option<Stop>,
+    pub stopped: Option<StopReason>,
 }
 
 /// The reason why a frame was not sent.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Stop {
+pub enum StopReason {
     /// The queue is full: the same frame may be sent later (`EAGAIN`, `ENOBUFS`).
     Full,
     /// The kernel refused a super-packet or partial checksum (`EINVAL`, `EIO`); completed in

@@ -165,7 +165,7 @@ impl<D> OffloadDevice<D> {
     }
 
     /// Returns the counters of aggregation, with the reasons for which packets left it.
-    pub const fn aggregation(&self) -> &superpacket::Counters {
+    pub const fn aggregation(&self) -> &superpacket::AggregateCounters {
         self.receive.aggregator.counters()
     }
 

@@ -12,8 +12,8 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use superpacket::packet::{FlowHash, RxPacket};
 use superpacket_steer::{
-    CompletionCounts, Cpu, CpuMask, FlowHashKey, FlowHasher, FlowTuple, Place, Rps, SockFlowTable,
-    Steering, Toeplitz, ToeplitzKey,
+    CompletionCounts, Cpu, CpuMask, FlowHashKey, FlowHasher, FlowTuple, Rps, SockFlowTable,
+    Steering, SteeringTarget, Toeplitz, ToeplitzKey,
 };
 use superpacket_traffic::frame::Frame;
 use superpacket_traffic::random::Random;
@@ -158,8 +158,8 @@ fn choices(criterion: &mut Criterion) {
                 let place = choice.place();
                 choice.enqueued();
                 match place {
-                    Place::Cpu(cpu) => cpu.number() as u32,
-                    Place::Here => u32::MAX,
+                    SteeringTarget::Cpu(cpu) => cpu.number() as u32,
+                    SteeringTarget::Here => u32::MAX,
                 }
             }
             None => 0,

@@ -28,7 +28,7 @@ pub use mask::{Cpu, CpuList, CpuMask, Cpus, ListError, MAX_CPUS, MaskError, Sysf
 pub use rfs::{FlowTableError, MAX_FLOW_ENTRIES, SockFlowTable, TooManyFlows, flow_entries};
 pub use rps::Rps;
 pub use steering::{
-    Choice, CompletionCounts, Completions, MovePolicy, Place, Steering, SteeringCounters,
+    Choice, CompletionCounts, Completions, MovePolicy, Steering, SteeringCounters, SteeringTarget,
 };
 pub use toeplitz::{Toeplitz, ToeplitzKey, toeplitz_bitwise};
 pub use tuple::{FlowHeaders, FlowTuple};

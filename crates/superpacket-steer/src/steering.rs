@@ -27,20 +27,20 @@ const BUCKETS_PER_CPU: u32 = 64;
 
 /// Where a packet is processed: by the receiving thread, or by a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum SteeringTarget {
     /// The thread that received the packet.
     Here,
     /// The worker on this CPU.
     Cpu(Cpu),
 }
 
-impl Place {
+impl SteeringTarget {
     /// Returns the index of the place: 0 for `Here`, else the CPU's number plus 1.
     #[inline]
     const fn index(self) -> usize {
         match self {
-            Place::Here => 0,
-            Place::Cpu(cpu) => cpu.number() + 1,
+            SteeringTarget::Here => 0,
+            SteeringTarget::Cpu(cpu) => cpu.number() + 1,
         }
     }
 }
@@ -55,12 +55,12 @@ impl Place {
 /// implementation reads them with acquire ordering.
 pub trait Completions {
     /// Returns how many packets the place has completed.
-    fn completed(&self, place: Place) -> u64;
+    fn completed(&self, place: SteeringTarget) -> u64;
 }
 
-impl<F: Fn(Place) -> u64> Completions for F {
+impl<F: Fn(SteeringTarget) -> u64> Completions for F {
     #[inline]
-    fn completed(&self, place: Place) -> u64 {
+    fn completed(&self, place: SteeringTarget) -> u64 {
         self(place)
     }
 }
@@ -73,7 +73,7 @@ pub struct CompletionCounts {
 
 impl CompletionCounts {
     /// Adds `packets` packets that the place has completed.
-    pub fn record_completed(&mut self, place: Place, packets: u64) {
+    pub fn record_completed(&mut self, place: SteeringTarget, packets: u64) {
         let index = place.index();
         if self.counts.len() <= index {
             self.counts.resize(index + 1, 0);
@@ -84,7 +84,7 @@ impl CompletionCounts {
 
 impl Completions for CompletionCounts {
     #[inline]
-    fn completed(&self, place: Place) -> u64 {
+    fn completed(&self, place: SteeringTarget) -> u64 {
         self.counts.get(place.index()).copied().unwrap_or(0)
     }
 }
@@ -124,7 +124,7 @@ struct FlowBucket {
     /// Number of the last packet of this bucket of flows, among all packets that were sent to
     /// `place`.
     tail: u64,
-    place: Option<Place>,
+    place: Option<SteeringTarget>,
 }
 
 /// The place chosen for a packet. The caller must call [`enqueued`](Self::enqueued) once the packet
@@ -132,7 +132,7 @@ struct FlowBucket {
 #[must_use = "a packet that is enqueued without calling `enqueued` may be overtaken"]
 #[derive(Debug)]
 pub struct Choice<'a> {
-    place: Place,
+    place: SteeringTarget,
     hash: Option<FlowHash>,
     /// The bucket of the packet's flow; `None` for a packet without a hash.
     bucket: Option<&'a mut FlowBucket>,
@@ -143,7 +143,7 @@ pub struct Choice<'a> {
 impl Choice<'_> {
     /// Returns the place where the packet is to be processed.
     #[inline]
-    pub const fn place(&self) -> Place {
+    pub const fn place(&self) -> SteeringTarget {
         self.place
     }
 
@@ -165,8 +165,8 @@ impl Choice<'_> {
     pub fn enqueued(self) {
         *self.tail += 1;
         match self.place {
-            Place::Here => self.counters.here += 1,
-            Place::Cpu(_) => self.counters.steered += 1,
+            SteeringTarget::Here => self.counters.here += 1,
+            SteeringTarget::Cpu(_) => self.counters.steered += 1,
         }
         match self.bucket {
             Some(bucket) => bucket.tail = *self.tail,
@@ -183,7 +183,7 @@ impl Choice<'_> {
 ///
 /// ```
 /// use superpacket::packet::{FlowHash, RxPacket};
-/// use superpacket_steer::{CpuMask, CompletionCounts, FlowHashKey, FlowHasher, Place, Steering};
+/// use superpacket_steer::{CpuMask, CompletionCounts, FlowHashKey, FlowHasher, SteeringTarget, Steering};
 ///
 /// let mut steering = Steering::new(FlowHasher::keyed(FlowHashKey::new(42)));
 /// steering.set_mask(&CpuMask::parse("3", 4)?);
@@ -220,7 +220,7 @@ pub struct Steering {
     tails: Vec<u64>,
     /// The places that may not have completed all packets sent before the last
     /// [`set_barrier`](Self::set_barrier), each with the number of the last of those packets.
-    barrier: Vec<(Place, u64)>,
+    barrier: Vec<(SteeringTarget, u64)>,
     counters: SteeringCounters,
 }
 
@@ -331,7 +331,7 @@ impl Steering {
 
     /// Returns how many packets sent to the place are not completed. At 0, the worker of a CPU that
     /// is no longer in the mask can be stopped: it receives no more packets.
-    pub fn outstanding(&self, place: Place, completions: &impl Completions) -> u64 {
+    pub fn outstanding(&self, place: SteeringTarget, completions: &impl Completions) -> u64 {
         let tail = self.tails.get(place.index()).copied().unwrap_or(0);
         tail.saturating_sub(completions.completed(place))
     }
@@ -382,7 +382,7 @@ impl Steering {
         // A hash of 0 means that there is none.
         let Some(flow) = hash.filter(|hash| hash.0 != 0) else {
             return Choice {
-                place: Place::Here,
+                place: SteeringTarget::Here,
                 hash: None,
                 bucket: None,
                 tail: &mut self.tails[0],
@@ -422,20 +422,20 @@ impl Steering {
     /// Returns the place to which a flow of this bucket should go, wherever its packets went
     /// before.
     #[inline]
-    fn target_place(&self, flow: FlowHash, bucket: usize) -> Place {
+    fn target_place(&self, flow: FlowHash, bucket: usize) -> SteeringTarget {
         if self.in_place {
-            return Place::Here;
+            return SteeringTarget::Here;
         }
         if let Some(table) = self.sock_flows.as_ref().filter(|_| self.flow_count > 0)
             && let Some(cpu) = table.cpu(flow).filter(|&cpu| self.online.contains(cpu))
         {
-            return Place::Cpu(cpu);
+            return SteeringTarget::Cpu(cpu);
         }
         // Uses the lowest hash of the bucket, not the flow's: otherwise a bucket on the border
         // between two CPUs would move with every flow. The number of buckets is a power of two, so
         // a shift replaces the division.
         let lowest = ((bucket as u64) << 32) >> self.buckets.len().trailing_zeros();
-        self.rps.scaled(lowest as u32).map_or(Place::Here, Place::Cpu)
+        self.rps.scaled(lowest as u32).map_or(SteeringTarget::Here, SteeringTarget::Cpu)
     }
 
     /// Returns whether any packet sent before the last [`set_barrier`](Self::set_barrier) is not
@@ -453,7 +453,11 @@ impl Steering {
         self.barrier.clear();
         if self.move_policy == MovePolicy::Epochs {
             let place = |index: usize| {
-                if index == 0 { Some(Place::Here) } else { Cpu::new(index - 1).map(Place::Cpu) }
+                if index == 0 {
+                    Some(SteeringTarget::Here)
+                } else {
+                    Cpu::new(index - 1).map(SteeringTarget::Cpu)
+                }
             };
             self.barrier.extend(
                 self.tails
@@ -519,7 +523,7 @@ mod tests {
         assert_eq!(steering.buckets.len(), 1 << 16);
         let mut packet = RxPacket::new(&[][..]);
         packet.hash = Some(FlowHash(0x9000_0001));
-        let nothing = |_: Place| 0u64;
+        let nothing = |_: SteeringTarget| 0u64;
         steering.choose(&packet, &nothing).expect("nothing to wait for").enqueued();
         steering.set_flow_count(1 << 16).expect("room");
         assert!(steering.choose(&packet, &nothing).is_some(), "nothing has changed");
@@ -529,6 +533,6 @@ mod tests {
             steering.choose(&packet, &nothing).is_none(),
             "its packets are at a place of a bucket that is no more"
         );
-        assert!(steering.choose(&packet, &|_: Place| 1u64).is_some());
+        assert!(steering.choose(&packet, &|_: SteeringTarget| 1u64).is_some());
     }
 }

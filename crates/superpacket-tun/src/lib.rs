@@ -38,7 +38,7 @@
 //! [`Switches::set_trusted_input`] switches verification off, and explains the consequences.
 //! Packets that are read have complete checksums.
 //!
-//! # Counters
+//! # AggregateCounters
 //!
 //! [`Reader::counters`] and [`Writer::counters`] count packets and bytes. [`Reader::segmentation`]
 //! and [`Writer::aggregation`] count how the engine cut and merged, with a reason per packet.
@@ -88,7 +88,7 @@ pub use writer::{Writer, WriterCounters};
 
 pub use ipnet::IpNet;
 pub use superpacket::order::OrderKey;
-pub use superpacket::segment::{Plan, Portion, SegmentBuffers};
+pub use superpacket::segment::{Portion, SegmentBuffers, SegmentPlan};
 pub use superpacket::{EachBuffer, GsoKind, Layer};
 
 /// Compiles the example of the crate's README with the tests.

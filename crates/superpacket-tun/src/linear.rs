@@ -3,11 +3,11 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use superpacket::aggregate::{Borrowed, BufferIndex};
-use superpacket::segment::{Plan, Portion, SegmentBuffers};
+use superpacket::segment::{Portion, SegmentBuffers, SegmentPlan};
 use superpacket::super_packet::{Outcome, Piece};
 use superpacket::{
-    BatchAggregator, Counters, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy, SegmentError,
-    SegmentOptions, SegmentSize, Segmenter, SuperPacket, wire,
+    AggregateCounters, BatchAggregator, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy,
+    SegmentError, SegmentOptions, SegmentSize, Segmenter, SuperPacket, wire,
 };
 
 /// Merges packets for a device that takes long IP packets without a `virtio_net_hdr`: WinTUN, utun.
@@ -117,7 +117,7 @@ impl Joiner {
     }
 
     /// Returns the engine's counters of merged packets, with a reason per packet.
-    pub const fn aggregation(&self) -> &Counters {
+    pub const fn aggregation(&self) -> &AggregateCounters {
         self.aggregator.counters()
     }
 }
@@ -245,7 +245,7 @@ impl Splitter {
         &mut self,
         packet: &[u8],
         buffers: &mut (impl SegmentBuffers + ?Sized),
-    ) -> Result<Plan, SegmentError> {
+    ) -> Result<SegmentPlan, SegmentError> {
         let (packet, is_long) = self.with_segmentation(&packet);
         if is_long {
             self.ipv6_id = self.ipv6_id.wrapping_add(1);

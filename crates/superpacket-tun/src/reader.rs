@@ -2,7 +2,7 @@
 
 use std::io;
 
-use superpacket::segment::{Plan, Portion, SegmentBuffers, SegmentCounters};
+use superpacket::segment::{Portion, SegmentBuffers, SegmentCounters, SegmentPlan};
 use superpacket::{Framing, GsoPacket, Layer, SegmentError, SegmentOptions, Segmenter, SplitError};
 
 use crate::Device;
@@ -136,7 +136,7 @@ impl<D: Device> Reader<D> {
     pub fn read_into(
         &mut self,
         buffers: &mut (impl SegmentBuffers + ?Sized),
-    ) -> Result<Option<Plan>, ReadError> {
+    ) -> Result<Option<SegmentPlan>, ReadError> {
         loop {
             match self.try_read_into(buffers) {
                 Err(error) if error.would_block() => {
@@ -156,7 +156,7 @@ impl<D: Device> Reader<D> {
     pub fn try_read_into(
         &mut self,
         buffers: &mut (impl SegmentBuffers + ?Sized),
-    ) -> Result<Option<Plan>, ReadError> {
+    ) -> Result<Option<SegmentPlan>, ReadError> {
         let PartialRead { length, done } = match self.rest.take() {
             Some(rest) => rest,
             None => match self.device.read(&mut self.buffer) {

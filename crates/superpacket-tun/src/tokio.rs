@@ -12,7 +12,7 @@ use ::tokio::task::yield_now;
 use crate::queued::BATCH;
 use crate::shortcut::{Shortcut, WriterShortcut};
 use crate::{
-    OrderKey, Plan, Queue, ReadError, Reader, SegmentBuffers, Tun, Writer, WriterCounters,
+    OrderKey, Queue, ReadError, Reader, SegmentBuffers, SegmentPlan, Tun, Writer, WriterCounters,
 };
 
 /// An asynchronous [`Reader`].
@@ -70,7 +70,7 @@ impl AsyncReader {
     pub async fn read_into(
         &mut self,
         buffers: &mut (impl SegmentBuffers + ?Sized),
-    ) -> Result<Option<Plan>, ReadError> {
+    ) -> Result<Option<SegmentPlan>, ReadError> {
         // The rest of the last read is in memory already; the device may have no more to read.
         if self.reader.has_more() {
             return self.reader.try_read_into(buffers);

@@ -7,7 +7,9 @@ use std::mem;
 use superpacket::aggregate::{Borrowed, BufferIndex};
 use superpacket::order::Order;
 use superpacket::super_packet::Piece;
-use superpacket::{BatchAggregator, Counters, Framing, GsoKind, HashKey, Policy, SuperPacket};
+use superpacket::{
+    AggregateCounters, BatchAggregator, Framing, GsoKind, HashKey, Policy, SuperPacket,
+};
 
 use crate::switch::{Refusal, Settings, Switches};
 use crate::{Device, OrderKey};
@@ -235,7 +237,7 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
     }
 
     /// Returns the engine's counters of merged packets, with a reason per packet.
-    pub const fn aggregation(&self) -> &Counters {
+    pub const fn aggregation(&self) -> &AggregateCounters {
         self.aggregator.counters()
     }
 

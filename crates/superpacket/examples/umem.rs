@@ -14,7 +14,9 @@ use etherparse::PacketBuilder;
 use superpacket::{HashKey, Layer, Policy};
 
 // The user's own lines begin here.
-use superpacket::{BatchAggregator, Plan, SegmentBuffers, SegmentError, SegmentOptions, Segmenter};
+use superpacket::{
+    BatchAggregator, SegmentBuffers, SegmentError, SegmentOptions, SegmentPlan, Segmenter,
+};
 
 /// Bytes of a frame of the UMEM.
 const FRAME: usize = 2048;
@@ -71,7 +73,7 @@ struct Transmit<'u> {
 }
 
 impl SegmentBuffers for Transmit<'_> {
-    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
+    fn prepare(&mut self, plan: &SegmentPlan) -> Result<(), SegmentError> {
         match (plan.segments, self.free.len() as u32) {
             (needed, limit) if needed > limit => {
                 Err(SegmentError::TooManySegments { needed, limit })

@@ -82,7 +82,7 @@
 //! | [`Segmenter::fragment`] | the outermost IP header and its lengths | one header for each fragment | nothing |
 //!
 //! A packet that does not merge leaves unchanged, bit for bit and in its flow's order, even with a
-//! wrong checksum: an aggregator drops no packet. [`Counters`] has one [`Reason`] for each packet
+//! wrong checksum: an aggregator drops no packet. [`AggregateCounters`] has one [`Reason`] for each packet
 //! that left. A segmenter computes new checksums without verifying the old one.
 //!
 //! # If a sink fails
@@ -170,13 +170,15 @@ pub mod super_packet;
 pub mod virtio;
 pub mod wire;
 
-pub use aggregate::{Aggregator, BatchAggregator, Counters, HashKey, NoHeadroom, Policy, Reason};
+pub use aggregate::{
+    AggregateCounters, Aggregator, BatchAggregator, HashKey, NoHeadroom, Policy, Reason,
+};
 pub use buffer::{PacketBuffer, SliceBuffer};
 pub use packet::{FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
 pub use packet_batch::PacketBatch;
 pub use segment::{
-    BackToBack, ChecksumOutput, EachBuffer, Gso, GsoKind, GsoPacket, Plan, SegmentBuffers,
-    SegmentError, SegmentOptions, SegmentSize, Segmenter,
+    BackToBack, ChecksumOutput, EachBuffer, Gso, GsoKind, GsoPacket, SegmentBuffers, SegmentError,
+    SegmentOptions, SegmentPlan, SegmentSize, Segmenter,
 };
 pub use super_packet::{Metadata, Outcome, Sink, SuperPacket};
 pub use superpacket_simd::Simd;

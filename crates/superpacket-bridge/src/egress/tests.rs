@@ -28,7 +28,7 @@ struct Sent {
 }
 
 /// A rule by which a port refuses frames.
-type Rule = Box<dyn FnMut(&TxFrame) -> Option<Stop> + Send>;
+type Rule = Box<dyn FnMut(&TxFrame) -> Option<StopReason> + Send>;
 
 /// A transmit end that records frames, or refuses them by a rule.
 struct Recorder {
@@ -79,7 +79,7 @@ impl Bench {
 
     fn refusing(
         change: impl FnOnce(&mut Runtime),
-        rule: impl FnMut(&TxFrame) -> Option<Stop> + Send + 'static,
+        rule: impl FnMut(&TxFrame) -> Option<StopReason> + Send + 'static,
     ) -> Bench {
         let sent = Arc::new(Mutex::new(Vec::new()));
         let recorder = Recorder { sent: sent.clone(), rule: Box::new(rule) };
@@ -259,7 +259,7 @@ fn packets_merged_by_lro_are_sent_whole() {
         }
     }
     let refuse = |frame: &TxFrame| {
-        frame.gso.is_some().then(|| Stop::Offload(io::Error::from_raw_os_error(22)))
+        frame.gso.is_some().then(|| StopReason::Offload(io::Error::from_raw_os_error(22)))
     };
     let again = Bench::refusing(|_| (), refuse).deliver(&frames, Storage::Fragments);
     assert!(tcp_payload(&again) == stream);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use superpacket::super_packet::SuperPacket;
 use superpacket_port::Buffer;
 use superpacket_steer::{
-    Admission, BacklogLimit, Completions, Cpu, CpuMask, HashCounters, Place, Steering,
-    SteeringCounters,
+    Admission, BacklogLimit, Completions, Cpu, CpuMask, HashCounters, Steering, SteeringCounters,
+    SteeringTarget,
 };
 
 use super::in_place::InPlaceState;
@@ -120,10 +120,10 @@ struct PlaceCompletions<'a> {
 
 impl Completions for PlaceCompletions<'_> {
     #[inline]
-    fn completed(&self, place: Place) -> u64 {
+    fn completed(&self, place: SteeringTarget) -> u64 {
         match place {
-            Place::Here => self.here,
-            Place::Cpu(cpu) => self
+            SteeringTarget::Here => self.here,
+            SteeringTarget::Cpu(cpu) => self
                 .completions
                 .get(cpu.number())
                 .and_then(Option::as_ref)
@@ -271,7 +271,8 @@ impl Dispatch {
         let mut closed = false;
         for index in 0..places.backlogs.len() {
             let Some(cpu) = Cpu::new(index) else { break };
-            let is_done = || steering.outstanding(Place::Cpu(cpu), &completions!(places)) == 0;
+            let is_done =
+                || steering.outstanding(SteeringTarget::Cpu(cpu), &completions!(places)) == 0;
             if places.backlogs[index].as_ref().is_some_and(|backlog| backlog.leaving) && is_done() {
                 places.backlogs[index] = None;
                 closed = true;
@@ -378,7 +379,7 @@ impl Dispatch {
         let Some(choice) = steering.choose_super_packet(&packet, &completions!(places)) else {
             return forwarder.forward(shared, packet);
         };
-        let Place::Cpu(cpu) = choice.place() else {
+        let SteeringTarget::Cpu(cpu) = choice.place() else {
             choice.enqueued();
             places.in_place_tail += 1;
             places.in_place_received += u64::from(packet.metadata.packets);
@@ -438,9 +439,9 @@ impl Dispatch {
 
     /// Returns whether workers have packets of this queue.
     pub(crate) fn is_outstanding(&self) -> bool {
-        self.cpus
-            .iter()
-            .any(|&cpu| self.steering.outstanding(Place::Cpu(cpu), &completions!(self.places)) != 0)
+        self.cpus.iter().any(|&cpu| {
+            self.steering.outstanding(SteeringTarget::Cpu(cpu), &completions!(self.places)) != 0
+        })
     }
 
     /// Prepares the thread's sleep. If the queue needs progress of a worker, asks the workers to
@@ -459,7 +460,7 @@ impl Dispatch {
             dispatch
                 .cpus
                 .iter()
-                .map(|&cpu| completions!(dispatch.places).completed(Place::Cpu(cpu)))
+                .map(|&cpu| completions!(dispatch.places).completed(SteeringTarget::Cpu(cpu)))
                 .sum::<u64>()
         };
         let before = completed(self);

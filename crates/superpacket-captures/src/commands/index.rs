@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use crate::file::{Compression, Place, Reader, Source};
+use crate::file::{CapturePosition, Compression, Reader, Source};
 
 use crate::commands::error::Error;
 use crate::commands::progress::{INTERVAL, Progress};
@@ -26,7 +26,7 @@ pub struct IndexOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexedPlace {
     /// The position in the capture.
-    pub place: Place,
+    pub place: CapturePosition,
     /// Number of bytes of [`Index::preamble`] that a reader needs to start here.
     pub preamble: usize,
 }

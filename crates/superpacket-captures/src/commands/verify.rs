@@ -11,7 +11,8 @@ use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::{Mode, Policy};
 use superpacket::segment::{
-    ChecksumForm, ChecksumOutput, GsoPacket, SegmentBuffers, SegmentOptions, Segmenter, Written,
+    ChecksumForm, ChecksumOutput, GsoPacket, SegmentBuffers, SegmentOptions, Segmenter,
+    WrittenSegment,
 };
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::parse;
@@ -224,7 +225,7 @@ impl SegmentBuffers for CutSegments {
         self.bytes.buffer(length)
     }
 
-    fn written(&mut self, _: Written) {
+    fn written(&mut self, _: WrittenSegment) {
         self.ends.push(self.bytes.len());
     }
 }

@@ -72,7 +72,7 @@ pub use format::{Compression, Container, Format, OutputFormat, PcapVariant};
 pub use interface::{Interface, InterfaceStatistics};
 pub use link_type::{LinkType, Start, start_of};
 pub use option::{Direction, FrameOptions, OptionForm, OptionList};
-pub use reader::{Place, Reader};
+pub use reader::{CapturePosition, Reader};
 pub use record::{Frame, Record, Sink, Source};
 pub use time::{TimeResolution, Timestamp};
 pub use writer::Writer;

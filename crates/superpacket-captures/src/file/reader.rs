@@ -18,7 +18,7 @@ use super::{
 
 /// A position between two records of a capture file, at which another reader may start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct CapturePosition {
     /// First byte of the next record, after decompression.
     pub offset: u64,
     /// Number of packets before the next record.
@@ -107,7 +107,7 @@ impl Reader {
     pub fn of_part(
         name: &str,
         preamble: Vec<u8>,
-        place: Place,
+        place: CapturePosition,
         records: Box<dyn Read + Send>,
     ) -> Result<Self, CaptureError> {
         let length = preamble.len() as u64;
@@ -198,9 +198,9 @@ impl Reader {
     }
 
     /// Returns the position of the next record.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> CapturePosition {
         let (start, before) = self.part.unwrap_or_default();
-        Place {
+        CapturePosition {
             offset: (self.window.offset() + start).saturating_sub(before),
             packets: self.frames,
         }

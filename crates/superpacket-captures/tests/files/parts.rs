@@ -3,7 +3,7 @@
 use std::io::Cursor;
 
 use crate::bytes::*;
-use superpacket_captures::file::{ByteOrder, Compression, Place, Reader, Source};
+use superpacket_captures::file::{ByteOrder, CapturePosition, Compression, Reader, Source};
 
 /// A frame: number, interface, link type, time, length on the wire and bytes.
 type Seen = (u64, u32, u16, Option<u64>, u32, Vec<u8>);
@@ -21,7 +21,7 @@ fn next(reader: &mut Reader) -> Option<Seen> {
     ))
 }
 
-fn part(file: &[u8], preamble: &[u8], place: Place) -> Reader {
+fn part(file: &[u8], preamble: &[u8], place: CapturePosition) -> Reader {
     let records = file[place.offset as usize..].to_vec();
     Reader::of_part("part", preamble.to_vec(), place, Box::new(Cursor::new(records))).unwrap()
 }
@@ -47,7 +47,7 @@ fn a_part_gives_what_the_whole_file_gives_there() {
             assert_eq!(rest, frames[place.packets as usize..], "{name} from {place:?}");
             assert_eq!(
                 reader.place(),
-                Place { offset: file.len() as u64, packets: frames.len() as u64 }
+                CapturePosition { offset: file.len() as u64, packets: frames.len() as u64 }
             );
             assert_eq!(reader.interfaces(), whole.interfaces(), "{name} from {place:?}");
             // A truncated or malformed file: positions in errors are those of the whole file.

@@ -211,7 +211,7 @@ mod tests {
             ]
             .into(),
         };
-        let expected = "Limits for packet:eth0:\ngro_flush_timeout: 0 ns\nstorage: fragments\n\
+        let expected = "PortLimits for packet:eth0:\ngro_flush_timeout: 0 ns\nstorage: fragments\n\
                         delivery: per-poll\nlro_max_desc: 64 flows\ntoo_big: drop\n";
         assert_eq!(limits(&port), expected);
         port.settings.insert("gro_flush_timeout".into(), 50_000.into());

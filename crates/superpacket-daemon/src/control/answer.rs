@@ -14,7 +14,7 @@ use superpacket_port::SpecError;
 use superpacket_port::features::Feature;
 
 use super::Control;
-use super::request::{Address, ErrorCode, PROTOCOL, Refusal, Reply, Request, ServedBy};
+use super::request::{Address, ControlError, ErrorCode, PROTOCOL, Reply, Request, ServedBy};
 use crate::monitor::{MonitorReport, stream_to};
 use crate::serve::Found;
 
@@ -24,7 +24,7 @@ pub(super) fn answer(request: Request, control: &dyn Control) -> Found {
 }
 
 /// Returns the answer line for a refused request.
-pub(super) fn refuse(refusal: Refusal) -> Vec<u8> {
+pub(super) fn refuse(refusal: ControlError) -> Vec<u8> {
     reply(&Reply::<()>::Error(refusal))
 }
 
@@ -39,7 +39,7 @@ fn reply<T: Serialize>(reply: &Reply<T>) -> Vec<u8> {
 }
 
 /// Performs a request, by the function of `control` with its name.
-fn perform(request: Request, control: &dyn Control) -> Result<Found, Refusal> {
+fn perform(request: Request, control: &dyn Control) -> Result<Found, ControlError> {
     match request {
         Request::Version {} => value(ServedBy {
             protocol: PROTOCOL,
@@ -59,8 +59,9 @@ fn perform(request: Request, control: &dyn Control) -> Result<Found, Refusal> {
             value(control.set_feature(&port, offload(&feature)?, on, force)?)
         }
         Request::AddPort { port } => {
-            let spec =
-                port.parse().map_err(|error: SpecError| Refusal::new(ErrorCode::Refused, error))?;
+            let spec = port
+                .parse()
+                .map_err(|error: SpecError| ControlError::new(ErrorCode::Refused, error))?;
             value(control.add_port(spec)?)
         }
         Request::SetPort { port, options, settings } => {
@@ -113,23 +114,25 @@ fn perform(request: Request, control: &dyn Control) -> Result<Found, Refusal> {
 }
 
 /// Returns the answer with this report.
-fn value(report: impl Serialize) -> Result<Found, Refusal> {
-    let value =
-        serde_json::to_value(report).map_err(|error| Refusal::new(ErrorCode::Refused, error))?;
+fn value(report: impl Serialize) -> Result<Found, ControlError> {
+    let value = serde_json::to_value(report)
+        .map_err(|error| ControlError::new(ErrorCode::Refused, error))?;
     Ok(Found::Reply(reply(&Reply::Ok(value))))
 }
 
 /// Returns an error if one of the names is unknown.
-fn check_names<S: NamedSettings>(settings: &BTreeMap<String, SettingValue>) -> Result<(), Refusal> {
+fn check_names<S: NamedSettings>(
+    settings: &BTreeMap<String, SettingValue>,
+) -> Result<(), ControlError> {
     let known = settings.keys().try_for_each(|name| S::setting(name).map(drop));
-    known.map_err(|problem| Refusal::new(ErrorCode::UnknownName, problem))
+    known.map_err(|problem| ControlError::new(ErrorCode::UnknownName, problem))
 }
 
-fn offload(name: &str) -> Result<Feature, Refusal> {
+fn offload(name: &str) -> Result<Feature, ControlError> {
     name.parse().map_err(|_| {
         let known = Feature::ALL.map(Feature::name).join(", ");
         let problem = format_args!("{name:?} is no offload: there are {known}");
-        Refusal::new(ErrorCode::UnknownName, problem)
+        ControlError::new(ErrorCode::UnknownName, problem)
     })
 }
 
@@ -137,10 +140,10 @@ fn offload(name: &str) -> Result<Feature, Refusal> {
 fn port_change(
     options: BTreeMap<String, Option<String>>,
     settings: BTreeMap<String, SettingValue>,
-) -> Result<PortChange, Refusal> {
+) -> Result<PortChange, ControlError> {
     check_names::<PortSettings>(&settings)?;
     if options.is_empty() && settings.is_empty() {
-        return Err(Refusal::new(
+        return Err(ControlError::new(
             ErrorCode::Malformed,
             "the request cannot be read: it takes options, settings, or both",
         ));
@@ -149,7 +152,7 @@ fn port_change(
 }
 
 /// Returns the memberships in multicast groups of all ports, or of one.
-fn mdb(control: &dyn Control, port: Option<&str>) -> Result<MdbReport, Refusal> {
+fn mdb(control: &dyn Control, port: Option<&str>) -> Result<MdbReport, ControlError> {
     let mut report = control.mdb();
     if let Some(port) = port {
         only(control.ports(), Some(port), |known| &known.port)?;
@@ -159,13 +162,18 @@ fn mdb(control: &dyn Control, port: Option<&str>) -> Result<MdbReport, Refusal> 
     Ok(report)
 }
 
-fn range(first: u16, last: Option<u16>, pvid: bool, untagged: bool) -> Result<VlanRange, Refusal> {
+fn range(
+    first: u16,
+    last: Option<u16>,
+    pvid: bool,
+    untagged: bool,
+) -> Result<VlanRange, ControlError> {
     VlanRange::new(first, last.unwrap_or(first), pvid, untagged)
-        .map_err(|problem| Refusal::new(ErrorCode::Refused, problem))
+        .map_err(|problem| ControlError::new(ErrorCode::Refused, problem))
 }
 
-fn station(mac: &str, vlan: Option<u16>) -> Result<Station, Refusal> {
-    Station::parse(mac, vlan).map_err(|problem| Refusal::new(ErrorCode::Refused, problem))
+fn station(mac: &str, vlan: Option<u16>) -> Result<Station, ControlError> {
+    Station::parse(mac, vlan).map_err(|problem| ControlError::new(ErrorCode::Refused, problem))
 }
 
 /// Returns all reports, or only the one of `port`; `name` returns the port of a report.
@@ -173,10 +181,10 @@ fn only<T>(
     mut reports: Vec<T>,
     port: Option<&str>,
     name: impl Fn(&T) -> &str,
-) -> Result<Vec<T>, Refusal> {
+) -> Result<Vec<T>, ControlError> {
     if let Some(port) = port {
         if !reports.iter().any(|report| name(report) == port) {
-            return Err(Refusal::unknown_port(port, reports.iter().map(&name)));
+            return Err(ControlError::unknown_port(port, reports.iter().map(&name)));
         }
         reports.retain(|report| name(report) == port);
     }

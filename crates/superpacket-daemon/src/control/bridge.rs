@@ -16,15 +16,15 @@ use superpacket_port::PortSpec;
 use superpacket_port::features::Feature;
 use superpacket_steer::CpuMask;
 
-use super::{Control, ErrorCode, Refusal, RpsChange};
+use super::{Control, ControlError, ErrorCode, RpsChange};
 
-impl From<BridgeError> for Refusal {
+impl From<BridgeError> for ControlError {
     fn from(error: BridgeError) -> Self {
         let code = match error {
             BridgeError::NoSuchPort { .. } => ErrorCode::UnknownPort,
             _ => ErrorCode::Refused,
         };
-        Refusal::new(code, error)
+        ControlError::new(code, error)
     }
 }
 
@@ -47,19 +47,19 @@ impl Control for Bridge {
         feature: Feature,
         on: bool,
         force: bool,
-    ) -> Result<PortFeatures, Refusal> {
+    ) -> Result<PortFeatures, ControlError> {
         Ok(Bridge::set_feature(self, port, feature, on, force)?)
     }
 
-    fn add_port(&self, port: PortSpec) -> Result<PortReport, Refusal> {
+    fn add_port(&self, port: PortSpec) -> Result<PortReport, ControlError> {
         Ok(Bridge::add_port(self, PortSettings::new(port))?)
     }
 
-    fn set_port(&self, port: &str, change: &PortChange) -> Result<PortReport, Refusal> {
+    fn set_port(&self, port: &str, change: &PortChange) -> Result<PortReport, ControlError> {
         Ok(Bridge::set_port(self, port, change)?)
     }
 
-    fn remove_port(&self, port: &str) -> Result<PortReport, Refusal> {
+    fn remove_port(&self, port: &str) -> Result<PortReport, ControlError> {
         Ok(Bridge::remove_port(self, port)?)
     }
 
@@ -68,23 +68,23 @@ impl Control for Bridge {
         filter: &FdbFilter,
         after: Option<Station>,
         most: usize,
-    ) -> Result<FdbPage, Refusal> {
+    ) -> Result<FdbPage, ControlError> {
         Ok(Bridge::fdb(self, filter, after, most)?)
     }
 
-    fn add_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {
+    fn add_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, ControlError> {
         Ok(Bridge::add_static_entry(self, port, station)?)
     }
 
-    fn replace_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {
+    fn replace_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, ControlError> {
         Ok(Bridge::replace_static_entry(self, port, station)?)
     }
 
-    fn delete_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {
+    fn delete_entry(&self, port: &str, station: Station) -> Result<FdbEntry, ControlError> {
         Ok(Bridge::delete_entry(self, port, station)?)
     }
 
-    fn flush_fdb(&self, filter: &FdbFilter) -> Result<usize, Refusal> {
+    fn flush_fdb(&self, filter: &FdbFilter) -> Result<usize, ControlError> {
         Ok(Bridge::flush_fdb(self, filter)?)
     }
 
@@ -92,11 +92,11 @@ impl Control for Bridge {
         Bridge::vlans(self)
     }
 
-    fn add_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal> {
+    fn add_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, ControlError> {
         Ok(Bridge::add_vlans(self, port, range)?)
     }
 
-    fn delete_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal> {
+    fn delete_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, ControlError> {
         Ok(Bridge::delete_vlans(self, port, range)?)
     }
 
@@ -113,7 +113,7 @@ impl Control for Bridge {
         port: &str,
         queue: Option<u16>,
         change: &RpsChange,
-    ) -> Result<PortRps, Refusal> {
+    ) -> Result<PortRps, ControlError> {
         let wrong = |problem: &dyn std::fmt::Display| BridgeError::Mask {
             port: port.into(),
             problem: problem.to_string(),
@@ -140,14 +140,14 @@ impl Control for Bridge {
     fn set_steering(
         &self,
         settings: &BTreeMap<String, SettingValue>,
-    ) -> Result<SteeringReport, Refusal> {
+    ) -> Result<SteeringReport, ControlError> {
         Ok(self.change_steering_settings(|steering| {
             let mut named = settings.iter();
             named.try_for_each(|(name, value)| steering.set(name, value.clone()))
         })?)
     }
 
-    fn monitor(&self, settings: &MonitorSettings) -> Result<Monitor, Refusal> {
+    fn monitor(&self, settings: &MonitorSettings) -> Result<Monitor, ControlError> {
         Ok(Bridge::monitor(self, settings)?)
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::request::Refusal;
+use super::request::ControlError;
 
 /// An error of a request to a bridge: the bridge cannot be reached, or it refused the request.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ pub enum ClientError {
     },
     /// The bridge refused the request.
     #[error("{0}")]
-    Refused(Refusal),
+    Refused(ControlError),
     /// The answer does not follow the protocol.
     #[error("{path}: the answer is not one of a bridge: {problem}")]
     Malformed {

@@ -22,7 +22,7 @@ pub use client::Client;
 pub use client_error::ClientError;
 pub use monitor::{MonitorCounts, MonitorStream};
 pub use path::default_path;
-pub use request::{Address, ErrorCode, MAX_REQUEST, PROTOCOL, Refusal, Request, ServedBy};
+pub use request::{Address, ControlError, ErrorCode, MAX_REQUEST, PROTOCOL, Request, ServedBy};
 pub use rps::RpsChange;
 pub use server::{ControlCounters, ControlServer};
 pub use socket::{ControlSocket, SocketError};
@@ -61,26 +61,26 @@ pub trait Control: Send + Sync {
         feature: Feature,
         on: bool,
         force: bool,
-    ) -> Result<PortFeatures, Refusal>;
+    ) -> Result<PortFeatures, ControlError>;
 
     /// Adds and opens a port with the default settings.
     ///
     /// # Errors
     /// [`ErrorCode::Refused`] with the reason; nothing has changed.
-    fn add_port(&self, port: PortSpec) -> Result<PortReport, Refusal>;
+    fn add_port(&self, port: PortSpec) -> Result<PortReport, ControlError>;
 
     /// Changes options of a port's string and settings of the port: all of them, or none if one is
     /// refused.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
-    fn set_port(&self, port: &str, change: &PortChange) -> Result<PortReport, Refusal>;
+    fn set_port(&self, port: &str, change: &PortChange) -> Result<PortReport, ControlError>;
 
     /// Closes and removes a port, and returns its last summary.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`].
-    fn remove_port(&self, port: &str) -> Result<PortReport, Refusal>;
+    fn remove_port(&self, port: &str) -> Result<PortReport, ControlError>;
 
     /// Returns the selected entries of the address table that follow `after`. There are at most
     /// `most` entries, and at most [`MOST_LISTED`](superpacket_bridge::fdb::MOST_LISTED).
@@ -92,31 +92,31 @@ pub trait Control: Send + Sync {
         filter: &FdbFilter,
         after: Option<Station>,
         most: usize,
-    ) -> Result<FdbPage, Refusal>;
+    ) -> Result<FdbPage, ControlError>;
 
     /// Adds a static entry to the address table.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
-    fn add_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal>;
+    fn add_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, ControlError>;
 
     /// Adds a static entry to the address table, or replaces the station's entry there.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
-    fn replace_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal>;
+    fn replace_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, ControlError>;
 
     /// Deletes a static or learned entry of the address table.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
-    fn delete_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal>;
+    fn delete_entry(&self, port: &str, station: Station) -> Result<FdbEntry, ControlError>;
 
     /// Deletes learned addresses, and returns how many.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
-    fn flush_fdb(&self, filter: &FdbFilter) -> Result<usize, Refusal>;
+    fn flush_fdb(&self, filter: &FdbFilter) -> Result<usize, ControlError>;
 
     /// Returns the VLANs of each port.
     fn vlans(&self) -> VlanReport;
@@ -125,13 +125,13 @@ pub trait Control: Send + Sync {
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`].
-    fn add_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal>;
+    fn add_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, ControlError>;
 
     /// Removes a port from a range of VLANs.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
-    fn delete_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal>;
+    fn delete_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, ControlError>;
 
     /// Returns the ports' memberships in IP multicast groups.
     fn mdb(&self) -> MdbReport;
@@ -150,7 +150,7 @@ pub trait Control: Send + Sync {
         port: &str,
         queue: Option<u16>,
         change: &RpsChange,
-    ) -> Result<PortRps, Refusal>;
+    ) -> Result<PortRps, ControlError>;
 
     /// Returns the steering settings that apply to all ports, and the workers.
     fn steering(&self) -> SteeringReport;
@@ -164,11 +164,11 @@ pub trait Control: Send + Sync {
     fn set_steering(
         &self,
         settings: &BTreeMap<String, SettingValue>,
-    ) -> Result<SteeringReport, Refusal>;
+    ) -> Result<SteeringReport, ControlError>;
 
     /// Starts a monitor, which copies packets that ports receive and send.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
-    fn monitor(&self, settings: &MonitorSettings) -> Result<Monitor, Refusal>;
+    fn monitor(&self, settings: &MonitorSettings) -> Result<Monitor, ControlError>;
 }

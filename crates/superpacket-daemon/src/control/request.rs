@@ -310,23 +310,23 @@ pub enum ErrorCode {
 /// The error with which a bridge refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
-pub struct Refusal {
+pub struct ControlError {
     /// The reason, for programs.
     pub code: ErrorCode,
     /// The reason, for users.
     pub message: String,
 }
 
-impl Refusal {
+impl ControlError {
     /// Creates an error with this code and message.
     pub fn new(code: ErrorCode, message: impl fmt::Display) -> Self {
-        Refusal { code, message: message.to_string() }
+        ControlError { code, message: message.to_string() }
     }
 
     /// Creates the error for an unknown port; the message lists the `known` ports.
     pub fn unknown_port<'a>(port: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
-        Refusal::new(
+        ControlError::new(
             ErrorCode::UnknownPort,
             format_args!("there is no port {port:?}: there are {known}"),
         )
@@ -338,25 +338,28 @@ impl Refusal {
 #[serde(rename_all = "lowercase")]
 pub(super) enum Reply<T> {
     Ok(T),
-    Error(Refusal),
+    Error(ControlError),
 }
 
 /// Parses a request line, which may have the field `version` in addition.
 ///
 /// # Errors
-/// [`Refusal`] with the code [`Malformed`](ErrorCode::Malformed),
+/// [`ControlError`] with the code [`Malformed`](ErrorCode::Malformed),
 /// [`UnknownVersion`](ErrorCode::UnknownVersion) or
 /// [`UnknownRequest`](ErrorCode::UnknownRequest).
-pub(super) fn read(line: &[u8]) -> Result<Request, Refusal> {
+pub(super) fn read(line: &[u8]) -> Result<Request, ControlError> {
     let malformed = |problem: &dyn fmt::Display| {
-        Refusal::new(ErrorCode::Malformed, format_args!("the request cannot be read: {problem}"))
+        ControlError::new(
+            ErrorCode::Malformed,
+            format_args!("the request cannot be read: {problem}"),
+        )
     };
     let UniqueObject(mut object) =
         serde_json::from_slice(line).map_err(|error| malformed(&error))?;
     if let Some(version) = object.remove("version")
         && version != PROTOCOL
     {
-        return Err(Refusal::new(
+        return Err(ControlError::new(
             ErrorCode::UnknownVersion,
             format_args!("the bridge speaks version {PROTOCOL} of the protocol, not {version}"),
         ));
@@ -365,7 +368,7 @@ pub(super) fn read(line: &[u8]) -> Result<Request, Refusal> {
         Some(Some(name)) if Request::NAMES.contains(&name) => {}
         Some(Some(name)) => {
             let known = Request::NAMES.join(", ");
-            return Err(Refusal::new(
+            return Err(ControlError::new(
                 ErrorCode::UnknownRequest,
                 format_args!("{name:?} is no request: there are {known}"),
             ));
@@ -525,8 +528,8 @@ mod tests {
 
     #[test]
     fn an_unknown_error_code_is_read_as_other() {
-        let refusal: Refusal =
+        let refusal: ControlError =
             serde_json::from_str(r#"{"code":"on-fire","message":"hot"}"#).expect("reads");
-        assert_eq!(refusal, Refusal::new(ErrorCode::Other, "hot"));
+        assert_eq!(refusal, ControlError::new(ErrorCode::Other, "hot"));
     }
 }

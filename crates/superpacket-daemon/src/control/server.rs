@@ -10,7 +10,7 @@ use rustix::process::Uid;
 use super::answer::{answer, refuse};
 use super::request::read;
 use super::socket::SocketFile;
-use super::{Control, ControlSocket, ErrorCode, MAX_REQUEST, Refusal};
+use super::{Control, ControlError, ControlSocket, ErrorCode, MAX_REQUEST};
 use crate::serve::{Answer, Bounds, Found, Rejection, Server, ServerCounts, ServerProtocol};
 
 /// Limits for clients. Programs that watch a bridge send a request per second, and few run at the
@@ -101,7 +101,7 @@ impl ServerProtocol for ControlProtocol {
             Err(_) => "unknown".to_owned(),
         };
         tracing::warn!(uid, "a user without permission connected to the control socket");
-        Some(refuse(Refusal::new(
+        Some(refuse(ControlError::new(
             ErrorCode::Forbidden,
             format_args!(
                 "user {uid} may not control the bridge: only root and user {} (who runs it) may",
@@ -130,7 +130,7 @@ impl ServerProtocol for ControlProtocol {
                 Answer::Later { consumed, work: Box::new(move || answer(request, &*control)) }
             }
             None if ended && !received.is_empty() => {
-                let text = refuse(Refusal::new(
+                let text = refuse(ControlError::new(
                     ErrorCode::Malformed,
                     "the request does not end: a line feed is missing",
                 ));
@@ -142,32 +142,32 @@ impl ServerProtocol for ControlProtocol {
 
     fn rejection(&self, rejection: Rejection) -> Vec<u8> {
         refuse(match rejection {
-            Rejection::TooManyConnections => Refusal::new(
+            Rejection::TooManyConnections => ControlError::new(
                 ErrorCode::Busy,
                 format_args!(
                     "{} connections were open, this one was idle longest, and it gave way to a new one",
                     BOUNDS.connections
                 ),
             ),
-            Rejection::QueueFull => Refusal::new(
+            Rejection::QueueFull => ControlError::new(
                 ErrorCode::Busy,
                 format_args!("{} requests wait for one that takes long", BOUNDS.connections),
             ),
-            Rejection::NoThread(error) => Refusal::new(
+            Rejection::NoThread(error) => ControlError::new(
                 ErrorCode::Refused,
                 format_args!("no thread can be started to change a setting: {error}"),
             ),
-            Rejection::Panicked(message) => Refusal::new(
+            Rejection::Panicked(message) => ControlError::new(
                 ErrorCode::Internal,
                 format_args!(
                     "the bridge panicked, which is a bug, and may have done a part of it: {message}"
                 ),
             ),
-            Rejection::TooLong => Refusal::new(
+            Rejection::TooLong => ControlError::new(
                 ErrorCode::TooLong,
                 format_args!("a request has at most {MAX_REQUEST} bytes"),
             ),
-            Rejection::Late => Refusal::new(
+            Rejection::Late => ControlError::new(
                 ErrorCode::TooSlow,
                 format_args!("no complete request came within {} s", BOUNDS.patience.as_secs()),
             ),

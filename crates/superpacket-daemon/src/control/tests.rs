@@ -390,7 +390,7 @@ fn set_port(name: &str, value: SettingValue) -> Request {
 }
 
 /// Sends a request that the bridge refuses, and returns the refusal.
-fn refused(client: &mut Client, request: Request) -> Refusal {
+fn refused(client: &mut Client, request: Request) -> ControlError {
     match client.ask::<serde_json::Value>(&request) {
         Err(ClientError::Refused(refusal)) => refusal,
         other => panic!("{request:?}: {other:?}"),

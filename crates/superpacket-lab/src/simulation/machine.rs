@@ -6,7 +6,7 @@ use std::sync::Arc;
 use superpacket::packet::RxPacket;
 use superpacket_steer::{
     Admission, BacklogLimit, CompletionCounts, Cpu, CpuMask, DEFAULT_WEIGHT, FlowHashKey,
-    FlowHasher, FlowTuple, Place, SockFlowTable, Steering, Toeplitz,
+    FlowHasher, FlowTuple, SockFlowTable, Steering, SteeringTarget, Toeplitz,
 };
 
 use super::events::{Event, Events};
@@ -220,10 +220,10 @@ impl<'a> Machine<'a> {
                 let hash = packet.hash;
                 self.processors[cpu].outcome.received += 1;
                 // The hash never changes here, so a choice always exists.
-                let (mut place, mut admitted) = (Place::Here, true);
+                let (mut place, mut admitted) = (SteeringTarget::Here, true);
                 if let Some(choice) = ring.steering.choose(&packet, &ring.completions) {
                     place = choice.place();
-                    if let Place::Cpu(target) = place {
+                    if let SteeringTarget::Cpu(target) = place {
                         let length = self.processors[target.number()].backlog.len();
                         admitted = ring.limit.admit(hash, length) == Admission::Queued;
                     }
@@ -232,7 +232,7 @@ impl<'a> Machine<'a> {
                     }
                 }
                 let dispatch = if ring.steers { self.costs.dispatch } else { 0 };
-                let here = if place == Place::Here { self.costs.protocol } else { 0 };
+                let here = if place == SteeringTarget::Here { self.costs.protocol } else { 0 };
                 let packet = Queued { ring: index, connection };
                 Some((
                     CpuWork::Driver { packet, place, admitted },
@@ -293,18 +293,20 @@ impl<'a> Machine<'a> {
 
     fn finish_work(&mut self, cpu: usize) {
         match self.processors[cpu].work.take() {
-            Some(CpuWork::Driver { packet, place: Place::Here, .. }) => {
-                self.finish_protocol(cpu, packet, Place::Here)
+            Some(CpuWork::Driver { packet, place: SteeringTarget::Here, .. }) => {
+                self.finish_protocol(cpu, packet, SteeringTarget::Here)
             }
-            Some(CpuWork::Driver { packet, place: Place::Cpu(target), admitted: true }) => {
-                self.hand_over(cpu, packet, target.number())
-            }
+            Some(CpuWork::Driver {
+                packet,
+                place: SteeringTarget::Cpu(target),
+                admitted: true,
+            }) => self.hand_over(cpu, packet, target.number()),
             Some(CpuWork::Driver { packet, admitted: false, .. }) => {
                 self.counts.dropped += 1;
                 self.events.schedule(self.now + RETRANSMISSION, Event::Arrival(packet.connection));
             }
             Some(CpuWork::Protocol(packet)) => {
-                if let Some(place) = Cpu::new(cpu).map(Place::Cpu) {
+                if let Some(place) = Cpu::new(cpu).map(SteeringTarget::Cpu) {
                     self.finish_protocol(cpu, packet, place);
                 }
             }
@@ -334,7 +336,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn finish_protocol(&mut self, cpu: usize, packet: Queued, place: Place) {
+    fn finish_protocol(&mut self, cpu: usize, packet: Queued, place: SteeringTarget) {
         self.rings[packet.ring].completions.record_completed(place, 1);
         self.processors[cpu].outcome.processed += 1;
         let connection = &mut self.connections[packet.connection as usize];

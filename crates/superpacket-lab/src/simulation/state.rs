@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use superpacket::packet::FlowHash;
-use superpacket_steer::{BacklogLimit, CompletionCounts, Place, Steering};
+use superpacket_steer::{BacklogLimit, CompletionCounts, Steering, SteeringTarget};
 
 use super::CpuOutcome;
 
@@ -49,7 +49,7 @@ pub(super) enum CpuWork {
     /// Driver work for a packet, which then goes to `place`.
     Driver {
         packet: Queued,
-        place: Place,
+        place: SteeringTarget,
         admitted: bool,
     },
     Protocol(Queued),

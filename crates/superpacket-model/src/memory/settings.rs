@@ -10,7 +10,7 @@ use superpacket_port::{SpecError, SpecOptions};
 pub enum WhenFull {
     /// The sender is stopped before the packet, and may try again.
     #[default]
-    Stop,
+    StopReason,
     /// The packet is dropped. The receiving end counts it.
     Drop,
 }
@@ -20,7 +20,7 @@ impl FromStr for WhenFull {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         match text {
-            "stop" => Ok(WhenFull::Stop),
+            "stop" => Ok(WhenFull::StopReason),
             "drop" => Ok(WhenFull::Drop),
             _ => Err(()),
         }
@@ -53,7 +53,7 @@ impl Default for MemorySettings {
         MemorySettings {
             slots: 1024,
             queues: 1,
-            full: WhenFull::Stop,
+            full: WhenFull::StopReason,
             mtu: 0,
             checksums: true,
             scatter_gather: true,

@@ -1,6 +1,6 @@
 use superpacket::packet::RxChecksum;
 use superpacket::segment::{GsoKind, IpId, Segmentable};
-use superpacket_port::{LinkState, Stop};
+use superpacket_port::{LinkState, StopReason};
 use superpacket_traffic::frame::Frame;
 
 use super::*;
@@ -74,8 +74,11 @@ fn a_full_queue_stops_its_sender() {
     let sent: Vec<_> = frames(5).iter().map(TestPacket::from).collect();
     let (outgoing, batch) = batch(&sent);
     let progress = out.transmit(&outgoing, &batch, 0);
-    assert!(progress.sent == 3 && matches!(progress.stopped, Some(Stop::Full)), "{progress:?}");
-    assert!(matches!(out.transmit(&outgoing, &batch, 3).stopped, Some(Stop::Full)));
+    assert!(
+        progress.sent == 3 && matches!(progress.stopped, Some(StopReason::Full)),
+        "{progress:?}"
+    );
+    assert!(matches!(out.transmit(&outgoing, &batch, 3).stopped, Some(StopReason::Full)));
     let mut packets = Vec::new();
     assert_eq!(input.poll(&mut packets, 1).expect("up"), 1);
     assert_eq!(out.transmit(&outgoing, &batch, 3).sent, 1, "one place is free");
@@ -131,7 +134,10 @@ fn offloads_that_are_off_are_refused() {
         let mut out = left.transmitter().expect("opens");
         for packet in &refused {
             assert!(
-                matches!(send(&mut *out, &[(*packet).clone()]).stopped, Some(Stop::Offload(_))),
+                matches!(
+                    send(&mut *out, &[(*packet).clone()]).stopped,
+                    Some(StopReason::Offload(_))
+                ),
                 "{settings:?}"
             );
         }
@@ -157,7 +163,7 @@ fn the_mtu_counts_from_the_ip_header_on() {
         TestPacket::from(&Frame::tcp4(1, 1461)),
         partial(&Frame::tcp4(1, 9000), GsoKind::Tcp4, 1461),
     ] {
-        assert!(matches!(send(&mut *out, &[long]).stopped, Some(Stop::TooLong)));
+        assert!(matches!(send(&mut *out, &[long]).stopped, Some(StopReason::TooLong)));
     }
     assert_eq!(left.state().mtu, 1500);
     left.control().set_mtu(9000);
@@ -175,7 +181,7 @@ fn the_second_port_of_a_name_is_the_other_end() {
     let (mut first_in, mut first_out) = ends(&mut *first);
     assert!(matches!(
         send(&mut *first_out, &[TestPacket::from(&Frame::tcp4(1, 1))]).stopped,
-        Some(Stop::Down)
+        Some(StopReason::Down)
     ));
     let mut second = open(&spec("memory:registry")).expect("opens");
     assert_eq!((first.state().link, second.state().link), (LinkState::Up, LinkState::Up));
@@ -207,7 +213,7 @@ fn a_link_goes_down_and_up_and_away() {
     assert!(matches!(input.poll(&mut packets, 9), Err(PortError::Down { .. })));
     assert!(matches!(
         send(&mut *out, &[TestPacket::from(&Frame::tcp4(1, 1))]).stopped,
-        Some(Stop::Down)
+        Some(StopReason::Down)
     ));
     control.set_state(LinkState::Up);
     send_all(&mut *out, &frames(2));
@@ -223,7 +229,7 @@ fn a_link_goes_down_and_up_and_away() {
     assert!(matches!(input.poll(&mut packets, 9), Err(PortError::Gone { .. })));
     assert!(matches!(
         send(&mut *out, &[TestPacket::from(&Frame::tcp4(1, 1))]).stopped,
-        Some(Stop::Gone(_))
+        Some(StopReason::Gone(_))
     ));
     let (mut left, _right) = (join(), join());
     assert_eq!(left.state().link, LinkState::Up, "a new link of the name");
@@ -349,7 +355,7 @@ fn tunnel_datagrams_are_measured_at_the_udp_header_that_is_segmented() {
         let (_, mut out) = ends(&mut left);
         let progress = send(&mut *out, std::slice::from_ref(&sent));
         assert_eq!(
-            (progress.sent == 1, matches!(progress.stopped, Some(Stop::TooLong))),
+            (progress.sent == 1, matches!(progress.stopped, Some(StopReason::TooLong))),
             (fits, !fits),
             "{room}: {progress:?}"
         );

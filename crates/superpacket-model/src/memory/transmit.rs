@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::wire::MAX_HEADER;
 use superpacket_port::{
-    Buffer, LinkState, MAX_SLICES, Outgoing, Progress, Stop, Transmit, TxBatch, TxFrame,
+    Buffer, LinkState, MAX_SLICES, Outgoing, Progress, StopReason, Transmit, TxBatch, TxFrame,
 };
 use superpacket_steer::Toeplitz;
 
@@ -66,8 +66,8 @@ impl MemoryTransmit {
             }
             let queue = self.queue(outgoing, batch, frame, inbox.queues.len());
             match (&mut sender.room[queue], inbox.settings.full) {
-                (0, WhenFull::Stop) => {
-                    progress.stopped = Some(Stop::Full);
+                (0, WhenFull::StopReason) => {
+                    progress.stopped = Some(StopReason::Full);
                     break;
                 }
                 (0, WhenFull::Drop) => {
@@ -120,14 +120,16 @@ impl Transmit for MemoryTransmit {
     fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
         let progress = match (self.end.link.state(), self.end.other()) {
             (LinkState::Gone, _) => {
-                Progress { sent: 0, stopped: Some(Stop::Gone(self.end.gone())) }
+                Progress { sent: 0, stopped: Some(StopReason::Gone(self.end.gone())) }
             }
-            (LinkState::Down, _) | (_, None) => Progress { sent: 0, stopped: Some(Stop::Down) },
+            (LinkState::Down, _) | (_, None) => {
+                Progress { sent: 0, stopped: Some(StopReason::Down) }
+            }
             (LinkState::Up, Some(inbox)) => self.send(&inbox, outgoing, batch, from),
         };
         match progress.stopped {
-            Some(Stop::Full) => drop(self.end.full.fetch_add(1, Ordering::Relaxed)),
-            Some(Stop::Offload(_)) => drop(self.end.refused.fetch_add(1, Ordering::Relaxed)),
+            Some(StopReason::Full) => drop(self.end.full.fetch_add(1, Ordering::Relaxed)),
+            Some(StopReason::Offload(_)) => drop(self.end.refused.fetch_add(1, Ordering::Relaxed)),
             _ => {}
         }
         progress

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use superpacket::packet::MAX_BUFFERS;
-use superpacket_port::{Buffer, Pool, Region};
+use superpacket_port::{Buffer, BufferPool, Region};
 
 use super::settings::NicSettings;
 use crate::fit::{MAX_TAGS, TAG};
@@ -47,7 +47,7 @@ pub(super) struct Pages {
     next: usize,
     headroom: usize,
     copy: usize,
-    headers: Option<Pool>,
+    headers: Option<BufferPool>,
     /// The places that [`Pages::find`] found for the current frame.
     runs: Vec<SlotRun>,
     /// The slot of the current frame's header buffer, and the number of bytes copied into it.
@@ -82,7 +82,11 @@ impl Pages {
             next: per_page,
             headroom: settings.headroom,
             copy: settings.copy,
-            headers: if settings.copy == 0 { None } else { Some(Pool::try_new(frames, HEADER)?) },
+            headers: if settings.copy == 0 {
+                None
+            } else {
+                Some(BufferPool::try_new(frames, HEADER)?)
+            },
             runs: Vec::with_capacity(MAX_BUFFERS),
             header: None,
             begun: 0,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{ChecksumOutput, Gso, GsoKind, SegmentOptions, Segmentable, Segmenter};
-use superpacket_port::{Outgoing, Progress, Slice, Stop, Transmit, TxBatch, TxFrame};
+use superpacket_port::{Outgoing, Progress, Slice, StopReason, Transmit, TxBatch, TxFrame};
 
 use super::counters::NicMonitor;
 use super::settings::TsoLimit;
@@ -119,8 +119,13 @@ impl Hardware {
     /// Checks that the card can send the packet.
     ///
     /// # Errors
-    /// The [`Stop`] that the transmitter reports for the packet.
-    fn check(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> Result<(), Stop> {
+    /// The [`StopReason`] that the transmitter reports for the packet.
+    fn check(
+        &self,
+        outgoing: &Outgoing,
+        batch: &TxBatch,
+        frame: &TxFrame,
+    ) -> Result<(), StopReason> {
         let Some(layout) = self.limits.check(outgoing, batch, frame)? else { return Ok(()) };
         let Some(gso) = frame.gso else { return Ok(()) };
         if layout.outer.is_some() && !self.tunnels {
@@ -173,7 +178,7 @@ impl Transmit for NicTransmit {
         if progress.stopped.is_none() {
             progress.stopped = refused.map(|(_, stop)| stop);
         }
-        if let Some(Stop::Offload(_)) = progress.stopped {
+        if let Some(StopReason::Offload(_)) = progress.stopped {
             self.monitor.count(|counters| counters.tx_refused += 1);
         }
         progress
@@ -191,12 +196,12 @@ fn count_frames(monitor: &NicMonitor, frames: &[TxFrame]) {
 impl OutgoingWire {
     /// Passes the remaining frames of earlier calls to the wrapped port. Returns the reason if the
     /// port stops before the last one.
-    fn flush_rest(&mut self) -> Option<Stop> {
+    fn flush_rest(&mut self) -> Option<StopReason> {
         if self.done == self.batch.frames().len() {
             return None;
         }
         let stop = self.flush();
-        if let Some(Stop::Down | Stop::Gone(_)) = stop {
+        if let Some(StopReason::Down | StopReason::Gone(_)) = stop {
             // A real card loses the frames in its ring when it is reset.
             let lost = (self.batch.frames().len() - self.done) as u64;
             self.monitor.count(|counters| counters.tx_lost += lost);
@@ -230,7 +235,8 @@ impl OutgoingWire {
             if let Some(stop) = self.flush() {
                 let whole = self.made.partition_point(|made| made.end <= self.done);
                 let begun = whole < self.made.len() && self.done > self.end_of(whole);
-                taken = if let Stop::Full = stop { whole + usize::from(begun) } else { whole };
+                taken =
+                    if let StopReason::Full = stop { whole + usize::from(begun) } else { whole };
                 // Keep the remaining segments if the port is full; drop them if it is down.
                 self.batch.truncate(self.end_of(taken).max(self.done));
                 progress.stopped = (progress.sent + taken < frames.len()).then_some(stop);
@@ -258,14 +264,14 @@ impl OutgoingWire {
     /// partial checksums are filled in; otherwise the packet is copied.
     ///
     /// # Errors
-    /// [`Stop::Refused`] if the packet cannot be segmented.
+    /// [`StopReason::Refused`] if the packet cannot be segmented.
     fn prepare(
         &mut self,
         outgoing: &Outgoing,
         batch: &TxBatch,
         frame: &TxFrame,
         cuts: bool,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), StopReason> {
         let before = self.batch.frames().len();
         if cuts {
             let packet = OutgoingPacket { outgoing, slices: batch.slices(frame), frame };
@@ -273,7 +279,7 @@ impl OutgoingWire {
             let mut writer = self.batch.writer(&mut self.outgoing, frame.layer);
             let made = self.segmenter.segment_linear(&packet, &options, &mut writer);
             made.map_err(|error| {
-                Stop::Refused(std::io::Error::new(std::io::ErrorKind::InvalidInput, error))
+                StopReason::Refused(std::io::Error::new(std::io::ErrorKind::InvalidInput, error))
             })?;
         } else {
             self.whole.clear();
@@ -298,7 +304,7 @@ impl OutgoingWire {
 
     /// Passes frames to the wrapped port until the port has taken all, or stops. Frames that the
     /// port refuses are dropped and counted. Returns the reason if the port stops.
-    fn flush(&mut self) -> Option<Stop> {
+    fn flush(&mut self) -> Option<StopReason> {
         loop {
             let frames = self.batch.frames();
             if self.done == frames.len() {
@@ -309,9 +315,11 @@ impl OutgoingWire {
             count_frames(&self.monitor, &frames[self.done..self.done + taken]);
             self.done += taken;
             match progress.stopped {
-                None if taken == 0 => return Some(Stop::Full),
+                None if taken == 0 => return Some(StopReason::Full),
                 None => {}
-                Some(stop @ (Stop::Full | Stop::Down | Stop::Gone(_))) => return Some(stop),
+                Some(stop @ (StopReason::Full | StopReason::Down | StopReason::Gone(_))) => {
+                    return Some(stop);
+                }
                 Some(_) => {
                     self.done = (self.done + 1).min(self.batch.frames().len());
                     self.monitor.count(|counters| counters.tx_lost += 1);

@@ -19,7 +19,7 @@ use superpacket::packet::RxPacket;
 use super::frame::{self, Metadata, VIRTIO};
 use super::shared::PacketCounters;
 use super::socket::{MappedRing, Socket};
-use crate::{Buffer, Pool, Region};
+use crate::{Buffer, BufferPool, Region};
 
 /// A receive ring of `TPACKET_V2`: memory slots, each for one frame.
 #[derive(Debug)]
@@ -187,9 +187,9 @@ const _: () = assert!(size_of::<libc::tpacket2_hdr>().is_multiple_of(16));
 #[derive(Debug, Default)]
 struct LongFrames {
     /// Slots for super-packets up to 64 KB.
-    super_packets: Option<Pool>,
+    super_packets: Option<BufferPool>,
     /// Slots for BIG TCP super-packets.
-    big_tcp: Option<Pool>,
+    big_tcp: Option<BufferPool>,
 }
 
 /// Number of slots for super-packets, and their size: 64 KB, headers and a reserve. They are few,
@@ -213,7 +213,7 @@ impl LongFrames {
             (&mut self.big_tcp, BIG_TCP_SLOTS)
         };
         if pool.is_none() {
-            *pool = Pool::try_new(slots, slot_size);
+            *pool = BufferPool::try_new(slots, slot_size);
         }
         if let Some(pool) = pool
             && length <= slot_size

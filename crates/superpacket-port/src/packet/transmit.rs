@@ -13,7 +13,7 @@ use super::frame::VIRTIO;
 use super::shared::PacketShared;
 use super::socket::Socket;
 use crate::system::{MessageMemory, Messages};
-use crate::{MAX_SLICES, Outgoing, PortError, Progress, Stop, Transmit, TxBatch, TxFrame};
+use crate::{MAX_SLICES, Outgoing, PortError, Progress, StopReason, Transmit, TxBatch, TxFrame};
 
 /// Maximum number of slices per frame. The virtio header takes one of the pieces of a message.
 pub(super) const MAX_FRAME_SLICES: usize = MAX_SLICES - 1;
@@ -37,33 +37,33 @@ impl PacketTransmitter {
     }
 
     /// Returns the reason why the kernel refused `frame`.
-    fn stop(&self, frame: &TxFrame, error: io::Error) -> Stop {
+    fn stop(&self, frame: &TxFrame, error: io::Error) -> StopReason {
         let counters = &self.shared.counters;
         match error.raw_os_error() {
             // The kernel also returns ENOMEM for a super-packet that it cannot segment
             // (`__dev_queue_xmit` after `validate_xmit_skb`). A single frame above the MTU, which
             // may have shrunk, is too long even with a completed checksum.
-            Some(libc::EMSGSIZE) if frame.gso.is_none() => Stop::TooLong,
+            Some(libc::EMSGSIZE) if frame.gso.is_none() => StopReason::TooLong,
             Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOMEM)
                 if !frame.is_plain() =>
             {
                 counters.tx_refused.fetch_add(1, Ordering::Relaxed);
-                Stop::Offload(error)
+                StopReason::Offload(error)
             }
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
                 counters.tx_full.fetch_add(1, Ordering::Relaxed);
-                Stop::Full
+                StopReason::Full
             }
             // The virtio header cannot describe the frame.
             None if !frame.is_plain() && error.kind() == io::ErrorKind::InvalidInput => {
                 counters.tx_refused.fetch_add(1, Ordering::Relaxed);
-                Stop::Offload(error)
+                StopReason::Offload(error)
             }
-            Some(libc::ENETDOWN) => Stop::Down,
+            Some(libc::ENETDOWN) => StopReason::Down,
             Some(libc::ENXIO | libc::ENODEV | libc::EBADFD) => {
-                Stop::Gone(PortError::Gone { port: self.shared.name.clone() })
+                StopReason::Gone(PortError::Gone { port: self.shared.name.clone() })
             }
-            _ => Stop::Refused(error),
+            _ => StopReason::Refused(error),
         }
     }
 }

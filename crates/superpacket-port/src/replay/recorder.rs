@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use superpacket::packet::Layer;
 
 use super::stream_writer::{NotWritten, OutputStream, StreamWriter};
-use crate::{Outgoing, PortError, Progress, Stop, Transmit, TxBatch, TxFrame};
+use crate::{Outgoing, PortError, Progress, StopReason, Transmit, TxBatch, TxFrame};
 use superpacket_captures::file::{
     ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant,
     Record, Sink, TimeResolution, Timestamp, Writer,
@@ -85,15 +85,17 @@ impl Recorder {
         batch: &TxBatch,
         frame: &TxFrame,
         time: Timestamp,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), StopReason> {
         let refused = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what);
         if !frame.is_plain() {
-            return Err(Stop::Offload(refused(
+            return Err(StopReason::Offload(refused(
                 "a capture file cuts no super-packets and fills in no checksums",
             )));
         }
         if frame.layer != self.layer {
-            return Err(Stop::Refused(refused("the capture file has frames of another layer")));
+            return Err(StopReason::Refused(refused(
+                "the capture file has frames of another layer",
+            )));
         }
         let slices = batch.slices(frame).iter().map(|slice| outgoing.slice(*slice));
         let writer = match &self.output {
@@ -101,7 +103,7 @@ impl Recorder {
             RecorderOutput::Stream(stream) => {
                 return stream.write(frame.length as usize, slices, time).map_err(|refused| {
                     match refused {
-                        NotWritten::Full => Stop::Full,
+                        NotWritten::Full => StopReason::Full,
                         NotWritten::Failed(error) => self.gone(error),
                     }
                 });
@@ -122,9 +124,9 @@ impl Recorder {
         })
     }
 
-    fn gone(&self, why: Option<CaptureError>) -> Stop {
+    fn gone(&self, why: Option<CaptureError>) -> StopReason {
         let port = self.text.clone();
-        Stop::Gone(why.map_or_else(
+        StopReason::Gone(why.map_or_else(
             || PortError::Gone { port: port.clone() },
             |source| PortError::Capture { port: port.clone(), source },
         ))

@@ -38,7 +38,7 @@ pub struct Feature {
 
 /// A switch for a group of features. It has its own commands, which are older than named features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Switch {
+pub enum FeatureSwitch {
     /// Verification of received checksums (`rx-checksumming`).
     RxChecksumming,
     /// Completion of the checksums of sent packets (`tx-checksumming`).
@@ -62,16 +62,16 @@ pub struct Channels {
     pub tx: u32,
 }
 
-impl Switch {
+impl FeatureSwitch {
     /// Returns the commands that read and set the switch (`ETHTOOL_G...`, `ETHTOOL_S...`).
     const fn commands(self) -> [u32; 2] {
         match self {
-            Switch::RxChecksumming => [0x14, 0x15],
-            Switch::TxChecksumming => [0x16, 0x17],
-            Switch::ScatterGather => [0x18, 0x19],
-            Switch::TcpSegmentation => [0x1e, 0x1f],
-            Switch::GenericSegmentation => [0x23, 0x24],
-            Switch::GenericReceive => [0x2b, 0x2c],
+            FeatureSwitch::RxChecksumming => [0x14, 0x15],
+            FeatureSwitch::TxChecksumming => [0x16, 0x17],
+            FeatureSwitch::ScatterGather => [0x18, 0x19],
+            FeatureSwitch::TcpSegmentation => [0x1e, 0x1f],
+            FeatureSwitch::GenericSegmentation => [0x23, 0x24],
+            FeatureSwitch::GenericReceive => [0x2b, 0x2c],
         }
     }
 }
@@ -138,7 +138,7 @@ impl<'a> Ethtool<'a> {
     ///
     /// # Errors
     /// The system call's error.
-    pub fn switch(&self, switch: Switch) -> io::Result<bool> {
+    pub fn switch(&self, switch: FeatureSwitch) -> io::Result<bool> {
         Ok(self.value(switch.commands()[0])? != 0)
     }
 
@@ -146,7 +146,7 @@ impl<'a> Ethtool<'a> {
     ///
     /// # Errors
     /// The system call's error.
-    pub fn set_switch(&self, switch: Switch, on: bool) -> io::Result<()> {
+    pub fn set_switch(&self, switch: FeatureSwitch, on: bool) -> io::Result<()> {
         self.call(switch.commands()[1], &mut [0, u32::from(on)])
     }
 
@@ -313,14 +313,17 @@ mod tests {
         };
         assert!(active("tx-scatter-gather") && active("tx-checksum-ip-generic"), "{features:?}");
         assert_eq!(
-            loopback.switch(Switch::ScatterGather).expect("asked"),
+            loopback.switch(FeatureSwitch::ScatterGather).expect("asked"),
             active("tx-scatter-gather")
         );
         assert_eq!(
-            loopback.switch(Switch::TcpSegmentation).expect("asked"),
+            loopback.switch(FeatureSwitch::TcpSegmentation).expect("asked"),
             active("tx-tcp-segmentation")
         );
-        assert_eq!(loopback.switch(Switch::GenericReceive).expect("asked"), active("rx-gro"));
+        assert_eq!(
+            loopback.switch(FeatureSwitch::GenericReceive).expect("asked"),
+            active("rx-gro")
+        );
         let names =
             features.iter().filter(|feature| !feature.name.is_empty()).map(|feature| &feature.name);
         assert!(

@@ -18,7 +18,7 @@ mod stoppable;
 mod tun;
 
 pub use cpu::{allowed_cpus, pin_thread};
-pub use ethtool::{Channels, Ethtool, Feature, Switch};
+pub use ethtool::{Channels, Ethtool, Feature, FeatureSwitch};
 pub use memory::{give_back_freed_memory, give_back_large_blocks};
 pub use message::{Burst, ReceivedMessage, receive_message};
 pub(crate) use message::{MessageMemory, Messages};

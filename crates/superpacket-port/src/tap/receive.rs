@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use superpacket::packet::RxPacket;
 
 use super::device::TapDevice;
-use crate::{Buffer, POLL_LIMIT, Pool, PortError, Receive};
+use crate::{Buffer, BufferPool, POLL_LIMIT, PortError, Receive};
 
 /// Size in bytes of a slot for the largest packet: an IP packet of 65,535 bytes (`tso_max_size` of
 /// TUN and TAP devices is 65,536), an Ethernet header with two tags, a virtio header, and one byte
@@ -38,16 +38,19 @@ fn share(slots: usize, queues: u16) -> usize {
 /// The receive memory of one queue.
 #[derive(Debug)]
 pub(super) struct TapSlots {
-    small: Pool,
-    large: Pool,
+    small: BufferPool,
+    large: BufferPool,
 }
 
 impl TapSlots {
     /// Allocates the memory of one of `queues` queues; `None` if there is not enough. Slots occupy
     /// memory from their first use on.
     pub(super) fn try_new(queues: u16) -> Option<Self> {
-        let small = Pool::try_new(share(SMALL_SLOTS, queues), SMALL_SLOT)?;
-        Some(TapSlots { small, large: Pool::try_new(share(LARGE_SLOTS, queues), LARGE_SLOT)? })
+        let small = BufferPool::try_new(share(SMALL_SLOTS, queues), SMALL_SLOT)?;
+        Some(TapSlots {
+            small,
+            large: BufferPool::try_new(share(LARGE_SLOTS, queues), LARGE_SLOT)?,
+        })
     }
 
     /// Returns the total size of the memory of `queues` queues in bytes.
@@ -62,8 +65,8 @@ impl TapSlots {
 pub(super) struct TapReceiver {
     device: Arc<TapDevice>,
     queue: u16,
-    small: Pool,
-    large: Pool,
+    small: BufferPool,
+    large: BufferPool,
 }
 
 impl TapReceiver {

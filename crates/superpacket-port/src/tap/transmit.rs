@@ -11,7 +11,7 @@ use superpacket::wire::MAX_HEADER;
 
 use super::device::TapDevice;
 use super::outer_checksum::FrameStart;
-use crate::{LinkState, Outgoing, Progress, Stop, Transmit, TxBatch, TxFrame};
+use crate::{LinkState, Outgoing, Progress, StopReason, Transmit, TxBatch, TxFrame};
 
 /// Number of slices that are kept on the stack. A super-packet of 64 KB merged from frames of 1,500
 /// bytes has 46.
@@ -30,13 +30,18 @@ impl TapTransmitter {
         TapTransmitter { device, queue }
     }
 
-    fn send(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> Result<(), Stop> {
+    fn send(
+        &self,
+        outgoing: &Outgoing,
+        batch: &TxBatch,
+        frame: &TxFrame,
+    ) -> Result<(), StopReason> {
         // The header of a plain frame consists of zeros.
         let mut header = [0; Format::LONGEST];
         let mut front = None;
         if !frame.is_plain() {
             front = self.describe(outgoing, batch, frame, &mut header).map_err(|error| {
-                Stop::Offload(io::Error::new(io::ErrorKind::InvalidInput, error))
+                StopReason::Offload(io::Error::new(io::ErrorKind::InvalidInput, error))
             })?;
         }
         let header = &header[..self.device.format.length()];
@@ -100,23 +105,23 @@ impl TapTransmitter {
     }
 
     #[cold]
-    fn stop(&self, frame: &TxFrame, error: Errno) -> Stop {
+    fn stop(&self, frame: &TxFrame, error: Errno) -> StopReason {
         let counters = &self.device.counters;
         match error {
             Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => {
                 counters.tx_full.fetch_add(1, Ordering::Relaxed);
-                Stop::Full
+                StopReason::Full
             }
-            Errno::BADFD | Errno::NODEV | Errno::NXIO => Stop::Gone(self.device.gone()),
-            Errno::NETDOWN => Stop::Down,
+            Errno::BADFD | Errno::NODEV | Errno::NXIO => StopReason::Gone(self.device.gone()),
+            Errno::NETDOWN => StopReason::Down,
             // The kernel also returns EIO if the interface is down.
-            Errno::IO if self.device.state().link != LinkState::Up => Stop::Down,
-            Errno::MSGSIZE => Stop::TooLong,
+            Errno::IO if self.device.state().link != LinkState::Up => StopReason::Down,
+            Errno::MSGSIZE => StopReason::TooLong,
             Errno::INVAL | Errno::IO | Errno::OPNOTSUPP if !frame.is_plain() => {
                 counters.tx_refused.fetch_add(1, Ordering::Relaxed);
-                Stop::Offload(error.into())
+                StopReason::Offload(error.into())
             }
-            _ => Stop::Refused(error.into()),
+            _ => StopReason::Refused(error.into()),
         }
     }
 }

@@ -13,7 +13,9 @@ use superpacket::wire::ethernet;
 use super::counts::XdpCounts;
 use super::queue::XdpQueue;
 use super::shared::XdpShared;
-use crate::{Buffer, Outgoing, PortError, Progress, Receive, Stop, Transmit, TxBatch, TxFrame};
+use crate::{
+    Buffer, Outgoing, PortError, Progress, Receive, StopReason, Transmit, TxBatch, TxFrame,
+};
 
 /// Interval at which polls of an empty ring check that the interface is up, in nanoseconds.
 const STATE_CHECK_INTERVAL: i64 = 10_000_000;
@@ -134,18 +136,18 @@ impl XdpSender {
     }
 
     /// Returns the reason why a frame can never be sent, whatever room there is in the ring.
-    fn unfit(&self, frame: &TxFrame, longest: usize) -> Option<Stop> {
+    fn unfit(&self, frame: &TxFrame, longest: usize) -> Option<StopReason> {
         if !frame.is_plain() {
             XdpCounts::add(&self.queue.counts.tx_refused, 1);
-            return Some(Stop::Offload(Errno::INVAL.into()));
+            return Some(StopReason::Offload(Errno::INVAL.into()));
         }
         let length = frame.length as usize;
         if length < ethernet::HEADER_LENGTH {
-            return Some(Stop::Refused(Errno::INVAL.into()));
+            return Some(StopReason::Refused(Errno::INVAL.into()));
         }
         // The kernel does not check frames from AF_XDP against the MTU: the other end or the wire
         // would silently drop them.
-        (length > longest || !self.shared.fits(length)).then_some(Stop::TooLong)
+        (length > longest || !self.shared.fits(length)).then_some(StopReason::TooLong)
     }
 }
 
@@ -176,7 +178,7 @@ impl Transmit for XdpSender {
             half.reap();
             if !half.push(outgoing, batch, frame, &queue.counts) {
                 XdpCounts::add(&queue.counts.tx_full, 1);
-                return Progress { sent, stopped: Some(Stop::Full) };
+                return Progress { sent, stopped: Some(StopReason::Full) };
             }
         }
         half.kick(queue.socket(), &queue.counts, &shared.facts);

@@ -15,7 +15,7 @@ use super::facts::PortFacts;
 use super::option::MAX_CHUNKS;
 use super::ring::{Consumer, Producer};
 use super::umem::Umem;
-use crate::{Outgoing, PortError, Region, Slice, Stop, TxBatch, TxFrame};
+use crate::{Outgoing, PortError, Region, Slice, StopReason, TxBatch, TxFrame};
 
 /// Number of checks for completions before a socket is closed. A device usually sends its queue
 /// within a few milliseconds.
@@ -314,7 +314,7 @@ impl SendHalf {
         socket: BorrowedFd<'_>,
         counts: &XdpCounts,
         facts: &PortFacts,
-    ) -> Option<Stop> {
+    ) -> Option<StopReason> {
         self.tx.publish();
         let mut left = self.tx.untaken();
         let mut patience = 1;
@@ -323,9 +323,9 @@ impl SendHalf {
             match rustix::net::send(socket, &[], SendFlags::DONTWAIT) {
                 // The device was notified, and takes the descriptors itself.
                 Ok(_) if facts.zero_copy => break,
-                Err(Errno::NETDOWN) => return Some(Stop::Down),
+                Err(Errno::NETDOWN) => return Some(StopReason::Down),
                 Err(Errno::NXIO | Errno::NODEV | Errno::BADF | Errno::BADFD) => {
-                    return Some(Stop::Gone(PortError::Gone { port: facts.name.clone() }));
+                    return Some(StopReason::Gone(PortError::Gone { port: facts.name.clone() }));
                 }
                 // The device's queue was full: the kernel dropped a frame, and the others follow.
                 Err(Errno::BUSY) => XdpCounts::add(&counts.tx_full, 1),

@@ -13,8 +13,8 @@ use superpacket_captures::file::{
 };
 use superpacket_port::features::Feature;
 use superpacket_port::{
-    Buffer, LinkState, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch,
-    open,
+    Buffer, LinkState, Outgoing, POLL_LIMIT, Port, PortError, Receive, StopReason, Transmit,
+    TxBatch, open,
 };
 
 fn port(text: &str) -> Box<dyn Port> {
@@ -298,8 +298,8 @@ fn a_port_that_only_records_gets_nothing_and_takes_no_offload() {
         let progress = transmitter.transmit(&outgoing, &batch, 0);
         assert_eq!(progress.sent, 0);
         match layer {
-            Layer::Ethernet => assert!(matches!(progress.stopped, Some(Stop::Offload(_)))),
-            Layer::Ip => assert!(matches!(progress.stopped, Some(Stop::Refused(_)))),
+            Layer::Ethernet => assert!(matches!(progress.stopped, Some(StopReason::Offload(_)))),
+            Layer::Ip => assert!(matches!(progress.stopped, Some(StopReason::Refused(_)))),
         }
     }
     // Several ends write one file; it is whole when the last has gone.
@@ -537,7 +537,7 @@ fn send_patiently(
     transmitter: &mut dyn Transmit,
     frames: &[Vec<u8>],
     patience: Duration,
-) -> (usize, Option<Stop>) {
+) -> (usize, Option<StopReason>) {
     let mut outgoing = Outgoing::new();
     let mut batch = TxBatch::new();
     frames.iter().for_each(|frame| {
@@ -548,7 +548,7 @@ fn send_patiently(
         let progress = transmitter.transmit(&outgoing, &batch, from);
         from += progress.sent;
         match progress.stopped {
-            Some(Stop::Full) if started.elapsed() < patience => {
+            Some(StopReason::Full) if started.elapsed() < patience => {
                 std::thread::sleep(Duration::from_millis(1))
             }
             None => {}
@@ -570,7 +570,7 @@ fn what_a_reader_does_not_take_waits_within_bounds_and_holds_nobody_up() {
             (0..200u32).map(|number| number.to_be_bytes().repeat(12_500)).collect();
         let (sent, stopped) =
             send_patiently(&mut *transmitter, &frames, Duration::from_millis(200));
-        assert!(matches!(stopped, Some(Stop::Full)), "{stopped:?}");
+        assert!(matches!(stopped, Some(StopReason::Full)), "{stopped:?}");
         // 4 MiB, what the writer collects, and what the pipe holds.
         assert!((80..100).contains(&sent), "{sent} of 50,000 bytes each");
         assert!(port.counters().tx_full > 0);
@@ -634,7 +634,7 @@ fn a_reader_that_goes_away_ends_the_recording() {
         let started = Instant::now();
         let error = loop {
             match send_patiently(&mut *transmitter, &[vec![0; 60]], Duration::ZERO).1 {
-                Some(Stop::Gone(error)) => break error.to_string(),
+                Some(StopReason::Gone(error)) => break error.to_string(),
                 stopped => assert!(
                     stopped.is_none() && started.elapsed() < Duration::from_secs(10),
                     "{stopped:?}"
@@ -644,7 +644,7 @@ fn a_reader_that_goes_away_ends_the_recording() {
         assert!(error.contains("cannot be written"), "{error}");
         assert!(matches!(
             send_patiently(&mut *transmitter, &[vec![0; 60]], Duration::ZERO),
-            (0, Some(Stop::Gone(_)))
+            (0, Some(StopReason::Gone(_)))
         ));
     });
 }

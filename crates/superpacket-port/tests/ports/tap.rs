@@ -15,8 +15,8 @@ use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket_port::features::Feature;
 use superpacket_port::{
-    Buffer, LinkState, Outgoing, POLL_LIMIT, Port, PortError, Progress, Stop, Transmit, TxBatch,
-    open,
+    Buffer, LinkState, Outgoing, POLL_LIMIT, Port, PortError, Progress, StopReason, Transmit,
+    TxBatch, open,
 };
 use superpacket_traffic::frame::Frame;
 
@@ -84,7 +84,7 @@ fn send(
     transmitter.transmit(&outgoing, &batch, 0)
 }
 
-fn send_plain(transmitter: &mut dyn Transmit, frame: &[u8]) -> Option<Stop> {
+fn send_plain(transmitter: &mut dyn Transmit, frame: &[u8]) -> Option<StopReason> {
     send(transmitter, frame, RxChecksum::None, None, Layer::Ethernet).stopped
 }
 
@@ -488,23 +488,23 @@ fn refusals_say_what_was_refused() {
         let refused = |progress: Progress| (progress.sent, progress.stopped);
         assert!(matches!(
             refused(send(&mut *transmitter, &junk, partial, None, Layer::Ip)),
-            (0, Some(Stop::Offload(_)))
+            (0, Some(StopReason::Offload(_)))
         ));
         assert!(matches!(
             refused(send(&mut *transmitter, &junk, RxChecksum::None, None, Layer::Ip)),
-            (0, Some(Stop::Refused(_)))
+            (0, Some(StopReason::Refused(_)))
         ));
         assert_eq!(tun.counters().tx_refused, 1);
         // No header can say this: the checksum of a super-packet must be partial, and lie in it.
         let gso = Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(8).expect("above 0")));
         assert!(matches!(
             refused(send(&mut *transmitter, &junk, RxChecksum::None, gso, Layer::Ip)),
-            (0, Some(Stop::Offload(_)))
+            (0, Some(StopReason::Offload(_)))
         ));
         let beyond = RxChecksum::Partial { start: 60, offset: 16 };
         assert!(matches!(
             refused(send(&mut *transmitter, &junk, beyond, None, Layer::Ip)),
-            (0, Some(Stop::Offload(_)))
+            (0, Some(StopReason::Offload(_)))
         ));
         // Those before the refused one are sent, and it can be passed over.
         let mut tap = port("tap:t0");
@@ -522,7 +522,7 @@ fn refusals_say_what_was_refused() {
         }
         let progress = transmitter.transmit(&outgoing, &batch, 0);
         assert!(
-            matches!((progress.sent, progress.stopped), (1, Some(Stop::Refused(_)))),
+            matches!((progress.sent, progress.stopped), (1, Some(StopReason::Refused(_)))),
             "13 bytes are no frame"
         );
         let progress = transmitter.transmit(&outgoing, &batch, 2);
@@ -627,7 +627,7 @@ fn down_and_up_again_is_survived() {
         assert_eq!(port.state().link, LinkState::Up);
         ip("link set t0 down");
         assert_eq!(port.state().link, LinkState::Down);
-        assert!(matches!(send_plain(&mut *transmitter, &frame(60)), Some(Stop::Down)));
+        assert!(matches!(send_plain(&mut *transmitter, &frame(60)), Some(StopReason::Down)));
         assert!(matches!(
             send(
                 &mut *transmitter,
@@ -637,7 +637,7 @@ fn down_and_up_again_is_survived() {
                 Layer::Ethernet
             )
             .stopped,
-            Some(Stop::Down)
+            Some(StopReason::Down)
         ));
         assert_eq!(end.poll(&mut Vec::new(), POLL_LIMIT).expect("down is no error of reading"), 0);
         ip("link set t0 up");
@@ -662,7 +662,7 @@ fn removal_is_told_by_every_end() {
         assert_eq!(first.state().link, LinkState::Gone);
         assert!(matches!(
             send_plain(&mut *transmitter, &frame(60)),
-            Some(Stop::Gone(PortError::Gone { .. }))
+            Some(StopReason::Gone(PortError::Gone { .. }))
         ));
         let error = end.poll(&mut Vec::new(), POLL_LIMIT).expect_err("nothing more can come");
         assert!(

@@ -6,7 +6,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::RxPacket;
 use superpacket::super_packet::SuperPacket;
-use superpacket_port::{Buffer, Outgoing, POLL_LIMIT, Port, Receive, Stop, Transmit, TxBatch};
+use superpacket_port::{
+    Buffer, Outgoing, POLL_LIMIT, Port, Receive, StopReason, Transmit, TxBatch,
+};
 
 /// A port with its ends.
 pub struct End {
@@ -56,7 +58,7 @@ impl End {
             let progress = to.transmit(&outgoing, &batch, from);
             from += progress.sent;
             match progress.stopped {
-                None | Some(Stop::Full) => {}
+                None | Some(StopReason::Full) => {}
                 Some(stopped) => {
                     panic!("frame {:?} was not sent: {stopped:?}", batch.frames()[from])
                 }

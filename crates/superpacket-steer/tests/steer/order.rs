@@ -7,7 +7,7 @@ use std::sync::Arc;
 use superpacket::packet::{FlowHash, RxPacket};
 use superpacket_steer::{
     CompletionCounts, Completions, Cpu, CpuMask, DEFAULT_WEIGHT, FlowHashKey, FlowHasher,
-    MovePolicy, Place, Rps, SockFlowTable, Steering, SteeringCounters, Toeplitz,
+    MovePolicy, Rps, SockFlowTable, Steering, SteeringCounters, SteeringTarget, Toeplitz,
 };
 use superpacket_traffic::frame::Frame;
 use superpacket_traffic::random::Random;
@@ -52,7 +52,7 @@ struct Simulation {
     steering: Steering,
     completions: CompletionCounts,
     sock_flows: Arc<SockFlowTable>,
-    workers: BTreeMap<Place, Worker>,
+    workers: BTreeMap<SteeringTarget, Worker>,
     weight: usize,
     /// A frame of each flow, and the hash that the device reports for it.
     flows: Vec<(Vec<u8>, FlowHash)>,
@@ -250,7 +250,7 @@ fn a_thousand_masks_under_load() {
         assert_eq!(simulation.overtaken, 0, "seed {seed}");
         let counters = simulation.counters();
         assert!(counters.moves >= 1000, "{counters:?}");
-        let cpus = simulation.workers.iter().filter(|(place, _)| **place != Place::Here);
+        let cpus = simulation.workers.iter().filter(|(place, _)| **place != SteeringTarget::Here);
         let busy = cpus.filter(|(_, worker)| worker.processed * 10 >= simulation.enqueued).count();
         assert!(busy >= 2, "at least two workers have a tenth of the packets each");
     }
@@ -322,7 +322,7 @@ fn flows_go_where_the_kernel_sends_them() {
             let hash = FlowHash(random.bits() as u32);
             packet.hash = Some(hash);
             let place = steering.choose(&packet, &completions).map(|choice| choice.place());
-            assert_eq!(place, rps.cpu(hash).map(Place::Cpu));
+            assert_eq!(place, rps.cpu(hash).map(SteeringTarget::Cpu));
         }
     }
     // A CPU that is not online is left out, and an empty mask switches RPS off.
@@ -330,12 +330,12 @@ fn flows_go_where_the_kernel_sends_them() {
     assert_eq!((steering.effective_mask().len(), steering.mask().len()), (1, 1024));
     assert_eq!(
         steering.choose(&packet, &completions).map(|choice| choice.place()),
-        Cpu::new(0).map(Place::Cpu)
+        Cpu::new(0).map(SteeringTarget::Cpu)
     );
     steering.set_mask(&CpuMask::EMPTY);
     assert_eq!(
         steering.choose(&packet, &completions).map(|choice| choice.place()),
-        Some(Place::Here)
+        Some(SteeringTarget::Here)
     );
 }
 
@@ -345,7 +345,7 @@ fn a_flow_is_steered_to_where_it_is_read() {
     let mut steering = Steering::new(FlowHasher::keyed(FlowHashKey::new(1)));
     steering.set_sock_flows(Some(Arc::clone(&table)));
     steering.set_mask(&CpuMask::first_cpus(2));
-    let cpu = |number: usize| Cpu::new(number).map(Place::Cpu);
+    let cpu = |number: usize| Cpu::new(number).map(SteeringTarget::Cpu);
     let hash = FlowHash(0x9000_0001);
     let mut packet = RxPacket::new(&[][..]);
     packet.hash = Some(hash);
@@ -361,12 +361,12 @@ fn a_flow_is_steered_to_where_it_is_read() {
     steering.set_flow_count(10).expect("room");
     assert_eq!(steering.flow_count(), 16);
     assert_eq!(place(&mut steering, &completions), cpu(1), "its first packet is on CPU 1 still");
-    completions.record_completed(Place::Cpu(Cpu::new(1).expect("a CPU")), 1);
+    completions.record_completed(SteeringTarget::Cpu(Cpu::new(1).expect("a CPU")), 1);
     assert_eq!(place(&mut steering, &completions), cpu(1), "and its second");
-    completions.record_completed(Place::Cpu(Cpu::new(1).expect("a CPU")), 2);
+    completions.record_completed(SteeringTarget::Cpu(Cpu::new(1).expect("a CPU")), 2);
     assert_eq!(place(&mut steering, &completions), cpu(5), "outside the mask, as the kernel does");
     steering.set_online(&CpuMask::first_cpus(4));
-    completions.record_completed(Place::Cpu(Cpu::new(5).expect("a CPU")), 1);
+    completions.record_completed(SteeringTarget::Cpu(Cpu::new(5).expect("a CPU")), 1);
     assert_eq!(place(&mut steering, &completions), cpu(1), "not where no worker can be");
     assert_eq!(steering.counters().moves, 2);
     assert!(steering.set_flow_count(1 << 40).is_err());
@@ -374,12 +374,15 @@ fn a_flow_is_steered_to_where_it_is_read() {
     // Packets without a hash stay, and are counted as such.
     let arp = RxPacket::new(&[0u8; 60][..]);
     let choice = steering.choose(&arp, &completions).expect("nothing to wait for");
-    assert_eq!((choice.place(), choice.hash()), (Place::Here, None));
+    assert_eq!((choice.place(), choice.hash()), (SteeringTarget::Here, None));
     choice.enqueued();
     assert_eq!(
-        (steering.counters().without_hash, steering.outstanding(Place::Here, &completions)),
+        (
+            steering.counters().without_hash,
+            steering.outstanding(SteeringTarget::Here, &completions)
+        ),
         (1, 1)
     );
-    assert_eq!(steering.outstanding(Place::Here, &|_| 1u64), 0, "heads may be a closure");
-    assert_eq!(completions.completed(Place::Here), 0);
+    assert_eq!(steering.outstanding(SteeringTarget::Here, &|_| 1u64), 0, "heads may be a closure");
+    assert_eq!(completions.completed(SteeringTarget::Here), 0);
 }

@@ -8,8 +8,8 @@ use superpacket::{BackToBack, Framing, Reason, SegmentError};
 use superpacket_traffic::check::{self, Kind};
 use superpacket_traffic::frame::{Checksum, Frame, Ip, stream_bytes};
 use superpacket_tun::{
-    EachBuffer, Layer, NewBuffers, Offloads, Plan, ReadError, Reader, SegmentBuffers, Switches,
-    Writer,
+    EachBuffer, Layer, NewBuffers, Offloads, ReadError, Reader, SegmentBuffers, SegmentPlan,
+    Switches, Writer,
 };
 
 use crate::memory::{AT_IP, INVALID, Memory, in_turn, run};
@@ -408,7 +408,7 @@ fn without_a_header_packets_pass_as_they_are() {
         let mut out = Vec::new();
         let whole = reader.read_into(&mut out).expect("it reads");
         assert_eq!(
-            whole.map(|Plan { segments, last_length, .. }| (segments, last_length)),
+            whole.map(|SegmentPlan { segments, last_length, .. }| (segments, last_length)),
             Some((1, packet.len()))
         );
         assert_eq!(&out, packet);

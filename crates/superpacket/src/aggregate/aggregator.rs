@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::poll::OwnedPoll;
 use super::receive::PacketReceiver;
-use super::{Counters, HashKey, Policy, Reason};
+use super::{AggregateCounters, HashKey, Policy, Reason};
 use crate::packet::{Chain, RxPacket};
 use crate::super_packet::{Outcome, Sink, SuperPacket};
 use superpacket_simd::Simd;
@@ -81,7 +81,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     }
 
     /// Returns the counters since the aggregator was made.
-    pub const fn counters(&self) -> &Counters {
+    pub const fn counters(&self) -> &AggregateCounters {
         &self.receiver.counters
     }
 

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::poll::Poll;
 use super::receive::{PacketReceiver, VERIFIED_BEFORE};
-use super::{Counters, HashKey, Mode, Policy, Reason};
+use super::{AggregateCounters, HashKey, Mode, Policy, Reason};
 use crate::memory::Memory;
 use crate::packet::{Layer, MAX_BUFFERS, RxChecksum, RxPacket};
 use crate::super_packet::{Outcome, SuperPacket};
@@ -218,7 +218,7 @@ impl BatchAggregator {
     }
 
     /// Returns the counters since the aggregator was made.
-    pub const fn counters(&self) -> &Counters {
+    pub const fn counters(&self) -> &AggregateCounters {
         &self.receiver.counters
     }
 

@@ -6,7 +6,7 @@ use super::Reason;
 /// and the reasons add up to `packets_out`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Counters {
+pub struct AggregateCounters {
     // Fields that are updated together are not adjacent. Otherwise compilers load two of them as
     // one 128-bit word, which stalls if the fields were last written separately.
     /// Packets received.
@@ -40,9 +40,9 @@ pub struct Counters {
     pub(super) reasons: [u64; Reason::COUNT],
 }
 
-impl Default for Counters {
+impl Default for AggregateCounters {
     fn default() -> Self {
-        Counters {
+        AggregateCounters {
             packets_in: 0,
             bytes_in: 0,
             packets_out: 0,
@@ -62,7 +62,7 @@ impl Default for Counters {
     }
 }
 
-impl Counters {
+impl AggregateCounters {
     /// Returns the number of packets that left for this reason.
     #[inline]
     pub const fn reason(&self, reason: Reason) -> u64 {

@@ -20,7 +20,7 @@ use super::examine::{ChecksumField, Constants, Facts, frame_sum, outer_checksums
 use super::mask::{self, HeaderBytes, LONGER_HEADER, USUAL_HEADER};
 use super::policy::Policy;
 use super::poll::Poll;
-use super::{Counters, Reason};
+use super::{AggregateCounters, Reason};
 use crate::memory::Memory;
 use crate::packet::{Chain, FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
 use crate::segment::{Gso, IpId};
@@ -328,7 +328,7 @@ impl<B> Held<B> {
         &mut self,
         policy: &Policy,
         simd: Simd,
-        counters: &mut Counters,
+        counters: &mut AggregateCounters,
         poll: &P,
     ) -> Result<Option<Chain<B>>, BadChecksum> {
         if let Some(First { packet: RxPacket { gso: Some(gso), .. }, .. }) = self.first {
@@ -360,7 +360,7 @@ impl<B> Held<B> {
         &mut self,
         policy: &Policy,
         simd: Simd,
-        counters: &mut Counters,
+        counters: &mut AggregateCounters,
         poll: &P,
     ) -> Result<Option<Chain<B>>, BadChecksum> {
         if self.first_checksum == FirstChecksum::Wrong && self.first.is_some() {

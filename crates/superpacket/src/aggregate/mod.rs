@@ -38,7 +38,7 @@ mod table;
 pub use crate::reason::Reason;
 pub use aggregator::Aggregator;
 pub use batch::{BatchAggregator, BorrowPacket, Borrowed, BufferIndex};
-pub use counters::Counters;
+pub use counters::AggregateCounters;
 #[cfg(feature = "std")]
 pub use gathered::MAX_SLICES;
 pub use identity::HashKey;

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::poll::Poll;
-use super::{Counters, Reason};
+use super::{AggregateCounters, Reason};
 use crate::packet::{Chain, RxPacket, with_checksum_form};
 use crate::packet_batch::PacketBatch;
 use crate::super_packet::{Metadata, Piece, SuperPacket};
@@ -38,7 +38,7 @@ impl<B> PassThrough<B> {
         length: usize,
         layout: Option<&Layout>,
         reason: Reason,
-        counters: &mut Counters,
+        counters: &mut AggregateCounters,
         undelivered: &mut PacketBatch<B>,
         poll: &mut P,
     ) -> Result<(), P::Error> {
@@ -58,7 +58,7 @@ impl<B> PassThrough<B> {
         length: usize,
         layout: &Layout,
         reason: Reason,
-        counters: &mut Counters,
+        counters: &mut AggregateCounters,
         undelivered: &mut PacketBatch<B>,
         poll: &mut P,
     ) -> Result<(), P::Error> {
@@ -72,7 +72,7 @@ impl<B> PassThrough<B> {
         packet: RxPacket<B>,
         length: usize,
         reason: Reason,
-        counters: &mut Counters,
+        counters: &mut AggregateCounters,
         undelivered: &mut PacketBatch<B>,
         poll: &mut P,
     ) -> Result<(), P::Error> {
@@ -89,7 +89,7 @@ impl<B> PassThrough<B> {
         layout: Option<&Layout>,
         payload: u32,
         reason: Reason,
-        counters: &mut Counters,
+        counters: &mut AggregateCounters,
         undelivered: &mut PacketBatch<B>,
         poll: &mut P,
     ) -> Result<(), P::Error> {

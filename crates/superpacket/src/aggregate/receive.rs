@@ -37,7 +37,7 @@ use super::out::{PassThrough, keep};
 use super::poll::Poll;
 use super::segments::Segments;
 use super::table::{FlowTable, NONE, Room};
-use super::{Counters, Delivery, HashKey, Mode, Policy, Reason, Storage};
+use super::{AggregateCounters, Delivery, HashKey, Mode, Policy, Reason, Storage};
 use crate::memory::Memory;
 use crate::packet::{Gathered, RxChecksum, RxPacket};
 use crate::packet_batch::PacketBatch;
@@ -85,7 +85,7 @@ pub(super) struct PacketReceiver<B> {
     recent_transport: u16,
     /// Slots of recent flows, each at the index that the function [`recent`] returns for the flow.
     recent: [u32; RECENT],
-    pub(super) counters: Counters,
+    pub(super) counters: AggregateCounters,
     /// Memory for packets that leave unchanged.
     pub(super) out: PassThrough<B>,
     /// Packets that a sink refused.
@@ -135,7 +135,7 @@ impl<B> PacketReceiver<B> {
             interleaved_now: false,
             recent_transport: 0,
             recent: [NONE; RECENT],
-            counters: Counters::default(),
+            counters: AggregateCounters::default(),
             out: PassThrough { pieces: Vec::new(), chains: Vec::new() },
             undelivered: PacketBatch::new(),
             unreceived: Vec::new(),

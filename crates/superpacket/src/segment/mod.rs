@@ -48,7 +48,8 @@ pub use error::SegmentError;
 pub use kind::{ChecksumForm, Cwr, Gso, GsoKind, IpId, MaxSegments, SegmentSize};
 pub use options::{ChecksumOutput, SegmentOptions};
 pub use output::{
-    BackToBack, EachBuffer, PayloadRange, Plan, Portion, Segment, SegmentBuffers, Written,
+    BackToBack, EachBuffer, PayloadRange, Portion, Segment, SegmentBuffers, SegmentPlan,
+    WrittenSegment,
 };
 pub use segmenter::Segmenter;
 pub use source::{GsoPacket, Segmentable};

@@ -10,7 +10,7 @@ use crate::checksum::RxChecksum;
 /// The number of segments and their lengths: all but the last have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Plan {
+pub struct SegmentPlan {
     /// Number of segments, at least 1.
     pub segments: u32,
     /// Length of each segment but the last in bytes, headers included. If there is one segment, its
@@ -20,7 +20,7 @@ pub struct Plan {
     pub last_length: usize,
 }
 
-impl Plan {
+impl SegmentPlan {
     /// Returns the length of all segments together, in bytes.
     #[inline]
     pub const fn total_length(&self) -> usize {
@@ -35,19 +35,19 @@ impl Plan {
 #[non_exhaustive]
 pub struct Portion {
     /// The number and lengths of the segments that were written; at least 1.
-    pub plan: Plan,
+    pub plan: SegmentPlan,
     /// The number of segments that are left; 0 after the last portion.
     pub left: u32,
 }
 
-impl Plan {
+impl SegmentPlan {
     /// Returns the plan of `count` segments alone, at least one, from the segment with number
     /// `first` on.
-    pub(super) const fn portion(&self, first: u32, count: u32) -> Plan {
+    pub(super) const fn portion(&self, first: u32, count: u32) -> SegmentPlan {
         let last_length =
             if first + count == self.segments { self.last_length } else { self.segment_length };
         let segment_length = if count == 1 { last_length } else { self.segment_length };
-        Plan { segments: count, segment_length, last_length }
+        SegmentPlan { segments: count, segment_length, last_length }
     }
 
     /// Returns how many of the segments fit the buffers, from the error with which the buffers
@@ -162,7 +162,7 @@ impl<P: Segmentable + ?Sized> Iterator for Ranges<'_, P> {
 /// A segment that has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Written {
+pub struct WrittenSegment {
     /// Number of the segment, from 0.
     pub index: u32,
     /// Length of the segment in bytes.
@@ -182,7 +182,7 @@ pub trait SegmentBuffers {
     /// # Errors
     /// [`SegmentError::OutputTooSmall`] with the bytes that there is room for, or
     /// [`SegmentError::TooManySegments`] with the number of buffers; nothing is written then.
-    fn prepare(&mut self, _plan: &Plan) -> Result<(), SegmentError> {
+    fn prepare(&mut self, _plan: &SegmentPlan) -> Result<(), SegmentError> {
         Ok(())
     }
 
@@ -192,10 +192,10 @@ pub trait SegmentBuffers {
     fn buffer(&mut self, length: usize) -> Option<&mut [u8]>;
 
     /// Called after a segment was written into the buffer that was requested last.
-    fn written(&mut self, _segment: Written) {}
+    fn written(&mut self, _segment: WrittenSegment) {}
 }
 
-/// Segments back to back in one buffer, as for `UDP_SEGMENT` and as in [`Plan`]: segment `n` starts
+/// Segments back to back in one buffer, as for `UDP_SEGMENT` and as in [`SegmentPlan`]: segment `n` starts
 /// at `n * segment_length`.
 #[derive(Debug)]
 pub struct BackToBack<'a> {
@@ -218,7 +218,7 @@ impl<'a> BackToBack<'a> {
 }
 
 impl SegmentBuffers for BackToBack<'_> {
-    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
+    fn prepare(&mut self, plan: &SegmentPlan) -> Result<(), SegmentError> {
         let (needed, got) = (plan.total_length(), self.bytes.len() - self.used);
         if needed > got { Err(SegmentError::OutputTooSmall { needed, got }) } else { Ok(()) }
     }
@@ -258,7 +258,7 @@ impl<'a, B: AsMut<[u8]>> EachBuffer<'a, B> {
 }
 
 impl<B: AsMut<[u8]>> SegmentBuffers for EachBuffer<'_, B> {
-    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
+    fn prepare(&mut self, plan: &SegmentPlan) -> Result<(), SegmentError> {
         let limit = self.buffers.len().min(self.sizes.len()).saturating_sub(self.used);
         if plan.segments as usize > limit {
             return Err(SegmentError::TooManySegments {
@@ -290,7 +290,7 @@ impl<B: AsMut<[u8]>> SegmentBuffers for EachBuffer<'_, B> {
 
 /// Segments are appended, back to back.
 impl SegmentBuffers for Vec<u8> {
-    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
+    fn prepare(&mut self, plan: &SegmentPlan) -> Result<(), SegmentError> {
         self.reserve(plan.total_length());
         Ok(())
     }
@@ -305,7 +305,7 @@ impl SegmentBuffers for Vec<u8> {
 /// Segments are appended, back to back.
 #[cfg(feature = "bytes")]
 impl SegmentBuffers for bytes::BytesMut {
-    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
+    fn prepare(&mut self, plan: &SegmentPlan) -> Result<(), SegmentError> {
         self.reserve(plan.total_length());
         Ok(())
     }

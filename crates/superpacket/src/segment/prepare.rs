@@ -4,7 +4,7 @@ use super::checked::{CheckedHeaders, check_headers};
 use super::fragment::{
     FragmentIds, SCRATCH, header_boundary, insert_fragment_header, outermost, parts, remove_jumbo,
 };
-use super::output::Plan;
+use super::output::SegmentPlan;
 use super::payload::{Position, copy_first_bytes, position_of, slices, sum_payload};
 use super::template::{SegmentCut, Template};
 use super::{
@@ -23,7 +23,7 @@ use crate::wire::{
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) template: Template,
-    pub(super) plan: Plan,
+    pub(super) plan: SegmentPlan,
     /// Bytes of the [body](SegmentCut) in each segment but the last.
     size: usize,
     /// Bytes of the body.
@@ -193,7 +193,7 @@ impl Preparation {
             state = RxChecksum::Unnecessary { level: 0 };
         }
         let body = packet.length().saturating_sub(base);
-        let plan = Plan {
+        let plan = SegmentPlan {
             segments: 1,
             segment_length: base.saturating_add(body),
             last_length: base.saturating_add(body),
@@ -292,7 +292,7 @@ impl Preparation {
             place,
             (parts.first, parts.more),
         );
-        let plan = Plan::new(base, size, body, MaxSegments::ANY)?;
+        let plan = SegmentPlan::new(base, size, body, MaxSegments::ANY)?;
         Ok(Job {
             template,
             plan,
@@ -381,7 +381,7 @@ impl Job {
         if needed > most {
             return Err(SegmentError::SegmentTooLong { needed, limit: most });
         }
-        let plan = Plan::new(template.base, size, body, limit)?;
+        let plan = SegmentPlan::new(template.base, size, body, limit)?;
         Ok(Job { template, plan, size, body, start, checksum, passes: false })
     }
 
@@ -406,18 +406,18 @@ impl Job {
     }
 }
 
-impl Plan {
+impl SegmentPlan {
     fn new(
         base: usize,
         size: usize,
         body: usize,
         limit: MaxSegments,
-    ) -> Result<Plan, SegmentError> {
+    ) -> Result<SegmentPlan, SegmentError> {
         let needed = u32::try_from(body.div_ceil(size)).unwrap_or(u32::MAX).max(1);
         if needed > limit.get() {
             return Err(SegmentError::TooManySegments { needed, limit: limit.get() });
         }
         let last_length = base + (body - (needed as usize - 1) * size);
-        Ok(Plan { segments: needed, segment_length: base + size.min(body), last_length })
+        Ok(SegmentPlan { segments: needed, segment_length: base + size.min(body), last_length })
     }
 }

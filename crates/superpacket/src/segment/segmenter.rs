@@ -1,7 +1,7 @@
 //! The segmenter: one loop over a template for all kinds of segments.
 
 use super::fragment::SCRATCH;
-use super::output::{Plan, Portion, Segment, SegmentBuffers, Written};
+use super::output::{Portion, Segment, SegmentBuffers, SegmentPlan, WrittenSegment};
 use super::payload::{Position, copy_payload, payload_sums};
 use super::prepare::{Job, Preparation};
 use super::template::{SegmentCut, WantedSums};
@@ -73,7 +73,7 @@ impl Segmenter {
         &mut self,
         packet: &P,
         options: &SegmentOptions,
-    ) -> Result<Plan, SegmentError> {
+    ) -> Result<SegmentPlan, SegmentError> {
         self.preparation.prepare(packet, options, None).map(|job| job.plan)
     }
 
@@ -91,7 +91,7 @@ impl Segmenter {
         packet: &P,
         options: &SegmentOptions,
         sink: impl FnMut(Segment<'_, P>),
-    ) -> Result<Plan, SegmentError> {
+    ) -> Result<SegmentPlan, SegmentError> {
         let job =
             self.preparation.prepare(packet, options, None).map_err(|error| self.refuse(error))?;
         Ok(self.gather_segments(packet, job, sink))
@@ -113,7 +113,7 @@ impl Segmenter {
         options: &SegmentOptions,
         headers: &mut (impl SegmentBuffers + ?Sized),
         mut sink: impl FnMut(Segment<'_, P>),
-    ) -> Result<Plan, SegmentError> {
+    ) -> Result<SegmentPlan, SegmentError> {
         let mut job =
             self.preparation.prepare(packet, options, None).map_err(|error| self.refuse(error))?;
         headers.prepare(&job.plan).map_err(|error| self.refuse(error))?;
@@ -161,7 +161,7 @@ impl Segmenter {
         packet: &P,
         options: &SegmentOptions,
         buffers: &mut (impl SegmentBuffers + ?Sized),
-    ) -> Result<Plan, SegmentError> {
+    ) -> Result<SegmentPlan, SegmentError> {
         self.segment_known(packet, options, None, buffers)
     }
 
@@ -173,7 +173,7 @@ impl Segmenter {
         options: &SegmentOptions,
         known: Option<&Layout>,
         buffers: &mut (impl SegmentBuffers + ?Sized),
-    ) -> Result<Plan, SegmentError> {
+    ) -> Result<SegmentPlan, SegmentError> {
         let job =
             self.preparation.prepare(packet, options, known).map_err(|error| self.refuse(error))?;
         self.write_segments(packet, job, buffers)
@@ -262,7 +262,7 @@ impl Segmenter {
         mtu: usize,
         ipv6_id: Option<u32>,
         sink: impl FnMut(Segment<'_, P>),
-    ) -> Result<Plan, SegmentError> {
+    ) -> Result<SegmentPlan, SegmentError> {
         let job =
             self.preparation.fragments(packet, mtu, ipv6_id).map_err(|error| self.refuse(error))?;
         Ok(self.gather_segments(packet, job, sink))
@@ -278,7 +278,7 @@ impl Segmenter {
         mtu: usize,
         ipv6_id: Option<u32>,
         buffers: &mut (impl SegmentBuffers + ?Sized),
-    ) -> Result<Plan, SegmentError> {
+    ) -> Result<SegmentPlan, SegmentError> {
         let job =
             self.preparation.fragments(packet, mtu, ipv6_id).map_err(|error| self.refuse(error))?;
         self.write_segments(packet, job, buffers)
@@ -333,7 +333,7 @@ impl Segmenter {
         packet: &P,
         mut job: Job,
         mut sink: impl FnMut(Segment<'_, P>),
-    ) -> Plan {
+    ) -> SegmentPlan {
         self.count(&job);
         let mut position = job.start;
         let mut payload_out = 0;
@@ -368,7 +368,7 @@ impl Segmenter {
         packet: &P,
         job: Job,
         buffers: &mut (impl SegmentBuffers + ?Sized),
-    ) -> Result<Plan, SegmentError> {
+    ) -> Result<SegmentPlan, SegmentError> {
         buffers.prepare(&job.plan).map_err(|error| self.refuse(error))?;
         let plan = job.plan;
         // Compiled separately for the most frequent super-packets.
@@ -470,7 +470,12 @@ impl Segmenter {
             let (sums, next) = copy_payload(packet, self.preparation.simd, position, body, wanted);
             position = next;
             job.template.patch::<USUAL>(header, cut, sums);
-            buffers.written(Written { index, length, last: cut.last, checksum: job.checksum });
+            buffers.written(WrittenSegment {
+                index,
+                length,
+                last: cut.last,
+                checksum: job.checksum,
+            });
         }
         self.counters.segments += u64::from(job.plan.segments - first);
         self.counters.payload_out += (job.body - job.template.extra - before) as u64;

@@ -7,7 +7,8 @@ use super::{ByteOrder, Format, Header, Offload, VirtioError};
 use crate::memory::Memory;
 use crate::packet::{Gathered, Layer, RxChecksum};
 use crate::segment::{
-    GsoPacket, GsoSupport, Plan, Portion, SegmentBuffers, SegmentError, SegmentOptions, Segmenter,
+    GsoPacket, GsoSupport, Portion, SegmentBuffers, SegmentError, SegmentOptions, SegmentPlan,
+    Segmenter,
 };
 use crate::super_packet::{Metadata, SuperPacket};
 use crate::wire::{Layout, MAX_HEADER};
@@ -242,7 +243,7 @@ impl Segmenter {
         framing: Framing,
         read: &[u8],
         buffers: &mut (impl SegmentBuffers + ?Sized),
-    ) -> Result<Plan, SplitError> {
+    ) -> Result<SegmentPlan, SplitError> {
         let (Offload { checksum, gso, .. }, layout, packet) = framing.parse_with_layout(read)?;
         let packet = GsoPacket { buffers: &[packet], layer: framing.layer, gso, checksum };
         Ok(self.segment_known(&packet, &SegmentOptions::default(), layout.as_ref(), buffers)?)

@@ -5,7 +5,7 @@ use crate::support::{VERIFIED, gso_of};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
     BackToBack, ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments,
-    SegmentBuffers, SegmentError, SegmentOptions, SegmentSize, Segmenter, Written,
+    SegmentBuffers, SegmentError, SegmentOptions, SegmentSize, Segmenter, WrittenSegment,
 };
 use superpacket::wire;
 use superpacket_traffic::check::{self, Expect};
@@ -705,7 +705,7 @@ impl SegmentBuffers for Ending {
         Some(&mut self.buffer)
     }
 
-    fn written(&mut self, _: Written) {
+    fn written(&mut self, _: WrittenSegment) {
         self.written += 1;
     }
 }

@@ -6,7 +6,7 @@ use crate::settings::NamedSettings;
 #[test]
 fn a_refused_super_packet_is_resent_in_segments_and_in_order() {
     let refuse = |frame: &TxFrame| {
-        frame.gso.is_some().then(|| Stop::Offload(io::Error::from_raw_os_error(22)))
+        frame.gso.is_some().then(|| StopReason::Offload(io::Error::from_raw_os_error(22)))
     };
     let mut bench = Bench::refusing(|_| (), refuse);
     let frames = workload::w1(2 * workload::TRAIN);
@@ -32,7 +32,7 @@ fn a_refusal_is_remembered_for_the_kind_of_packet() {
         frame
             .gso
             .is_some_and(|gso| gso.kind == GsoKind::Tcp6)
-            .then(|| Stop::Offload(io::Error::from_raw_os_error(12)))
+            .then(|| StopReason::Offload(io::Error::from_raw_os_error(12)))
     };
     let mut bench = Bench::refusing(|_| (), refuse);
     let run = |frame: Frame| frame.run(5).iter().map(Frame::to_bytes).collect::<Vec<_>>();
@@ -64,7 +64,7 @@ fn refusals_with_successes_in_between_switch_nothing_off() {
         move |frame: &TxFrame| {
             number += u32::from(frame.gso.is_some());
             (frame.gso.is_some() && number % 2 == 1)
-                .then(|| Stop::Offload(io::Error::from_raw_os_error(22)))
+                .then(|| StopReason::Offload(io::Error::from_raw_os_error(22)))
         },
     );
     let frames = workload::w1(30);
@@ -80,7 +80,7 @@ fn a_refused_checksum_is_filled_in() {
     let frame =
         Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
     let refuse = |frame: &TxFrame| {
-        (!frame.is_plain()).then(|| Stop::Offload(io::Error::from_raw_os_error(5)))
+        (!frame.is_plain()).then(|| StopReason::Offload(io::Error::from_raw_os_error(5)))
     };
     let mut bench = Bench::refusing(|_| (), refuse);
     let sent = bench.pass(
@@ -109,13 +109,13 @@ fn a_full_port_is_tried_again_and_then_drops_with_a_count() {
         |_| (),
         move |_| {
             calls += 1;
-            (calls % 2 == 1).then_some(Stop::Full)
+            (calls % 2 == 1).then_some(StopReason::Full)
         },
     );
     let frame = Frame::udp4(100).to_bytes();
     assert_eq!(sometimes.forward(&[frame.clone(), frame.clone()]).len(), 2);
     assert_eq!(sometimes.drops("full"), 0);
-    let mut never = Bench::refusing(|_| (), |_| Some(Stop::Full));
+    let mut never = Bench::refusing(|_| (), |_| Some(StopReason::Full));
     assert!(never.forward(&[frame.clone(), frame.clone(), frame]).is_empty());
     assert_eq!(never.drops("full"), 3);
 }
@@ -124,8 +124,8 @@ fn a_full_port_is_tried_again_and_then_drops_with_a_count() {
 fn a_refused_frame_does_not_delay_the_others() {
     let frame = |payload| Frame::udp4(payload).to_bytes();
     let rule = |frame: &TxFrame| match frame.length {
-        142 => Some(Stop::Refused(io::Error::from_raw_os_error(1))),
-        242 => Some(Stop::TooLong),
+        142 => Some(StopReason::Refused(io::Error::from_raw_os_error(1))),
+        242 => Some(StopReason::TooLong),
         _ => None,
     };
     let mut bench = Bench::refusing(|_| (), rule);
@@ -136,12 +136,12 @@ fn a_refused_frame_does_not_delay_the_others() {
 #[test]
 fn a_port_that_is_down_or_gone_drops_the_rest_with_a_count() {
     let frame = Frame::udp4(100).to_bytes();
-    let mut down = Bench::refusing(|_| (), |_| Some(Stop::Down));
+    let mut down = Bench::refusing(|_| (), |_| Some(StopReason::Down));
     assert!(down.forward(&[frame.clone(), frame.clone()]).is_empty());
     assert_eq!(down.drops("down"), 2);
     let gone = superpacket_port::PortError::Gone { port: "test".into() };
     let mut gone = Some(gone);
-    let mut bench = Bench::refusing(|_| (), move |_| gone.take().map(Stop::Gone));
+    let mut bench = Bench::refusing(|_| (), move |_| gone.take().map(StopReason::Gone));
     let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
     aggregator
         .bypass(RxPacket::new(Buffer::from(frame)), &mut |packet: SuperPacket<'_, Buffer>| {
@@ -162,7 +162,7 @@ fn a_full_port_is_retried_a_few_times_per_batch() {
         |runtime| runtime.active = FeatureSet::NONE,
         move |_| {
             *count.lock().expect("no panic") += 1;
-            Some(Stop::Full)
+            Some(StopReason::Full)
         },
     );
     let frames: Vec<_> = (0..256)
@@ -182,7 +182,7 @@ fn a_port_with_room_again_gets_the_remaining_frames() {
         |runtime| runtime.active = FeatureSet::NONE,
         move |_| {
             calls += 1;
-            (calls <= FULL_RETRIES + 1).then_some(Stop::Full)
+            (calls <= FULL_RETRIES + 1).then_some(StopReason::Full)
         },
     );
     let frames: Vec<_> = (0..64)

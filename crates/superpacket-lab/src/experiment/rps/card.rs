@@ -5,7 +5,9 @@ use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket_model::memory::MemorySettings;
 use superpacket_model::nic::{NicSettings, RxSums, pair};
 use superpacket_port::{Buffer, Outgoing, Port, PortError, TxBatch};
-use superpacket_steer::{CompletionCounts, CpuMask, DEFAULT_WEIGHT, FlowHasher, Place, Steering};
+use superpacket_steer::{
+    CompletionCounts, CpuMask, DEFAULT_WEIGHT, FlowHasher, Steering, SteeringTarget,
+};
 
 use crate::error::LabError;
 use crate::experiment::{Column, Form, Row, Table};
@@ -168,18 +170,18 @@ fn poll(
         // The hash never changes, so a choice always exists.
         let Some(choice) = steering.choose(&packet, completions) else { continue };
         match choice.place() {
-            Place::Here => here += 1,
-            Place::Cpu(cpu) => given[cpu.number()] += 1,
+            SteeringTarget::Here => here += 1,
+            SteeringTarget::Cpu(cpu) => given[cpu.number()] += 1,
         }
         choice.enqueued();
     }
-    completions.record_completed(Place::Here, here);
+    completions.record_completed(SteeringTarget::Here, here);
     counts.packets[receiving] += here;
     for (number, &packets) in given.iter().enumerate().filter(|(_, packets)| **packets > 0) {
         counts.packets[number] += packets;
         counts.wakes += 1;
         if let Some(cpu) = superpacket_steer::Cpu::new(number) {
-            completions.record_completed(Place::Cpu(cpu), packets);
+            completions.record_completed(SteeringTarget::Cpu(cpu), packets);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use superpacket::aggregate::HashKey;
 use superpacket::packet::{Layer, RxChecksum};
-use superpacket_bridge::Forwarder;
+use superpacket_bridge::ThreadlessBridge;
 use superpacket_bridge::settings::PortSettings;
 use superpacket_model::memory::{self, MemoryPort, MemorySettings};
 use superpacket_model::nic::{self, NicCounters, NicMonitor, NicSettings};
@@ -63,7 +63,7 @@ pub(crate) fn forward(
     cards: &[NicSettings],
     mut inspect: impl FnMut(usize, &[u8]),
 ) -> Result<ForwardingCounts, LabError> {
-    let mut bridge = Forwarder::new(64, Duration::from_secs(3600), HashKey::new(4));
+    let mut bridge = ThreadlessBridge::new(64, Duration::from_secs(3600), HashKey::new(4));
     let settings = MemorySettings { slots: POLL_SIZE, ..MemorySettings::default() };
     let (host, port) = memory::pair(&MemorySettings::default(), &settings)
         .map_err(|error| unexpected_error("a link in memory", &error))?;
@@ -108,12 +108,12 @@ pub(crate) fn forward(
 }
 
 /// Runs one round of the bridge, and returns the number of packets handled.
-fn run_round(bridge: &mut Forwarder) -> Result<usize, LabError> {
+fn run_round(bridge: &mut ThreadlessBridge) -> Result<usize, LabError> {
     bridge.round(0).map_err(|error| unexpected_error("a port in memory", &error))
 }
 
 /// Adds a port without GRO, which would merge the segments again.
-fn join(bridge: &mut Forwarder, port: Box<dyn Port>) -> Result<(), LabError> {
+fn join(bridge: &mut ThreadlessBridge, port: Box<dyn Port>) -> Result<(), LabError> {
     let mut settings = PortSettings::new(
         "memory:model".parse().map_err(|error| unexpected_error("a port string", &error))?,
     );
@@ -205,7 +205,7 @@ impl ModelCard {
     }
 
     /// Creates a card and adds it to the bridge.
-    fn new(bridge: &mut Forwarder, settings: &NicSettings) -> Result<Self, LabError> {
+    fn new(bridge: &mut ThreadlessBridge, settings: &NicSettings) -> Result<Self, LabError> {
         let (counted, card) = Self::create(settings)?;
         join(bridge, Box::new(counted))?;
         Ok(card)

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use superpacket::packet::FlowHash;
 use superpacket::segment::GsoKind;
-use superpacket_port::{LinkState, Port, PortError, Stop};
+use superpacket_port::{LinkState, Port, PortError, StopReason};
 use superpacket_steer::{FlowTuple, Toeplitz, ToeplitzKey};
 use superpacket_traffic::frame::{Frame, Ip};
 
@@ -188,7 +188,7 @@ fn a_link_that_is_down_is_reported() {
     assert_eq!(bench.card.state().link, LinkState::Down);
     assert!(matches!(
         send(&mut *bench.card_out, &[TestPacket::from(&Frame::tcp4(1, 1))]).stopped,
-        Some(Stop::Down)
+        Some(StopReason::Down)
     ));
     control.set_state(LinkState::Up);
     send_all(&mut *bench.card_out, [&Frame::tcp4(1, 1)]);

@@ -2,7 +2,7 @@
 
 use superpacket::packet::RxChecksum;
 use superpacket::segment::{GsoKind, GsoPacket, IpId, SegmentOptions, Segmentable, Segmenter};
-use superpacket_port::{LinkState, Port, Stop, Transmit};
+use superpacket_port::{LinkState, Port, StopReason, Transmit};
 use superpacket_traffic::check;
 use superpacket_traffic::frame::Frame;
 
@@ -26,7 +26,7 @@ fn cut(packet: &TestPacket) -> Vec<Vec<u8>> {
 }
 
 fn is_offload(port: &mut dyn Transmit, packet: &TestPacket) -> bool {
-    matches!(send(port, std::slice::from_ref(packet)).stopped, Some(Stop::Offload(_)))
+    matches!(send(port, std::slice::from_ref(packet)).stopped, Some(StopReason::Offload(_)))
 }
 
 #[test]
@@ -145,12 +145,12 @@ fn unsupported_offloads_are_refused() {
         TestPacket::from(&Frame::tcp4(1, 1461)),
         partial(&Frame::tcp4(1, 5000), GsoKind::Tcp4, 1461),
     ] {
-        assert!(matches!(send(&mut *bench.card_out, &[long]).stopped, Some(Stop::TooLong)));
+        assert!(matches!(send(&mut *bench.card_out, &[long]).stopped, Some(StopReason::TooLong)));
     }
     // The packets before the refused one are sent.
     let progress = send(&mut *bench.card_out, &[single, tcp, tunnel, udp]);
     assert!(
-        progress.sent == 2 && matches!(progress.stopped, Some(Stop::Offload(_))),
+        progress.sent == 2 && matches!(progress.stopped, Some(StopReason::Offload(_))),
         "{progress:?}"
     );
     assert_eq!(receive(&mut *bench.wire_in).len(), 1 + 5);
@@ -173,7 +173,7 @@ fn a_super_packet_stopped_in_the_middle_is_finished() {
             let progress = bench.card_out.transmit(&outgoing, &batch, from);
             if round == 0 {
                 assert!(
-                    progress.sent == 2 && matches!(progress.stopped, Some(Stop::Full)),
+                    progress.sent == 2 && matches!(progress.stopped, Some(StopReason::Full)),
                     "the second is begun: {progress:?}"
                 );
             }
@@ -211,7 +211,7 @@ fn frames_left_when_the_link_goes_down_are_counted_as_lost() {
     bench.other.control().set_state(LinkState::Down);
     assert!(matches!(
         send(&mut *bench.card_out, &[TestPacket::from(&Frame::tcp4(1, 1))]).stopped,
-        Some(Stop::Down)
+        Some(StopReason::Down)
     ));
     assert_eq!(bench.card.monitor().counters().tx_lost, 2);
     bench.other.control().set_state(LinkState::Up);
@@ -232,7 +232,7 @@ fn without_a_wire_super_packets_leave_whole_within_the_limits() {
     assert_eq!(send(&mut *bench.card_out, std::slice::from_ref(&fits)).sent, 1);
     let progress = send(&mut *bench.card_out, &[fits.clone(), long, fits.clone()]);
     assert!(
-        progress.sent == 1 && matches!(progress.stopped, Some(Stop::Offload(_))),
+        progress.sent == 1 && matches!(progress.stopped, Some(StopReason::Offload(_))),
         "{progress:?}"
     );
     let received = receive(&mut *bench.wire_in);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use superpacket::packet::RxChecksum;
 use superpacket_port::features::Feature;
-use superpacket_port::{LinkState, PortError, PortState, Stop, open};
+use superpacket_port::{LinkState, PortError, PortState, StopReason, open};
 
 use super::open_port::{OpenPort, bytes, wait};
 use super::witness::{ETHTOOL_STSO, set_offload};
@@ -92,14 +92,14 @@ fn the_hardware_address_and_the_mtu_are_the_interface_s() {
         assert_eq!(port.port.state(), PortState { link: LinkState::Up, mtu: 1500 });
         let progress = port.send(&[frame(0, 1514), frame(1, 1515), frame(2, 60)]);
         assert!(
-            progress.sent == 1 && matches!(progress.stopped, Some(Stop::TooLong)),
+            progress.sent == 1 && matches!(progress.stopped, Some(StopReason::TooLong)),
             "{progress:?}"
         );
         // Too long is too long, and no fault of the offload's.
         let partial = RxChecksum::Partial { start: 34, offset: 6 };
         let progress = port.send_with(&[(&frame(1, 1515), partial, None)]);
         assert!(
-            progress.sent == 0 && matches!(progress.stopped, Some(Stop::TooLong)),
+            progress.sent == 0 && matches!(progress.stopped, Some(StopReason::TooLong)),
             "{progress:?}"
         );
         ip("link set port0 mtu 2000");
@@ -136,7 +136,7 @@ fn a_port_waits_for_an_interface_that_is_down() {
                 assert_eq!(port.port.state().link, LinkState::Down);
                 let progress = port.send(&[frame(1, 60)]);
                 assert!(
-                    progress.sent == 0 && matches!(progress.stopped, Some(Stop::Down)),
+                    progress.sent == 0 && matches!(progress.stopped, Some(StopReason::Down)),
                     "{progress:?}"
                 );
                 ip("link set port0 up");
@@ -179,7 +179,10 @@ fn assert_gone(port: &mut OpenPort) {
     );
     assert_eq!(port.port.state(), PortState { link: LinkState::Gone, mtu: 0 });
     let progress = port.send(&[frame(1, 60)]);
-    assert!(progress.sent == 0 && matches!(progress.stopped, Some(Stop::Gone(_))), "{progress:?}");
+    assert!(
+        progress.sent == 0 && matches!(progress.stopped, Some(StopReason::Gone(_))),
+        "{progress:?}"
+    );
 }
 
 #[test]

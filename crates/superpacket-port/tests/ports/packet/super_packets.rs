@@ -3,7 +3,7 @@
 use superpacket::aggregate::MAX_IP_LENGTH;
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentOptions, SegmentSize, Segmenter};
-use superpacket_port::{Buffer, Outgoing, Stop, TxBatch};
+use superpacket_port::{Buffer, Outgoing, StopReason, TxBatch};
 use superpacket_traffic::frame::{Checksum, Frame};
 use superpacket_traffic::workload::{TCP_PAYLOAD, UDP_PAYLOAD, w4, w5_super};
 
@@ -190,7 +190,7 @@ fn what_no_header_can_say_is_refused_and_the_rest_is_not_sent() {
             ];
             let progress = port.send_with(&frames);
             assert!(
-                progress.sent == 1 && matches!(progress.stopped, Some(Stop::Offload(_))),
+                progress.sent == 1 && matches!(progress.stopped, Some(StopReason::Offload(_))),
                 "{progress:?}"
             );
             assert!(witness.receive().bytes == small);
@@ -209,7 +209,7 @@ fn what_the_kernel_refuses_of_a_partial_checksum_is_an_offload_s_fault() {
         let progress = port.send_with(&[(&long, TCP, None)]);
         assert!(
             progress.sent == 0
-                && matches!(progress.stopped, Some(Stop::Offload(_) | Stop::TooLong)),
+                && matches!(progress.stopped, Some(StopReason::Offload(_) | StopReason::TooLong)),
             "{progress:?}"
         );
     });

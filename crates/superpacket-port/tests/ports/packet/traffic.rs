@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use superpacket::packet::{RxChecksum, RxPacket};
-use superpacket_port::{Buffer, Outgoing, POLL_LIMIT, Stop, TxBatch};
+use superpacket_port::{Buffer, Outgoing, POLL_LIMIT, StopReason, TxBatch};
 
 use super::open_port::{OpenPort, push, wait};
 use super::super_packets::header;
@@ -54,7 +54,7 @@ fn forward(ports: &mut [OpenPort; 2], done: &AtomicBool) -> Passed {
                     sent += progress.sent;
                     match progress.stopped {
                         None => {}
-                        Some(Stop::Full) => std::thread::yield_now(),
+                        Some(StopReason::Full) => std::thread::yield_now(),
                         Some(_) => (sent, passed.refused) = (sent + 1, passed.refused + 1),
                     }
                 }

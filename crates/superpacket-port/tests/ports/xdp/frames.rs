@@ -5,7 +5,7 @@ use std::time::Duration;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::super_packet::SuperPacket;
-use superpacket_port::{Buffer, Outgoing, Port, Stop, TxBatch};
+use superpacket_port::{Buffer, Outgoing, Port, StopReason, TxBatch};
 
 use super::{
     Passage, frame, has_program, link, open, receiver, refused, send, send_all, with_links,
@@ -118,17 +118,17 @@ fn frames_that_cannot_be_sent_are_refused_by_cause() {
         batch.push_bytes(&mut outgoing, &good, partial, None, Layer::Ethernet);
         let mut attempt = |from| transmitter.transmit(&outgoing, &batch, from);
         let first = attempt(0);
-        assert!(matches!((first.sent, first.stopped), (1, Some(Stop::TooLong))));
+        assert!(matches!((first.sent, first.stopped), (1, Some(StopReason::TooLong))));
         assert_eq!(peer.receive(), good, "what comes before is sent");
-        assert!(matches!(attempt(2).stopped, Some(Stop::Refused(_))));
-        assert!(matches!(attempt(3).stopped, Some(Stop::Offload(_))));
+        assert!(matches!(attempt(2).stopped, Some(StopReason::Refused(_))));
+        assert!(matches!(attempt(3).stopped, Some(StopReason::Offload(_))));
         assert_eq!(port.counters().tx_refused, 1);
         // The MTU may change while the port is open.
         ip("link set a0 mtu 1600");
         ip("link set a1 mtu 1600");
         std::thread::sleep(Duration::from_millis(20));
         assert!(
-            matches!(attempt(1).stopped, Some(Stop::Refused(_))),
+            matches!(attempt(1).stopped, Some(StopReason::Refused(_))),
             "the long frame passed, and the next is wrong"
         );
         assert_eq!(peer.receive(), frame(2, 1519));

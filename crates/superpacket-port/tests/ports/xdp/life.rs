@@ -9,7 +9,7 @@ use rustix::thread::CapabilitySet;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket_port::xdp::XdpPort;
 use superpacket_port::{
-    LinkState, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch,
+    LinkState, Outgoing, POLL_LIMIT, Port, PortError, Receive, StopReason, Transmit, TxBatch,
 };
 
 use super::{
@@ -40,7 +40,7 @@ fn down_and_up_again() {
                 Layer::Ethernet,
             );
             let stopped = (0..3).find_map(|_| transmitter.transmit(&outgoing, &batch, 0).stopped);
-            assert!(matches!(stopped, Some(Stop::Down)), "{stopped:?}");
+            assert!(matches!(stopped, Some(StopReason::Down)), "{stopped:?}");
             ip("link set a1 up");
             assert_eq!(port.state().link, LinkState::Up);
             let start = Instant::now();
@@ -87,7 +87,7 @@ fn an_interface_that_is_removed_is_gone_and_its_port_opens_again() {
                 Layer::Ethernet,
             );
             let stopped = (0..3).find_map(|_| transmitter.transmit(&outgoing, &batch, 0).stopped);
-            assert!(matches!(stopped, Some(Stop::Gone(_))), "{stopped:?}");
+            assert!(matches!(stopped, Some(StopReason::Gone(_))), "{stopped:?}");
             port.counters();
             let error =
                 XdpPort::open(&"xdp:a1".parse().expect("a port string")).expect_err("it is gone");

@@ -17,7 +17,7 @@ use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket_port::xdp::XdpPort;
 use superpacket_port::{
-    Buffer, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch,
+    Buffer, Outgoing, POLL_LIMIT, Port, PortError, Receive, StopReason, Transmit, TxBatch,
 };
 
 use crate::cable::merge;
@@ -112,7 +112,7 @@ fn send_all(transmitter: &mut dyn Transmit, outgoing: &Outgoing, batch: &TxBatch
         let progress = transmitter.transmit(outgoing, batch, from);
         from += progress.sent;
         match progress.stopped {
-            None | Some(Stop::Full) => assert!(start.elapsed() < PATIENCE, "stuck at {from}"),
+            None | Some(StopReason::Full) => assert!(start.elapsed() < PATIENCE, "stuck at {from}"),
             Some(stop) => panic!("frame {from}: {stop:?}"),
         }
     }

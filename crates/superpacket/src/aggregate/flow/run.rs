@@ -8,7 +8,7 @@ use super::super::lro::lro_refusal;
 use super::super::mask::{LONGER_HEADER, USUAL_HEADER};
 use super::super::policy::{Mode, Storage};
 use super::super::poll::Poll;
-use super::super::{Counters, Reason};
+use super::super::{AggregateCounters, Reason};
 use super::{Held, mask};
 use crate::checksum::Sum;
 use crate::memory::Memory;
@@ -81,7 +81,7 @@ impl<B> Held<B> {
         batch: &mut Drain<'_, RxPacket<B>>,
         options: &ExamineOptions,
         storage: Storage,
-        counters: &mut Counters,
+        counters: &mut AggregateCounters,
         poll: &mut P,
     ) -> JoinedRun {
         // After a first packet that is longer than the merge limit, ACKs end the flow.
@@ -124,7 +124,7 @@ impl<B> Held<B> {
         &mut self,
         batch: &mut Drain<'_, RxPacket<B>>,
         options: &ExamineOptions,
-        counters: &mut Counters,
+        counters: &mut AggregateCounters,
         poll: &mut P,
     ) -> JoinedRun {
         let layout = self.layout.known::<USUAL>();
@@ -228,7 +228,7 @@ impl<B> Held<B> {
         batch: &mut Drain<'_, RxPacket<B>>,
         options: &ExamineOptions,
         storage: Storage,
-        counters: &mut Counters,
+        counters: &mut AggregateCounters,
         poll: &mut P,
     ) -> JoinedRun {
         let holds = |most: usize| {
@@ -277,7 +277,7 @@ impl<B> Held<B> {
         batch: &mut Drain<'_, RxPacket<B>>,
         options: &ExamineOptions,
         storage: Storage,
-        counters: &mut Counters,
+        counters: &mut AggregateCounters,
         poll: &mut P,
     ) -> JoinedRun {
         let layout = self.layout.known::<USUAL>();
@@ -524,7 +524,7 @@ impl<B> Held<B> {
 /// Counts the packets and bytes that joined a flow in a run.
 #[inline(always)]
 fn count_run<const LRO: bool, const VERIFIED: bool>(
-    counters: &mut Counters,
+    counters: &mut AggregateCounters,
     packets: u32,
     bytes: u64,
 ) {

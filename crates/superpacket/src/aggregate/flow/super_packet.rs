@@ -1,6 +1,6 @@
 //! Flows that contain a packet that came as a super-packet: it counts as all of its segments.
 
-use super::super::Counters;
+use super::super::AggregateCounters;
 use super::super::examine::Constants;
 use super::super::policy::Policy;
 use super::super::poll::Poll;
@@ -20,7 +20,7 @@ impl<B> Held<B> {
         gso: Gso,
         policy: &Policy,
         simd: Simd,
-        counters: &mut Counters,
+        counters: &mut AggregateCounters,
         poll: &P,
     ) -> Result<Option<Chain<B>>, BadChecksum> {
         // A device that verified a super-packet may have left the checksum of the first segment in

@@ -2,7 +2,9 @@
 //! metadata, reasons, order and counts.
 
 use proptest::prelude::*;
-use superpacket::aggregate::{BorrowPacket, Borrowed, BufferIndex, Counters, Mode, Policy};
+use superpacket::aggregate::{
+    AggregateCounters, BorrowPacket, Borrowed, BufferIndex, Mode, Policy,
+};
 use superpacket::{Layer, Metadata, Reason, RxChecksum, RxPacket, SuperPacket};
 
 use super::traffic::{
@@ -18,7 +20,7 @@ const _: () = {
 };
 
 /// What an aggregator that owns its packets gives for each poll, and its counters after each.
-fn owned(policy: Policy, packets: &[Packet], size: usize) -> Vec<(Vec<Seen>, Counters)> {
+fn owned(policy: Policy, packets: &[Packet], size: usize) -> Vec<(Vec<Seen>, AggregateCounters)> {
     let mut aggregator = Aggregator::new(policy, KEY);
     let one_poll = |packets: &[Packet]| {
         let mut seen = Vec::new();
@@ -45,7 +47,7 @@ fn to_owned(packet: &RxPacket<&[u8]>) -> RxPacket<Vec<u8>> {
 }
 
 /// A difference of counters: what a poll added.
-fn packets_and_bytes(counters: &Counters) -> [u64; 4] {
+fn packets_and_bytes(counters: &AggregateCounters) -> [u64; 4] {
     [counters.packets_in, counters.packets_out, counters.bytes_in, counters.bytes_out]
 }
 
@@ -115,7 +117,11 @@ fn assert_borrows<P: BorrowPacket>(layer: Layer, packet: &P, bytes: &[u8]) {
 /// nothing is known.
 #[test]
 fn bytes_of_any_kind_can_be_borrowed() {
-    fn of<P: BorrowPacket>(layer: Layer, policy: Policy, packets: &[P]) -> (Vec<Seen>, Counters) {
+    fn of<P: BorrowPacket>(
+        layer: Layer,
+        policy: Policy,
+        packets: &[P],
+    ) -> (Vec<Seen>, AggregateCounters) {
         let mut aggregator = BatchAggregator::new(layer, policy, KEY);
         let mut seen = Vec::new();
         aggregator.poll(packets, |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>| {

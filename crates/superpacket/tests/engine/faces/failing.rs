@@ -97,8 +97,8 @@ fn assert_same(found: &[Seen], expected: &[Seen], few_flows: bool, what: &dyn st
 }
 
 /// How many packets and bytes came and left: of the counters, what a failure does not change.
-fn sizes(counters: &superpacket::Counters) -> [u64; 8] {
-    let superpacket::Counters {
+fn sizes(counters: &superpacket::AggregateCounters) -> [u64; 8] {
+    let superpacket::AggregateCounters {
         packets_in,
         packets_out,
         merged,

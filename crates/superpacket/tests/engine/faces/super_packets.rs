@@ -1,7 +1,7 @@
 //! Super-packets that are received merge further in the same way however they are handed over.
 
 use superpacket::aggregate::{MAX_SLICES, Policy};
-use superpacket::segment::{BackToBack, Plan, Segmenter};
+use superpacket::segment::{BackToBack, SegmentPlan, Segmenter};
 use superpacket::virtio::Framing;
 use superpacket::{Layer, RxPacket};
 use superpacket_traffic::frame::Frame;
@@ -110,7 +110,7 @@ fn gathered_behind_a_header_they_come_apart_again() {
     for (write, frames) in writes.iter().zip(flows) {
         let mut space = vec![0; 65_536];
         let mut buffers = BackToBack::new(&mut space);
-        let Plan { segments, segment_length, .. } =
+        let SegmentPlan { segments, segment_length, .. } =
             Segmenter::new().split(Framing::TAP, write, &mut buffers).expect("the header says how");
         assert_eq!(segments as usize, frames.len());
         for (found, frame) in space.chunks(segment_length).zip(&frames) {

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use proptest::prelude::*;
 use superpacket::aggregate::{
-    Borrowed, BufferIndex, Counters, Delivery, HashKey, NoHeadroom, Policy, Storage,
+    AggregateCounters, Borrowed, BufferIndex, Delivery, HashKey, NoHeadroom, Policy, Storage,
 };
 use superpacket::memory::Memory;
 use superpacket::segment::{ChecksumForm, Gso, GsoKind, SegmentSize};
@@ -203,7 +203,7 @@ pub fn assert_nothing_held(aggregator: &BatchAggregator) {
 }
 
 /// All that is counted, but for the entries of the table that were looked at.
-pub fn counted(counters: &Counters) -> Counters {
+pub fn counted(counters: &AggregateCounters) -> AggregateCounters {
     let mut counted = *counters;
     counted.probes = 0;
     counted

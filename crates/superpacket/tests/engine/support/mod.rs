@@ -10,7 +10,7 @@ pub use bytes::{AnyBytes, Page};
 
 use std::collections::HashMap;
 
-use superpacket::aggregate::{Counters, HashKey, Policy, Reason};
+use superpacket::aggregate::{AggregateCounters, HashKey, Policy, Reason};
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
 use superpacket::segment::{
     ChecksumOutput, Gso, GsoKind, GsoPacket, Segment, SegmentError, SegmentOptions, SegmentSize,
@@ -209,7 +209,7 @@ pub struct Run {
     /// In the order of emission.
     pub outputs: Vec<Output>,
     /// After everything was flushed.
-    pub counters: Counters,
+    pub counters: AggregateCounters,
 }
 
 impl Run {

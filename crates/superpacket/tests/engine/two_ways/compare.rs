@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use superpacket::aggregate::{Counters, HashKey, Mode, Policy, Reason, Storage};
+use superpacket::aggregate::{AggregateCounters, HashKey, Mode, Policy, Reason, Storage};
 use superpacket::packet::RxPacket;
 use superpacket::segment::{ChecksumForm, Gso, GsoKind, SegmentSize};
 use superpacket::super_packet::{Metadata, SuperPacket};
@@ -65,13 +65,13 @@ pub struct Output {
 pub struct Received {
     pub outputs: Vec<Output>,
     /// After each batch, and after all have left.
-    counters: Vec<Counters>,
+    counters: Vec<AggregateCounters>,
     /// Empty pieces of each packet that came out.
     empty: Vec<usize>,
 }
 
 impl Received {
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> AggregateCounters {
         *self.counters.last().expect("counters after the last batch")
     }
 
@@ -176,7 +176,7 @@ fn differences(policy: Policy, in_runs: &Received, one_by_one: &Received) -> Res
         outputs.map(|(output, empty)| empty + usize::from(kept(output))).collect();
     equal(&expected, &one_by_one.empty, "empty pieces of output")?;
     // A run saves look-ups: that is what it is for. All else is counted the same.
-    let without_probes = |counters: &Counters| {
+    let without_probes = |counters: &AggregateCounters| {
         let mut counters = *counters;
         counters.probes = 0;
         counters
