@@ -22,7 +22,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`ThreadlessBridge`] does the same work without threads, each time its caller asks for a round:
+//! A [`ThreadlessBridge`] does the same work without threads, each time its caller asks for a
+//! round:
 //!
 //! ```no_run
 //! use std::time::{Duration, Instant};

@@ -100,8 +100,9 @@ pub struct PortSettings {
     /// Whether merged packets stay where they were received, or are copied into one contiguous
     /// buffer, as by drivers with linear receive buffers.
     pub storage: Storage,
-    /// When held packets are flushed: after [`gro_flush_timeout`](PortLimits::gro_flush_timeout) at the
-    /// latest, or always at the end of the poll that received them.
+    /// When held packets are flushed: after
+    /// [`gro_flush_timeout`](PortLimits::gro_flush_timeout) at the latest, or always at the end of
+    /// the poll that received them.
     pub delivery: Delivery,
     /// Limits on sizes, times, counts and rates.
     pub limits: PortLimits,

@@ -82,8 +82,8 @@
 //! | [`Segmenter::fragment`] | the outermost IP header and its lengths | one header for each fragment | nothing |
 //!
 //! A packet that does not merge leaves unchanged, bit for bit and in its flow's order, even with a
-//! wrong checksum: an aggregator drops no packet. [`AggregateCounters`] has one [`Reason`] for each packet
-//! that left. A segmenter computes new checksums without verifying the old one.
+//! wrong checksum: an aggregator drops no packet. [`AggregateCounters`] has one [`Reason`] for each
+//! packet that left. A segmenter computes new checksums without verifying the old one.
 //!
 //! # If a sink fails
 //!

@@ -155,9 +155,9 @@ pub trait Control: Send + Sync {
     /// Returns the steering settings that apply to all ports, and the workers.
     fn steering(&self) -> SteeringReport;
 
-    /// Changes steering settings that apply to all ports, by the names in
-    /// [`SteeringSettings::SETTINGS`](superpacket_bridge::settings::NamedSettings::SETTINGS): all of them, or
-    /// none if one is refused.
+    /// Changes steering settings that apply to all ports, by their names in the
+    /// [table](superpacket_bridge::settings::NamedSettings::SETTINGS): all of them, or none if one
+    /// is refused.
     ///
     /// # Errors
     /// [`ErrorCode::Refused`] with the reason.

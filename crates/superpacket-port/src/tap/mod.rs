@@ -24,9 +24,9 @@
 //! share 202 MiB, but each has at least a quarter of 6.3 MiB, so 256 queues have 404 MiB. Unused
 //! parts occupy no memory. If the memory is not available, the port is not opened.
 //!
-//! A device that is down passes no packets ([`StopReason::Down`](super::StopReason::Down)) until it is up
-//! again. A device that is moved to another network namespace or renamed is followed. A deleted
-//! device is [gone](super::LinkState::Gone), and the port must be opened again.
+//! A device that is down passes no packets ([`StopReason::Down`](super::StopReason::Down)) until it
+//! is up again. A device that is moved to another network namespace or renamed is followed. A
+//! deleted device is [gone](super::LinkState::Gone), and the port must be opened again.
 
 mod device;
 mod offload;

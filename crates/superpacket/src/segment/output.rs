@@ -195,8 +195,8 @@ pub trait SegmentBuffers {
     fn written(&mut self, _segment: WrittenSegment) {}
 }
 
-/// Segments back to back in one buffer, as for `UDP_SEGMENT` and as in [`SegmentPlan`]: segment `n` starts
-/// at `n * segment_length`.
+/// Segments back to back in one buffer, as for `UDP_SEGMENT` and as in [`SegmentPlan`]: segment `n`
+/// starts at `n * segment_length`.
 #[derive(Debug)]
 pub struct BackToBack<'a> {
     bytes: &'a mut [u8],

@@ -131,7 +131,8 @@ impl Tunnel {
             }
     }
 
-    /// Returns whether this tunnel header has only fields that the engine can write for each packet.
+    /// Returns whether this tunnel header has only fields that the engine can write for each
+    /// packet.
     pub(super) fn is_writable(self, header: &[u8]) -> bool {
         match self {
             // Other bits (GPE, group policy, remote checksum offload) change the meaning of what
