@@ -2,6 +2,7 @@
 
 use super::addresses::checksum_addresses;
 use super::extensions::{Extensions, ip_length};
+use super::gro_hint::GroHint;
 use super::layout::usual;
 use super::link::{LinkWalk, Next, Tag};
 use super::{
@@ -633,7 +634,7 @@ impl<'a> HeaderCursor<'a> {
         }
         let length = tunnel.length(header);
         self.require(start, length, end)?;
-        let hint = tunnel.gro_hint(header.get(..length).unwrap_or(&[]));
+        let hint = GroHint::find(tunnel.options(header.get(..length).unwrap_or(&[])));
         let (inner, is_nested) = (start + length, self.nested.is_some());
         let layout = self.inner_packet(tunnel.ethertype(header, number), inner, end)?;
         // A hint in the second tunnel's header would describe a third.

@@ -3,7 +3,6 @@
 
 use core::ops::Range;
 
-use super::gro_hint::GroHint;
 use super::{IpVersion, be16, be32, byte, ethernet, protocol, udp};
 
 /// VXLAN (RFC 7348).
@@ -176,11 +175,11 @@ impl Tunnel {
         }
     }
 
-    /// Returns what this tunnel header tells about a second tunnel inside.
-    pub(super) fn gro_hint(self, header: &[u8]) -> Option<GroHint> {
+    /// Returns the options of this tunnel header; empty if there are none.
+    pub(super) fn options(self, header: &[u8]) -> &[u8] {
         match self {
-            Tunnel::Geneve => GroHint::find(header.get(geneve::HEADER_LENGTH..).unwrap_or(&[])),
-            _ => None,
+            Tunnel::Geneve => header.get(geneve::HEADER_LENGTH..).unwrap_or(&[]),
+            _ => &[],
         }
     }
 }
