@@ -1,6 +1,6 @@
 //! The offsets of a packet's headers.
 
-use super::{Outer, Refusal};
+use super::{IpVersion, Outer, Refusal};
 
 /// The layer that a packet's first byte belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -53,15 +53,6 @@ impl LinkHeader {
             LinkHeader::Mpls => "mpls",
         }
     }
-}
-
-/// IPv4 or IPv6.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum IpVersion {
-    /// Version 4.
-    V4,
-    /// Version 6.
-    V6,
 }
 
 /// The transport protocols that are aggregated and segmented.

@@ -21,7 +21,7 @@ pub(crate) use addresses::{are_addresses_known, may_have_other_addresses};
 pub use extensions::protocol_number;
 pub(crate) use extensions::{Extension, Extensions, ip_length};
 pub(crate) use layout::usual;
-pub use layout::{IpVersion, Layer, Layout, Level, LinkHeader, Protocol};
+pub use layout::{Layer, Layout, Level, LinkHeader, Protocol};
 pub use locate::ip_headers;
 pub(crate) use locate::{TransportLocation, locate_transport};
 pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_outermost};
@@ -34,6 +34,15 @@ pub use tunnel::{Outer, Tunnel, geneve, gre, vxlan};
 /// A tagged packet in a tunnel, with IPv6 and TCP options in both layers, has about 200 bytes of
 /// headers, and one in two tunnels about 250.
 pub const MAX_HEADER: usize = 256;
+
+/// IPv4 or IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IpVersion {
+    /// Version 4.
+    V4,
+    /// Version 6.
+    V6,
+}
 
 /// Ethernet (IEEE 802.3, RFC 894).
 pub mod ethernet {
