@@ -340,8 +340,8 @@ impl PacketList {
         PacketList::default()
     }
 
-    /// Adds a packet of a link type, captured at a time in nanoseconds since 1970, that had so many
-    /// bytes on the wire.
+    /// Appends a packet to the list: its bytes, its link type, its capture time in nanoseconds since
+    /// 1970, and its length on the wire in bytes, if that was longer.
     #[pyo3(signature = (data, link_type=1, time=None, original_length=None))]
     fn append(
         &mut self,

@@ -19,7 +19,7 @@ use crate::rows::{Join, super_packets};
 const ENVIRONMENT: [&str; 7] =
     ["--no-huge", "--no-pci", "--no-shconf", "--no-telemetry", "--log-level=error", "-m", "128"];
 
-/// The beginning of the process's answers.
+/// The prefix of the lines with which the DPDK process answers.
 const ANSWER: &str = "answer ";
 
 /// The process, and the files of its input and output.

@@ -72,7 +72,6 @@ mod counters;
 mod cpus;
 mod egress;
 mod error;
-mod forwarder;
 mod handover;
 mod icmp;
 mod ingress;
@@ -87,12 +86,13 @@ mod runtime;
 pub mod settings;
 mod steering;
 mod switch;
+mod threadless_bridge;
 pub mod topology;
 
 pub use bridge::{Bridge, Steered};
 pub use error::BridgeError;
-pub use forwarder::ThreadlessBridge;
 pub use switch::{fdb, vlan};
+pub use threadless_bridge::ThreadlessBridge;
 
 /// Holds the crate's README, so that its example runs as a doc test.
 #[cfg(doctest)]

@@ -68,9 +68,9 @@ impl TwoHosts {
 /// between the middle's interfaces `a_side` and `b_side`.
 #[derive(Clone, Debug)]
 pub struct ThreeHosts {
-    /// Host A, station 1.
+    /// Host A. Its addresses end in 1.
     pub a: Station,
-    /// Host B, station 2.
+    /// Host B. Its addresses end in 2.
     pub b: Station,
     /// The host between them, without addresses.
     pub middle: Host,

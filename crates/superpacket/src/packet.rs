@@ -256,8 +256,8 @@ impl<B: AsRef<[u8]>> Segmentable for RxPacket<B> {
     }
 }
 
-/// Returns `gso` with the checksum form of the packet itself: partial if the packet's `checksum` is
-/// partial, otherwise full.
+/// Returns `gso` with its checksum form set to that of the packet: partial if `checksum`, the state
+/// of the packet's checksum, is partial, otherwise full.
 #[inline(always)]
 pub(crate) fn with_checksum_form(gso: Option<Gso>, checksum: RxChecksum) -> Option<Gso> {
     let form = if let RxChecksum::Partial { .. } = checksum {

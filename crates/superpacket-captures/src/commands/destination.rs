@@ -58,7 +58,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// An open output.
+/// An output that packets are being written to: a capture file or stream, or the caller's sink.
 pub(crate) enum OpenOutput<'a> {
     Writer(Box<Writer>),
     Packets {

@@ -213,7 +213,7 @@ impl FrameSink for Discard {
 /// Which held packets to flush.
 #[derive(Clone, Copy, Debug)]
 enum Flush {
-    /// All packets, because the poll has ended.
+    /// All packets that may not be held after the end of a poll.
     PollEnd,
     /// All packets.
     All,

@@ -53,9 +53,9 @@ pub struct TcpBulk {
     pub message: usize,
     /// Whether the receiver copies or discards the bytes. Default: copy.
     pub receive: Receive,
-    /// Key of the payload's pattern, if every byte and the hash of each flow are to be checked.
-    /// With a file, any value enables the check against the file's pattern. `None` (the default)
-    /// checks only the number of bytes.
+    /// Whether the receiver checks every byte and a hash of all bytes of each flow. The value is the
+    /// key that the payload is generated from; if the payload comes from a file, any value enables
+    /// the check. `None` (the default): only the number of bytes is checked.
     pub verify: Option<u64>,
     /// Socket options.
     pub options: TcpOptions,

@@ -66,7 +66,8 @@ pub(super) struct Held<B> {
     sum: Option<u16>,
     /// State of the first packet's checksum.
     first_checksum: FirstChecksum,
-    /// The [shape] of the layout that the mask was built for.
+    /// The number, from [`shape`], of the header layout that the comparison mask was built for. A
+    /// packet with another number needs another mask.
     mask_shape: u64,
 
     // The fields below are valid only in an open flow.

@@ -142,7 +142,9 @@ pub struct Level {
 const _: () = assert!(size_of::<Layout>() == 28);
 
 impl Layout {
-    /// Makes the [usual] layout with the number `kind`. All other fields are constant.
+    /// Makes one of the [most frequent layouts](usual), without options, extension headers and
+    /// tunnel: `kind` is its number there, `payload` and `end` are the offsets of the payload and of
+    /// its end. All other fields are constants.
     #[inline(always)]
     pub(crate) const fn usual(kind: u8, payload: u16, end: u32) -> Layout {
         let network = if matches!(usual::layer(kind), Layer::Ethernet) {

@@ -160,7 +160,8 @@ impl JoinedParts {
 
 /// The sum of the results for many captures, each of which may have been read in parts.
 ///
-/// Memory is bounded: the first 1,000 captures are listed, and 512 flows are counted.
+/// Memory is bounded: the first 1,000 captures are listed, and at most 512 flows of
+/// all captures are counted individually.
 #[derive(Clone, Debug)]
 pub struct Corpus {
     report: AnalyzeReport,

@@ -442,9 +442,10 @@ impl Judge {
         }
     }
 
-    /// Compares the headers of a packet with those of a packet of the original file, and returns
-    /// whether they differ. `whole` is the packet from which the headers were taken. `last` is
-    /// `None` if it was not merged; otherwise it tells whether this is its last segment.
+    /// Compares the headers of an output packet, or of one segment of it, with those of the packet
+    /// it was made of, `origin`. Returns whether they differ. `whole` is the complete output
+    /// packet. `last` is `None` if the output packet is not merged; otherwise it tells whether
+    /// `packet` is its last segment.
     fn compare_headers(
         &mut self,
         packet: &FilePacket,
