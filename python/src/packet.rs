@@ -340,8 +340,8 @@ impl PacketList {
         PacketList::default()
     }
 
-    /// Appends a packet to the list: its bytes, its link type, its capture time in nanoseconds since
-    /// 1970, and its length on the wire in bytes, if that was longer.
+    /// Appends a packet to the list: its bytes, its link type, its capture time in nanoseconds
+    /// since 1970, and its length on the wire in bytes, if that was longer.
     #[pyo3(signature = (data, link_type=1, time=None, original_length=None))]
     fn append(
         &mut self,

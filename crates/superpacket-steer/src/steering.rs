@@ -109,8 +109,8 @@ pub struct SteeringCounters {
     pub here: u64,
     /// Packets counted in `here` that have no hash.
     pub without_hash: u64,
-    /// Packets sent to the CPU of earlier packets of their flow instead of another, because that CPU
-    /// has not completed those.
+    /// Packets sent to the CPU of earlier packets of their flow instead of another, because that
+    /// CPU has not completed those.
     pub held_back: u64,
     /// Failed attempts to choose a place: the hash function changed, and packets steered by the old
     /// hash function are not all completed.

@@ -1,4 +1,4 @@
-//! AF_XDP in 53 lines of the user's own: packets are joined where they lie in the UMEM, without a
+//! AF_XDP in 55 lines of the user's own: packets are joined where they lie in the UMEM, without a
 //! copy, and cut into free frames of the UMEM, to which each segment is copied: one descriptor
 //! each, which any socket takes. `xdp_forward.rs` of `superpacket-port` has sockets, and sends
 //! payload from where it was received, behind new headers, by several descriptors a frame.

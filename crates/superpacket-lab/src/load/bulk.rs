@@ -53,9 +53,9 @@ pub struct TcpBulk {
     pub message: usize,
     /// Whether the receiver copies or discards the bytes. Default: copy.
     pub receive: Receive,
-    /// Whether the receiver checks every byte and a hash of all bytes of each flow. The value is the
-    /// key that the payload is generated from; if the payload comes from a file, any value enables
-    /// the check. `None` (the default): only the number of bytes is checked.
+    /// Whether the receiver checks every byte and a hash of all bytes of each flow. The value is
+    /// the key that the payload is generated from; if the payload comes from a file, any value
+    /// enables the check. `None` (the default): only the number of bytes is checked.
     pub verify: Option<u64>,
     /// Socket options.
     pub options: TcpOptions,

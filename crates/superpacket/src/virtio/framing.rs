@@ -115,8 +115,9 @@ impl Framing {
         HeaderBytes { bytes: [0; Format::LONGEST], length: self.header_length() }
     }
 
-    /// Returns the outer UDP checksum that must be written into the packet after this virtio header:
-    /// its offset and its value. `None` if nothing must be written. See [`Header::outer_checksum`].
+    /// Returns the outer UDP checksum that must be written into the packet after this virtio
+    /// header: its offset and its value. `None` if nothing must be written. See
+    /// [`Header::outer_checksum`].
     #[cfg(feature = "std")]
     #[inline]
     pub(crate) fn outer_checksum(

@@ -10,8 +10,8 @@ use super::{IpVersion, Layout, Outer, ethernet, udp};
 /// The fields of a GRO hint. Offsets count from the end of the Geneve header and its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GroHint {
-    /// Linux's code for the content of the inner one of the two tunnels: 0 for Ethernet, 1 for IPv6,
-    /// 2 for IPv4.
+    /// Linux's code for the content of the inner one of the two tunnels: 0 for Ethernet, 1 for
+    /// IPv6, 2 for IPv4.
     inner_protocol: u8,
     /// Version of the second tunnel's IP header.
     version: IpVersion,

@@ -143,8 +143,8 @@ const _: () = assert!(size_of::<Layout>() == 28);
 
 impl Layout {
     /// Makes one of the [most frequent layouts](usual), without options, extension headers and
-    /// tunnel: `kind` is its number there, `payload` and `end` are the offsets of the payload and of
-    /// its end. All other fields are constants.
+    /// tunnel: `kind` is its number there, `payload` and `end` are the offsets of the payload and
+    /// of its end. All other fields are constants.
     #[inline(always)]
     pub(crate) const fn usual(kind: u8, payload: u16, end: u32) -> Layout {
         let network = if matches!(usual::layer(kind), Layer::Ethernet) {

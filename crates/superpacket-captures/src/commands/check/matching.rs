@@ -255,8 +255,8 @@ fn similarity_rank(packet: &FilePacket, origin: &FilePacket, damaged: bool) -> O
     }
 }
 
-/// Returns whether at least half of the bytes of the shorter slice equal those at the same positions
-/// of the other.
+/// Returns whether at least half of the bytes of the shorter slice equal those at the same
+/// positions of the other.
 fn are_similar(one: &[u8], other: &[u8]) -> bool {
     let length = one.len().min(other.len());
     let same = one.iter().zip(other).filter(|(one, other)| one == other).count();
