@@ -64,7 +64,7 @@ those with the don't-fragment bit are sent whole, and their segments get new ide
   superpacket stats packet:eth0 --json | jq '.[0].drops'
 
 Reasons say why packets left aggregation, merged or single; their counts add up to all packets. \
-AggregateCounters of queues are named as in ethtool -S: rx_queue_0_packets.")]
+Counters of queues are named as in ethtool -S: rx_queue_0_packets.")]
     Stats(StatsArguments),
     /// Show a bridge's ports: state, MTU, addresses learned
     #[command(after_help = "Examples:
@@ -73,7 +73,7 @@ AggregateCounters of queues are named as in ethtool -S: rx_queue_0_packets.")]
     Ports(PortQuery),
     /// Show or set the limits of a bridge's ports
     #[command(after_help = limits_help())]
-    PortLimits(LimitsArguments),
+    Limits(LimitsArguments),
     /// Add a port to a running bridge, change one, or remove one
     #[command(after_help = "Examples:
   superpacket port add tap:guest2
@@ -189,6 +189,7 @@ fn limits_help() -> String {
 
 Settings:
 {settings}
+
 isolated, learning and the flood switches are those of iproute2's `bridge link`. LRO is switched \
 on by `superpacket features PORT lro on --force`. In rates, a super-packet counts as the frames \
 that it becomes on a wire."

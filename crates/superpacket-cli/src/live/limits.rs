@@ -103,12 +103,14 @@ impl TypedValueParser for SettingName {
     }
 }
 
-/// Returns the settings of a table, one per line, for help texts.
+/// Returns a list of the settings of a table, in 80 columns, for help texts.
 pub(super) fn listed<S: NamedSettings>() -> String {
-    let line = |setting: &Setting<S>| {
-        format!("  {} ({}): {}\n", setting.name, setting.values, setting.help)
+    let options = textwrap::Options::new(80).initial_indent("  ").subsequent_indent("      ");
+    let entry = |setting: &Setting<S>| {
+        let text = format!("{} ({}): {}", setting.name, setting.values, setting.help);
+        textwrap::fill(&text, &options)
     };
-    S::SETTINGS.iter().map(line).collect()
+    S::SETTINGS.iter().map(entry).collect::<Vec<_>>().join("\n")
 }
 
 /// Renders the settings of a port.
@@ -211,7 +213,7 @@ mod tests {
             ]
             .into(),
         };
-        let expected = "PortLimits for packet:eth0:\ngro_flush_timeout: 0 ns\nstorage: fragments\n\
+        let expected = "Limits for packet:eth0:\ngro_flush_timeout: 0 ns\nstorage: fragments\n\
                         delivery: per-poll\nlro_max_desc: 64 flows\ntoo_big: drop\n";
         assert_eq!(limits(&port), expected);
         port.settings.insert("gro_flush_timeout".into(), 50_000.into());

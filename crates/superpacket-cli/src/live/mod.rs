@@ -31,7 +31,7 @@ pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
         LiveCommand::Stats(arguments) => stats::run(&arguments),
         LiveCommand::Ports(arguments) => ports::run(&arguments),
         LiveCommand::Port(arguments) => port::run(&arguments),
-        LiveCommand::PortLimits(arguments) => limits::run(&arguments),
+        LiveCommand::Limits(arguments) => limits::run(&arguments),
         LiveCommand::Fdb(arguments) => fdb::run(&arguments),
         LiveCommand::Vlan(arguments) => vlan::run(&arguments),
         LiveCommand::Mdb(arguments) => mdb::run(&arguments),

@@ -244,6 +244,13 @@ mod tests {
         // A killed bridge leaves a file without a listener.
         drop(std::os::unix::net::UnixListener::bind(&path).expect("binds"));
         assert!(path.exists());
+        // A process that another test starts has the listener too, until it executes its program.
+        let start = std::time::Instant::now();
+        while UnixStream::connect(&path).is_ok()
+            && start.elapsed() < std::time::Duration::from_secs(10)
+        {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         let socket = ControlSocket::bind(&path).expect("replaces it");
         let error = ControlSocket::bind(&path).expect_err("it is live");
         assert!(

@@ -66,12 +66,12 @@ impl Page {
 
     /// Writes a paragraph.
     pub fn paragraph(&mut self, text: &str) {
-        self.add(format_args!("<p class=\"name\">{}</p>", Breakable(text)));
+        self.add(format_args!("<p class=\"name\">{}</p>", Escaped(text)));
     }
 
     /// Writes a paragraph in a less prominent colour.
     pub fn remark(&mut self, text: &str) {
-        self.add(format_args!("<p class=\"muted name\">{}</p>", Breakable(text)));
+        self.add(format_args!("<p class=\"muted name\">{}</p>", Escaped(text)));
     }
 
     /// Writes a paragraph on a failure.
