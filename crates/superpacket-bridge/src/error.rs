@@ -1,7 +1,5 @@
 //! The errors of a bridge.
 
-use std::any::Any;
-
 use superpacket_port::{PortError, PortSpec};
 
 use crate::settings::SteeringProblem;
@@ -191,12 +189,4 @@ fn as_before(before: &str, restored: bool) -> String {
         true => format!("it is open as before, as {before}"),
         false => format!("nor as before, as {before}, which is tried until it can be"),
     }
-}
-
-/// Returns the message of a panic; `None` if it is not text.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> Option<&str> {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }

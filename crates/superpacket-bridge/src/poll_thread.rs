@@ -18,7 +18,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError};
 use rustix::event::epoll;
 use superpacket::aggregate::HashKey;
 use superpacket_port::PortError;
-use superpacket_port::system::pin_thread;
+use superpacket_port::system::{panic_message, pin_thread};
 use superpacket_steer::{Cpu, SockFlowTable};
 
 use crate::command::ThreadCommand;
@@ -26,7 +26,6 @@ use crate::consumer::{Consumer, Factory};
 use crate::count::Count;
 use crate::counters::DropReason;
 use crate::egress::Egress;
-use crate::error::panic_message;
 use crate::handover::{BacklogReceiver, Doorbell, WorkerLifetime};
 use crate::ingress::{Ingress, PollBuffer};
 use crate::monitor::Monitors;

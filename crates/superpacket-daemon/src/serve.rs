@@ -22,7 +22,7 @@ use crossbeam_channel::{Receiver, Sender};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
-use superpacket_port::system::StoppableThread;
+use superpacket_port::system::{StoppableThread, panic_message};
 
 /// What a server's clients ask, and what it answers.
 pub(crate) trait ServerProtocol: Send + 'static {
@@ -97,10 +97,7 @@ fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Rejection> {
     // The bridge takes its locks even if they are poisoned. So a state that the panic left half
     // changed is no worse than if the panic had ended the thread.
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
-        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let message = text
-            .or_else(|| panic.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "without a message".to_owned());
+        let message = panic_message(panic.as_ref()).unwrap_or("without a message").to_owned();
         tracing::error!(message, "an answer panicked");
         Rejection::Panicked(message)
     })

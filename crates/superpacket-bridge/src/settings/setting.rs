@@ -147,12 +147,21 @@ pub struct Setting<S: 'static> {
     pub(super) field: FieldOf<S>,
 }
 
+/// Why a value cannot be stored in the field of a setting.
+#[derive(Debug)]
+pub(super) enum ValueRefusal {
+    /// It is not one of the allowed values, which the message then lists.
+    NotAllowed,
+    /// It is, but for this reason it cannot be used.
+    Because(String),
+}
+
 /// Access to the field of `S` that holds a setting.
 #[derive(Debug)]
 pub(super) struct FieldOf<S> {
     pub(super) get: fn(&S) -> SettingValue,
     /// Stores a value that the setting's type allows.
-    pub(super) set: fn(&mut S, &SettingValue) -> Result<(), String>,
+    pub(super) set: fn(&mut S, &SettingValue) -> Result<(), ValueRefusal>,
 }
 
 impl<S> Setting<S> {
@@ -178,9 +187,9 @@ impl<S> Setting<S> {
     /// Returns a message for users if the value is not allowed; nothing changes.
     pub fn set(&self, settings: &mut S, value: &SettingValue) -> Result<(), String> {
         self.check(value)?;
-        (self.field.set)(settings, value).map_err(|problem| match problem.is_empty() {
-            true => self.refused(value),
-            false => format!("{}: {problem}", self.name),
+        (self.field.set)(settings, value).map_err(|refusal| match refusal {
+            ValueRefusal::NotAllowed => self.refused(value),
+            ValueRefusal::Because(problem) => format!("{}: {problem}", self.name),
         })
     }
 
@@ -234,9 +243,8 @@ pub(super) trait FieldType: Sized {
     /// Returns the value as commands and files have it.
     fn to_value(&self) -> SettingValue;
 
-    /// Converts a value that the setting allows. An empty error stands for the message that lists
-    /// the allowed values.
-    fn from_value(value: &SettingValue) -> Result<Self, String>;
+    /// Converts a value that the setting's type allows.
+    fn from_value(value: &SettingValue) -> Result<Self, ValueRefusal>;
 }
 
 /// Implements [`FieldType`] for unsigned integers.
@@ -247,12 +255,12 @@ macro_rules! number_fields {
                 SettingValue::Number(*self as u64)
             }
 
-            fn from_value(value: &SettingValue) -> Result<Self, String> {
+            fn from_value(value: &SettingValue) -> Result<Self, ValueRefusal> {
                 match value {
                     SettingValue::Number(number) => {
-                        <$number>::try_from(*number).map_err(|_| String::new())
+                        <$number>::try_from(*number).map_err(|_| ValueRefusal::NotAllowed)
                     }
-                    _ => Err(String::new()),
+                    _ => Err(ValueRefusal::NotAllowed),
                 }
             }
         }
@@ -266,10 +274,10 @@ impl FieldType for bool {
         SettingValue::Switch(*self)
     }
 
-    fn from_value(value: &SettingValue) -> Result<Self, String> {
+    fn from_value(value: &SettingValue) -> Result<Self, ValueRefusal> {
         match value {
             SettingValue::Switch(on) => Ok(*on),
-            _ => Err(String::new()),
+            _ => Err(ValueRefusal::NotAllowed),
         }
     }
 }
@@ -300,10 +308,13 @@ impl<E: WordField> FieldType for E {
         named.find(|(_, value)| *value == self).map_or("", |(word, _)| word).into()
     }
 
-    fn from_value(value: &SettingValue) -> Result<Self, String> {
+    fn from_value(value: &SettingValue) -> Result<Self, ValueRefusal> {
         let mut named = E::WORDS.iter().zip(E::VALUES);
         let text = value.to_string();
-        named.find(|(word, _)| **word == text).map(|(_, value)| *value).ok_or_else(String::new)
+        named
+            .find(|(word, _)| **word == text)
+            .map(|(_, value)| *value)
+            .ok_or(ValueRefusal::NotAllowed)
     }
 }
 

@@ -5,8 +5,8 @@ use superpacket::aggregate::{Delivery, MAX_BIG_LENGTH, Storage};
 use superpacket_steer::{FlowHeaders, FlowLimit, MovePolicy, ToeplitzKey, flow_entries};
 
 use super::setting::{
-    FieldOf, FieldType, NamedSettings, Setting, SettingType, SettingValue, WordField, field,
-    word_field,
+    FieldOf, FieldType, NamedSettings, Setting, SettingType, SettingValue, ValueRefusal, WordField,
+    field, word_field,
 };
 use super::steering::{HashFunction, MOST_BACKLOG, MOST_SOCK_FLOWS, MOST_WEIGHT};
 use super::{InPlace, MAX_ADDRESSES, PortSettings, SteeringSettings, TooBig};
@@ -238,7 +238,7 @@ impl NamedSettings for PortSettings {
                     let text = value.to_string();
                     settings.steering.in_place = match text.as_str() {
                         InPlace::DEFAULT => None,
-                        text => Some(text.parse().map_err(|_| String::new())?),
+                        text => Some(text.parse().map_err(|_| ValueRefusal::NotAllowed)?),
                     };
                     Ok(())
                 },
@@ -248,15 +248,15 @@ impl NamedSettings for PortSettings {
 }
 
 /// Reads `rps_sock_flow_entries`, and rounds it up to a power of two, as the kernel does.
-fn sock_flow_entries(value: &SettingValue) -> Result<u32, String> {
-    flow_entries(u64::from_value(value)?).map_err(|error| error.to_string())
+fn sock_flow_entries(value: &SettingValue) -> Result<u32, ValueRefusal> {
+    flow_entries(u64::from_value(value)?).map_err(|error| ValueRefusal::Because(error.to_string()))
 }
 
 /// Reads `flow_limit_table_len`.
-fn flow_limit_table(value: &SettingValue) -> Result<usize, String> {
+fn flow_limit_table(value: &SettingValue) -> Result<usize, ValueRefusal> {
     let length = usize::from_value(value)?;
     if length != 0 {
-        FlowLimit::new(length).map_err(|error| error.to_string())?;
+        FlowLimit::new(length).map_err(|error| ValueRefusal::Because(error.to_string()))?;
     }
     Ok(length)
 }
@@ -346,13 +346,15 @@ impl FieldType for HashFunction {
         }
     }
 
-    fn from_value(value: &SettingValue) -> Result<Self, String> {
+    fn from_value(value: &SettingValue) -> Result<Self, ValueRefusal> {
         let text = value.to_string();
         match text.split_once(':') {
             None if text == "keyed" => Ok(HashFunction::Keyed),
             None if text == "toeplitz" => Ok(HashFunction::Toeplitz(ToeplitzKey::MICROSOFT)),
-            Some(("toeplitz", key)) => toeplitz_key(key).map(HashFunction::Toeplitz),
-            _ => Err(String::new()),
+            Some(("toeplitz", key)) => {
+                toeplitz_key(key).map(HashFunction::Toeplitz).map_err(ValueRefusal::Because)
+            }
+            _ => Err(ValueRefusal::NotAllowed),
         }
     }
 }

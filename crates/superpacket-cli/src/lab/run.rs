@@ -1,11 +1,11 @@
 //! Runs single experiments, so that a failure in one does not affect the others.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::Serialize;
 use superpacket_lab::experiment::{Entry, Experiment, Session};
 use superpacket_lab::{Host, LabError};
+use superpacket_port::system::panic_message;
 
 /// An experiment that failed for another reason than a missing capability of the machine.
 #[derive(Clone, Debug, Serialize)]
@@ -75,16 +75,9 @@ pub(super) fn experiment(entry: &Entry, forms: Forms<'_>) -> ExperimentOutcome {
 /// panic hook has already printed the panic.
 fn run_guarded(run: impl FnOnce() -> Result<Experiment, LabError>) -> Result<Experiment, LabError> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        Err(LabError::Invalid { what: "a panic".into(), reason: panic_message(panic.as_ref()) })
+        let reason = panic_message(panic.as_ref()).unwrap_or("no message").to_owned();
+        Err(LabError::Invalid { what: "a panic".into(), reason })
     })
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("no message").to_owned()
 }
 
 #[cfg(test)]

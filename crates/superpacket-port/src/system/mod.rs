@@ -36,7 +36,7 @@ pub use option::{
     path_mtu, set_dont_fragment, set_tcp_max_segment, set_udp_gro, set_udp_segment, tcp_info,
 };
 pub use packet_socket::{Frames, PacketSocket};
-pub use stoppable::StoppableThread;
+pub use stoppable::{StoppableThread, panic_message};
 pub use tun::{
     TUN_F_UDP_TUNNEL_GSO, TUN_F_UDP_TUNNEL_GSO_CSUM, TunIdentity, TunKind, TunQueue, open_tun,
 };

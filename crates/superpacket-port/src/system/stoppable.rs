@@ -1,5 +1,7 @@
-//! A thread that waits for descriptors, and ends when its owner is dropped.
+//! A thread that waits for descriptors, and ends when its owner is dropped; the message of a thread
+//! that panicked.
 
+use std::any::Any;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::thread::JoinHandle;
@@ -40,4 +42,12 @@ impl Drop for StoppableThread {
             }
         }
     }
+}
+
+/// Returns the message of a panic; `None` if it is not text.
+pub fn panic_message(panic: &(dyn Any + Send)) -> Option<&str> {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }
