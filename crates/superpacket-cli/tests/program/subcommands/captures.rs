@@ -44,7 +44,13 @@ fn verify_finds_no_mismatch_anywhere() {
     let mut merged = 0;
     for file in &files {
         let name = file.display().to_string();
-        for arguments in [&[][..], &["--batch", "0", "--hold", "1h"]] {
+        for arguments in [
+            &[][..],
+            &["--batch", "0", "--hold", "1h"],
+            &["--hold", "1h"],
+            &["--batch", "1024", "--hold", "100ms"],
+            &["--no-udp"],
+        ] {
             let output = bench.run(&[&["verify", &name, "--json"], arguments].concat());
             match output.status.code() {
                 Some(0) => {
