@@ -14,9 +14,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
-use superpacket_bridge::report::{PortStats, QueueStats, WorkerReport};
+use superpacket_bridge::Bridge;
+use superpacket_bridge::report::{PortReport, PortStats, QueueStats, SteeringReport, WorkerReport};
 
-use crate::control::Control;
 use crate::serve::{Answer, Bounds, Rejection, Server, ServerProtocol};
 
 /// Limits of the metrics server. Prometheus needs one connection for a moment, and its request has
@@ -36,22 +36,27 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Starts a server that answers all clients of the listener with the counters of `control`.
+    /// Starts a server that answers all clients of the listener with the counters of `bridge`.
     ///
     /// # Errors
     /// The error of the operating system if it cannot provide a thread or a descriptor.
-    pub fn start(listener: TcpListener, control: Arc<dyn Control>) -> io::Result<Self> {
-        MetricsServer::start_within(listener, control, BOUNDS)
+    pub fn start(listener: TcpListener, bridge: Arc<Bridge>) -> io::Result<Self> {
+        let read = move || Reports {
+            stats: bridge.stats(),
+            ports: bridge.ports(),
+            steering: bridge.steering(),
+        };
+        MetricsServer::start_within(listener, BOUNDS, read)
     }
 
     fn start_within(
         listener: TcpListener,
-        control: Arc<dyn Control>,
         bounds: Bounds,
+        read: impl Fn() -> Reports + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Ports { control }));
+        registry.register_collector(Box::new(ReportCollector { read: Box::new(read) }));
         let server =
             Server::start("metrics", listener.into(), bounds, Arc::default(), Http { registry })?;
         Ok(MetricsServer { _server: server, address })
@@ -150,14 +155,21 @@ fn response(status: &str, kind: &str, headers: &str, body: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// Reads the counters of all ports each time that Prometheus asks for them.
-struct Ports {
-    control: Arc<dyn Control>,
+/// The reports of a bridge from which the metrics are made.
+struct Reports {
+    stats: Vec<PortStats>,
+    ports: Vec<PortReport>,
+    steering: SteeringReport,
 }
 
-impl fmt::Debug for Ports {
+/// Reads the reports each time that Prometheus asks for the metrics.
+struct ReportCollector {
+    read: Box<dyn Fn() -> Reports + Send + Sync>,
+}
+
+impl fmt::Debug for ReportCollector {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Ports")
+        formatter.write_str("ReportCollector")
     }
 }
 
@@ -390,9 +402,9 @@ const WORKER_COUNTERS: [WorkerCounter; 4] = [
     ("panics", "Panics of the workers of a CPU, caught", |worker| worker.panics),
 ];
 
-impl Collector for Ports {
+impl Collector for ReportCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let stats = self.control.stats();
+        let Reports { stats, ports, steering } = (self.read)();
         for (name, help, unit, read) in COUNTERS {
             let name = format!("superpacket_port_{name}");
             let mut family =
@@ -446,7 +458,6 @@ impl Collector for Ports {
             None,
             MetricType::Gauge,
         )?;
-        let ports = self.control.ports();
         for port in &ports {
             ConstGauge::new(i64::from(port.state == "up"))
                 .encode(family.encode_family(&[("port", port.port.as_str())])?)?;
@@ -461,7 +472,6 @@ impl Collector for Ports {
             ConstCounter::new(port.reopened)
                 .encode(family.encode_family(&[("port", port.port.as_str())])?)?;
         }
-        let steering = self.control.steering();
         for (name, help, read) in WORKER_COUNTERS {
             let name = format!("superpacket_worker_{name}");
             let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
@@ -489,11 +499,59 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::fake_bridge::FakeBridge;
 
     fn serve(bounds: Bounds) -> MetricsServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-        MetricsServer::start_within(listener, Arc::new(FakeBridge::new()), bounds).expect("starts")
+        MetricsServer::start_within(listener, bounds, reports).expect("starts")
+    }
+
+    /// Returns reports of two ports and a worker, with different values of the counters.
+    fn reports() -> Reports {
+        let queue =
+            |queue, packets, bytes, drops| vec![QueueStats { queue, packets, bytes, drops }];
+        let stats = |port: &str| PortStats {
+            port: port.into(),
+            rx_packets: 7,
+            rx_bytes: 8000,
+            merged: 9,
+            lro_no_desc: 3,
+            tx_full: 12,
+            tx_refused: 13,
+            drops: [("too_long".into(), 5), ("table \"full\"".into(), 6)].into(),
+            reasons: [("sequence".into(), 4)].into(),
+            rx_queues: queue(0, 7, 8000, Some(2)),
+            tx_queues: queue(3, 1, 60, None),
+            ..PortStats::default()
+        };
+        let port = |port: &str| PortReport {
+            port: port.into(),
+            string: port.into(),
+            state: "up".into(),
+            error: None,
+            mtu: 1500,
+            hardware_address: None,
+            queues: 1,
+            reopened: 2,
+            addresses: 3,
+            settings: Default::default(),
+        };
+        let worker = WorkerReport {
+            cpu: 1,
+            state: "running".into(),
+            processed: 11,
+            turns: 12,
+            wake_ups: 13,
+            panics: 14,
+        };
+        let steering = SteeringReport {
+            settings: Default::default(),
+            possible_cpus: 4,
+            usable_cpus: "0-3".into(),
+            workers: vec![worker],
+            receive_panics: 15,
+        };
+        let names = ["packet:a", "tap:b"];
+        Reports { stats: names.map(stats).into(), ports: names.map(port).into(), steering }
     }
 
     fn ask(server: &MetricsServer, request: &[u8]) -> String {
@@ -548,19 +606,12 @@ mod tests {
     #[test]
     fn a_panic_is_an_answer_too_and_others_are_served() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-        let bridge = Arc::new(FakeBridge::new());
         let server =
-            MetricsServer::start_within(listener, Arc::clone(&bridge) as Arc<dyn Control>, BOUNDS)
-                .expect("starts");
-        let panics = std::thread::spawn(move || {
-            let _ports = bridge.ports.lock().expect("not yet poisoned");
-            panic!("on purpose");
-        });
-        panics.join().expect_err("it panics");
+            MetricsServer::start_within(listener, BOUNDS, || panic!("on purpose")).expect("starts");
         let answer = ask(&server, b"GET /metrics HTTP/1.1\r\n\r\n");
         assert!(
             answer.starts_with("HTTP/1.1 500 ")
-                && answer.contains("the bridge panicked: no panic: Poison"),
+                && answer.contains("the bridge panicked: on purpose"),
             "{answer}"
         );
         assert!(ask(&server, b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));

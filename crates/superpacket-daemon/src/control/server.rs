@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::process::Uid;
+use superpacket_bridge::Bridge;
 
-use super::answer::{answer, refuse};
-use super::request::read;
+use super::answer::{perform, refuse};
+use super::request::{Request, read};
 use super::socket::SocketFile;
-use super::{Control, ControlError, ControlSocket, ErrorCode, MAX_REQUEST};
+use super::{ControlError, ControlSocket, ErrorCode, MAX_REQUEST};
 use crate::serve::{Answer, Bounds, Found, Rejection, Server, ServerCounts, ServerProtocol};
 
 /// Limits for clients. Programs that watch a bridge send a request per second, and few run at the
@@ -54,18 +55,21 @@ impl ControlServer {
     ///
     /// # Errors
     /// Returns the system's error if a thread or a descriptor cannot be created.
-    pub fn start(socket: ControlSocket, control: Arc<dyn Control>) -> std::io::Result<Self> {
-        ControlServer::start_within(socket, control, BOUNDS)
+    pub fn start(socket: ControlSocket, bridge: Arc<Bridge>) -> std::io::Result<Self> {
+        ControlServer::start_within(socket, BOUNDS, move |request| perform(request, &bridge))
     }
 
-    /// Starts a server like [`start`](Self::start), with other limits.
+    /// Starts a server with other limits, which performs requests by a function.
     pub(super) fn start_within(
         socket: ControlSocket,
-        control: Arc<dyn Control>,
         bounds: Bounds,
+        perform: impl Fn(Request) -> Result<Found, ControlError> + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
         let (listener, file) = socket.into_parts();
-        let protocol = ControlProtocol { control, user: rustix::process::geteuid() };
+        let answer =
+            move |request| perform(request).unwrap_or_else(|refusal| Found::Reply(refuse(refusal)));
+        let user = rustix::process::geteuid();
+        let protocol = ControlProtocol { answer: Arc::new(answer), user };
         let server = Server::start("control", listener, bounds, Arc::default(), protocol)?;
         Ok(ControlServer { server, _file: file })
     }
@@ -87,7 +91,7 @@ impl ControlServer {
 
 /// The protocol of the control socket: one JSON object per line.
 struct ControlProtocol {
-    control: Arc<dyn Control>,
+    answer: Arc<dyn Fn(Request) -> Found + Send + Sync>,
     /// The user, besides root, who may send requests.
     user: Uid,
 }
@@ -122,12 +126,12 @@ impl ServerProtocol for ControlProtocol {
                 };
                 // Opening or closing a port may take long; reports do not wait for it.
                 if request.is_report()
-                    && let Found::Reply(text) = answer(request.clone(), &*self.control)
+                    && let Found::Reply(text) = (self.answer)(request.clone())
                 {
                     return Answer::Reply { consumed, text, close: false };
                 }
-                let control = Arc::clone(&self.control);
-                Answer::Later { consumed, work: Box::new(move || answer(request, &*control)) }
+                let answer = Arc::clone(&self.answer);
+                Answer::Later { consumed, work: Box::new(move || answer(request)) }
             }
             None if ended && !received.is_empty() => {
                 let text = refuse(ControlError::new(

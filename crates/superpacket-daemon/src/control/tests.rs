@@ -5,24 +5,40 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use superpacket_bridge::Bridge;
 use superpacket_bridge::fdb::{FdbFilter, FdbPage, Station};
-use superpacket_bridge::settings::{InPlace, PortChange, SettingValue};
+use superpacket_bridge::report::{MdbEntry, MdbReport, MdbRouter};
+use superpacket_bridge::settings::{
+    BridgeSettings, InPlace, PortChange, PortSettings, SettingValue, UsableCpus, possible_cpus,
+};
 use superpacket_bridge::vlan::{VlanProtocol, VlanReport};
 
+use super::answer::{keep_port, perform};
 use super::server::BOUNDS;
 use super::*;
-use crate::fake_bridge::FakeBridge;
 use crate::serve::Bounds;
 
-/// A served control socket in a temporary directory.
+/// A served control socket in a temporary directory, of a bridge with the ports `a` and `b`.
 struct Bench {
     path: PathBuf,
     server: ControlServer,
-    bridge: Arc<FakeBridge>,
+    bridge: Arc<Bridge>,
+    locks: Arc<Locks>,
     _directory: tempfile::TempDir,
+}
+
+/// Locks that the server takes before it performs requests. A test holds one to make requests slow,
+/// and poisons it to make them panic.
+#[derive(Default)]
+struct Locks {
+    /// Taken for `set-port` with options.
+    opening: Mutex<()>,
+    /// Taken for `stats`.
+    stats: Mutex<()>,
 }
 
 impl Bench {
@@ -31,14 +47,34 @@ impl Bench {
     }
 
     fn within(bounds: Bounds) -> Self {
+        Bench::start(bounds, BridgeSettings::default())
+    }
+
+    fn start(bounds: Bounds, settings: BridgeSettings) -> Self {
+        static BENCHES: AtomicU32 = AtomicU32::new(0);
+        let number = BENCHES.fetch_add(1, Ordering::Relaxed);
+        let ports = ["a", "b"].map(|name| {
+            let port = format!("{name}=memory:bench-{number}-{name}");
+            PortSettings::new(port.parse().expect("a port string"))
+        });
+        let settings = BridgeSettings { ports: ports.into(), threads: 1, ..settings };
+        let bridge = Arc::new(Bridge::start(settings).expect("memory needs nothing"));
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("control.sock");
         let socket = ControlSocket::bind(&path).expect("binds");
-        let bridge = Arc::new(FakeBridge::new());
-        let server =
-            ControlServer::start_within(socket, Arc::clone(&bridge) as Arc<dyn Control>, bounds)
-                .expect("starts");
-        Bench { path, server, bridge, _directory: directory }
+        let locks = Arc::new(Locks::default());
+        let (performing, before) = (bridge.clone(), locks.clone());
+        let server = ControlServer::start_within(socket, bounds, move |request| {
+            match &request {
+                Request::SetPort { options, .. } if !options.is_empty() => {
+                    drop(before.opening.lock().expect("no panic"));
+                }
+                Request::Stats { .. } => drop(before.stats.lock().expect("no panic")),
+                _ => {}
+            }
+            perform(request, &performing)
+        });
+        Bench { path, server: server.expect("starts"), bridge, locks, _directory: directory }
     }
 
     /// Connects without the client, to send arbitrary bytes.
@@ -66,16 +102,17 @@ fn reports_and_offloads_are_answered() {
     let mut client = bench.client();
     let served = client.version().expect("answers");
     assert_eq!((served.protocol, served.pid), (PROTOCOL, std::process::id()));
-    assert_eq!(client.ports(None).expect("answers"), FakeBridge::new().ports());
-    assert_eq!(client.stats(Some("tap:b")).expect("answers"), FakeBridge::new().stats()[1..]);
-    let features = client.set_feature("packet:a", "gro", false, false).expect("answers");
+    assert_eq!(client.ports(None).expect("answers"), bench.bridge.ports());
+    let stats = client.stats(Some("b")).expect("answers");
+    assert_eq!(stats.iter().map(|stats| stats.port.as_str()).collect::<Vec<_>>(), ["b"]);
+    let features = client.set_feature("a", "gro", false, false).expect("answers");
     let gro = features
         .features
         .iter()
         .find(|report| report.feature == "generic-receive-offload")
         .expect("is there");
     assert!(!gro.requested && !gro.active);
-    assert_eq!(client.features(Some("packet:a")).expect("answers"), [features]);
+    assert_eq!(client.features(Some("a")).expect("answers"), [features]);
     assert_eq!(bench.server.counters().answered, 5);
 }
 
@@ -92,7 +129,7 @@ fn port_settings_are_changed() {
         ("in_place_below", 9.into()),
     ] {
         let change = PortChange::setting(name, value.clone());
-        let changed = client.set_port("tap:b", &change).expect("answers");
+        let changed = client.set_port("b", &change).expect("answers");
         assert_eq!(changed.settings[name], value);
         assert_eq!((&changed.settings["delivery"]), &"per-poll".into());
     }
@@ -104,12 +141,9 @@ fn port_settings_are_changed() {
         ]
         .into(),
     };
-    let changed = client.set_port("tap:b", &change).expect("answers");
-    assert_eq!(
-        (changed.port.as_str(), changed.string.as_str()),
-        ("tap:b", "tap:b?queues=2"),
-        "the name stays"
-    );
+    let changed = client.set_port("b", &change).expect("answers");
+    assert_eq!(changed.port, "b", "the name stays");
+    assert!(changed.string.ends_with("-b?queues=2"), "{}", changed.string);
     let settings = &changed.settings;
     assert_eq!((&settings["isolated"], &settings["storm_unknown"]), (&false.into(), &9.into()));
     assert_eq!(bench.server.counters().answered, 7);
@@ -120,39 +154,41 @@ fn the_address_table_is_listed_and_changed() {
     let bench = Bench::new();
     let mut client = bench.client();
     let station = |last: u8, vlan| Station { vlan, address: [2, 0, 0, 0, 0, last] };
-    let added = [(1, 0), (2, 0), (1, 10)].map(|(last, vlan)| {
-        client.add_static_entry("tap:b", station(last, vlan)).expect("answers")
-    });
+    let added = [(1, 0), (2, 0), (1, 10)]
+        .map(|(last, vlan)| client.add_static_entry("b", station(last, vlan)).expect("answers"));
     assert_eq!((added[2].mac.as_str(), added[2].vlan), ("02:00:00:00:00:01", Some(10)));
     let all = FdbFilter::default();
     let first = client.fdb(&all, None, 2).expect("answers");
     assert_eq!(first, FdbPage { entries: added[..2].to_vec(), more: 1 });
     let rest = client.fdb(&all, first.entries.last(), 2).expect("answers");
     assert_eq!(rest, FdbPage { entries: added[2..].to_vec(), more: 0 });
-    assert_eq!(client.delete_entry("tap:b", station(1, 10)).expect("answers"), added[2]);
+    assert_eq!(client.delete_entry("b", station(1, 10)).expect("answers"), added[2]);
     assert_eq!(
-        client
-            .fdb(&FdbFilter { port: Some("packet:a".into()), ..all.clone() }, None, 9)
-            .expect("answers"),
+        client.fdb(&FdbFilter { port: Some("a".into()), ..all.clone() }, None, 9).expect("answers"),
         FdbPage::default()
     );
-    assert_eq!(client.flush_fdb(&all).expect("answers"), 3);
+    assert_eq!(client.flush_fdb(&all).expect("answers"), 0, "static entries stay");
     assert_eq!(bench.server.counters().answered, 8);
 }
 
 #[test]
 fn vlans_are_changed_and_groups_are_listed() {
-    let bench = Bench::new();
+    let settings = BridgeSettings {
+        vlan_filtering: true,
+        vlan_protocol: VlanProtocol::Dot1Ad,
+        multicast_snooping: true,
+        ..BridgeSettings::default()
+    };
+    let bench = Bench::start(BOUNDS, settings);
     let mut client = bench.client();
-    let added =
-        client.add_vlans("tap:b", &"10-20 untagged".parse().expect("reads")).expect("answers");
+    let added = client.add_vlans("b", &"10-20 untagged".parse().expect("reads")).expect("answers");
     let json = serde_json::json!([
         {"vlan": 1, "flags": ["PVID", "Egress Untagged"]},
         {"vlan": 10, "vlanEnd": 20, "flags": ["Egress Untagged"]},
     ]);
     assert_eq!(serde_json::to_value(&added.vlans).expect("JSON"), json);
-    let deleted = client.delete_vlans("tap:b", &"1-19".parse().expect("reads")).expect("answers");
-    let report = client.vlans(Some("tap:b")).expect("answers");
+    let deleted = client.delete_vlans("b", &"1-19".parse().expect("reads")).expect("answers");
+    let report = client.vlans(Some("b")).expect("answers");
     assert_eq!(
         (deleted.vlans.len(), report),
         (
@@ -164,56 +200,60 @@ fn vlans_are_changed_and_groups_are_listed() {
             }
         )
     );
-    let mdb = client.mdb(Some("tap:b")).expect("answers");
-    assert_eq!((mdb.multicast_snooping, mdb.mdb.len(), mdb.router.len()), (true, 1, 0));
-    assert_eq!(client.mdb(None).expect("answers"), FakeBridge::new().mdb());
+    let mdb = client.mdb(Some("b")).expect("answers");
+    assert_eq!((mdb.multicast_snooping, mdb.mdb.len(), mdb.router.len()), (true, 0, 0));
+    assert_eq!(client.mdb(None).expect("answers"), bench.bridge.mdb());
     assert_eq!(bench.server.counters().answered, 5);
+    let entry = |port: &str| MdbEntry { port: port.into(), ..MdbEntry::default() };
+    let router = vec![MdbRouter { port: "a".into(), timer: 255 }];
+    let mdb = vec![entry("a"), entry("b")];
+    let mut report = MdbReport { mdb, router, ..MdbReport::default() };
+    keep_port(&mut report, "b");
+    assert_eq!((report.mdb, report.router), (vec![entry("b")], vec![]));
 }
 
 #[test]
 fn steering_is_changed() {
     let bench = Bench::new();
     let mut client = bench.client();
-    let rps = client.set_rps("tap:b", None, &RpsChange::Mask("5".into())).expect("answers");
+    let usable = UsableCpus::read().mask();
+    let (mask, list) = (usable.sysfs(possible_cpus()).to_string(), usable.list().to_string());
+    for (queue, change, effective) in [
+        (None, RpsChange::Mask(mask.clone()), list.as_str()),
+        (None, RpsChange::Mask(String::new()), ""),
+        (Some(0), RpsChange::CpuList(list.clone()), &list),
+    ] {
+        let rps = client.set_rps("b", queue, &change).expect("answers");
+        assert_eq!(rps.queues[0].effective_list, effective);
+        assert_eq!(rps.queues[0].rps_cpus == mask, !effective.is_empty());
+    }
     assert_eq!(
-        (rps.queues[0].rps_cpus.as_str(), rps.queues[0].effective_list.as_str()),
-        ("5", "0,2")
-    );
-    assert_eq!(
-        client
-            .set_rps("tap:b", Some(0), &RpsChange::CpuList("1-3".into()))
-            .expect("answers")
-            .queues[0]
-            .rps_cpus,
-        "e"
-    );
-    assert_eq!(
-        client.set_rps("tap:b", None, &RpsChange::FlowCount(64)).expect("answers").queues[0]
+        client.set_rps("b", None, &RpsChange::FlowCount(64)).expect("answers").queues[0]
             .rps_flow_cnt,
         64
     );
     assert_eq!(
-        client.rps(Some("tap:b")).expect("answers")[0].in_place_below,
+        client.rps(Some("b")).expect("answers")[0].in_place_below,
         InPlace::Automatic,
         "the default"
     );
     for when in [InPlace::Below(9), InPlace::NEVER, InPlace::Automatic] {
-        client.set_port("tap:b", &PortChange::setting("in_place_below", when)).expect("answers");
-        assert_eq!(client.rps(Some("tap:b")).expect("answers")[0].in_place_below, when);
+        client.set_port("b", &PortChange::setting("in_place_below", when)).expect("answers");
+        assert_eq!(client.rps(Some("b")).expect("answers")[0].in_place_below, when);
     }
     let steering = client.set_steering("netdev_max_backlog", 300).expect("answers");
     assert_eq!(steering.settings["netdev_max_backlog"], 300.into());
     assert_eq!(client.steering().expect("answers"), steering);
-    assert_eq!(bench.server.counters().answered, 12);
+    assert_eq!(bench.server.counters().answered, 13);
 }
 
 /// Two requests, of which the first waits for the lock `opening` of the bridge.
-const SLOW: &[u8] = b"{\"request\":\"set-port\",\"port\":\"tap:b\",\"options\":{\"queues\":\"2\"}}\n{\"request\":\"version\"}\n";
+const SLOW: &[u8] = b"{\"request\":\"set-port\",\"port\":\"b\",\"options\":{\"queues\":\"2\"}}\n{\"request\":\"version\"}\n";
 
 #[test]
 fn reports_do_not_wait_for_a_change_that_takes_long() {
     let bench = Bench::new();
-    let opening = bench.bridge.opening.lock().expect("no panic");
+    let opening = bench.locks.opening.lock().expect("no panic");
     let mut slow = bench.raw();
     slow.write_all(SLOW).expect("sent");
     let mut gone = bench.raw();
@@ -221,7 +261,7 @@ fn reports_do_not_wait_for_a_change_that_takes_long() {
     drop(gone);
     let mut client = bench.client();
     for _ in 0..20 {
-        assert_eq!(client.stats(None).expect("at once"), FakeBridge::new().stats());
+        assert_eq!(client.stats(None).expect("at once").len(), 2);
     }
     slow.set_read_timeout(Some(Duration::from_millis(50))).expect("bounded");
     assert!(
@@ -232,15 +272,15 @@ fn reports_do_not_wait_for_a_change_that_takes_long() {
     drop(opening);
     let mut lines = BufReader::new(slow).lines();
     let mut line = || lines.next().expect("an answer").expect("reads");
-    assert!(line().contains("tap:b?queues=2"), "in the order of the questions");
+    assert!(line().contains("?queues=2"), "in the order of the questions");
     assert!(line().contains("\"pid\""));
-    assert_eq!(client.ports(Some("tap:b")).expect("answers")[0].string, "tap:b?queues=2");
+    assert!(client.ports(Some("b")).expect("answers")[0].string.ends_with("?queues=2"));
 }
 
 #[test]
 fn waiting_changes_are_limited_in_number() {
     let bench = Bench::within(Bounds { connections: 2, ..BOUNDS });
-    let opening = bench.bridge.opening.lock().expect("no panic");
+    let opening = bench.locks.opening.lock().expect("no panic");
     // One request is being answered, and two wait. The first client gives way to the next.
     let mut waiting: Vec<_> = (0..3)
         .map(|number| {
@@ -282,7 +322,7 @@ fn poison<T: Send>(lock: &std::sync::Mutex<T>) {
 #[test]
 fn a_panic_of_a_change_is_reported_and_later_changes_are_served() {
     let bench = Bench::new();
-    let opening = bench.bridge.opening.lock().expect("no panic");
+    let opening = bench.locks.opening.lock().expect("no panic");
     let mut panics = bench.raw();
     panics.write_all(SLOW).expect("sent");
     while bench.server.counters().accepted < 1 {
@@ -292,7 +332,7 @@ fn a_panic_of_a_change_is_reported_and_later_changes_are_served() {
     let mut behind = bench.raw();
     behind
         .write_all(
-            b"{\"request\":\"set-port\",\"port\":\"tap:b\",\"settings\":{\"lro_max_aggr\":43}}\n",
+            b"{\"request\":\"set-port\",\"port\":\"b\",\"settings\":{\"lro_max_aggr\":43}}\n",
         )
         .expect("sent");
     behind.set_read_timeout(Some(Duration::from_millis(50))).expect("bounded");
@@ -320,7 +360,7 @@ fn a_panic_of_a_change_is_reported_and_later_changes_are_served() {
     assert_eq!(
         bench
             .client()
-            .set_port("tap:b", &PortChange::setting("lro_max_aggr", 44))
+            .set_port("b", &PortChange::setting("lro_max_aggr", 44))
             .expect("changes go on")
             .settings["lro_max_aggr"],
         44.into()
@@ -332,7 +372,7 @@ fn a_panic_of_a_report_ends_only_its_connection() {
     let bench = Bench::new();
     let mut other = bench.client();
     other.version().expect("answers");
-    poison(&bench.bridge.ports);
+    poison(&bench.locks.stats);
     let mut stream = bench.raw();
     stream.write_all(b"{\"request\":\"stats\"}\n{\"request\":\"version\"}\n").expect("sent");
     let said = rest(stream);
@@ -380,10 +420,10 @@ fn a_change_without_a_thread_is_refused_with_the_reason() {
     client.ask::<serde_json::Value>(&change).expect("there is one now");
 }
 
-/// Returns the request that sets a setting of `tap:b`.
+/// Returns the request that sets a setting of port `b`.
 fn set_port(name: &str, value: SettingValue) -> Request {
     Request::SetPort {
-        port: "tap:b".into(),
+        port: "b".into(),
         options: Default::default(),
         settings: [(name.to_owned(), value)].into(),
     }
@@ -406,26 +446,21 @@ fn refused_offloads_and_limits_say_why() {
     let bench = Bench::new();
     let mut client = bench.client();
     let lro =
-        |force| Request::SetFeature { port: port("tap:b"), feature: "lro".into(), on: true, force };
+        |force| Request::SetFeature { port: port("b"), feature: "lro".into(), on: true, force };
     let refusal = refused(&mut client, lro(false));
     assert!(
-        refusal.code == ErrorCode::Refused && refusal.message.contains("cannot be restored"),
+        refusal.code == ErrorCode::Refused
+            && refusal.message.contains("cannot be cut into the packets"),
         "{refusal}"
     );
     let refusal = refused(&mut client, Request::Stats { port: Some(port("packet:x")) });
     assert!(
-        refusal.code == ErrorCode::UnknownPort
-            && refusal.message.contains("there are packet:a, tap:b"),
+        refusal.code == ErrorCode::UnknownPort && refusal.message.contains("there are a, b"),
         "{refusal}"
     );
     let refusal = refused(
         &mut client,
-        Request::SetFeature {
-            port: port("tap:b"),
-            feature: "turbo".into(),
-            on: true,
-            force: false,
-        },
+        Request::SetFeature { port: port("b"), feature: "turbo".into(), on: true, force: false },
     );
     assert!(
         refusal.code == ErrorCode::UnknownName
@@ -464,7 +499,7 @@ fn refused_port_settings_say_why() {
     let bench = Bench::new();
     let mut client = bench.client();
     let set = |settings: &[(&str, SettingValue)]| Request::SetPort {
-        port: port("tap:b"),
+        port: port("b"),
         options: Default::default(),
         settings: settings
             .iter()
@@ -504,7 +539,7 @@ fn refused_addresses_say_why() {
     let bench = Bench::new();
     let mut client = bench.client();
     let added = |mac: &str, vlan| Request::AddFdb {
-        port: port("tap:b"),
+        port: port("b"),
         mac: mac.into(),
         vlan,
         replace: false,
@@ -515,7 +550,7 @@ fn refused_addresses_say_why() {
         (added("here", None), "\"here\" is no hardware address"),
         (added("02:00:00:00:00:01", Some(4095)), "not 4095"),
         (
-            Request::DelFdb { port: port("tap:b"), mac: "02:00:00:00:00:01".into(), vlan: Some(7) },
+            Request::DelFdb { port: port("b"), mac: "02:00:00:00:00:01".into(), vlan: Some(7) },
             "02:00:00:00:00:01 vlan 7: there is no entry",
         ),
     ] {
