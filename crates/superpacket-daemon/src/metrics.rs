@@ -15,7 +15,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use superpacket_bridge::Bridge;
-use superpacket_bridge::report::{PortReport, PortStats, QueueStats, SteeringReport, WorkerReport};
+use superpacket_bridge::report::{
+    PortCounter, PortReport, PortStats, QueueStats, SteeringReport, WorkerReport,
+};
 
 use crate::serve::{Answer, Bounds, Rejection, Server, ServerProtocol};
 
@@ -173,170 +175,6 @@ impl fmt::Debug for ReportCollector {
     }
 }
 
-/// The description of a port's counter: name without `_total`, help text, unit, and a function that
-/// reads the value.
-type PortCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> u64);
-
-const COUNTERS: [PortCounter; 40] = [
-    ("rx_packets", "Packets received, a super-packet counted once", None, |stats| stats.rx_packets),
-    ("rx", "Bytes received", Some(Unit::Bytes), |stats| stats.rx_bytes),
-    ("tx_packets", "Packets given to the port, a super-packet counted once", None, |stats| {
-        stats.tx_packets
-    }),
-    ("tx", "Bytes given to the port", Some(Unit::Bytes), |stats| stats.tx_bytes),
-    ("rx_super_packets", "Packets that were received as super-packets", None, |stats| {
-        stats.rx_super_packets
-    }),
-    (
-        "rx_super_segments",
-        "The frames that the super-packets received are on a wire",
-        None,
-        |stats| stats.rx_super_segments,
-    ),
-    ("tx_super_packets", "Super-packets given to the port", None, |stats| stats.tx_super_packets),
-    (
-        "tx_super_segments",
-        "The frames that the super-packets given to the port are on a wire",
-        None,
-        |stats| stats.tx_super_segments,
-    ),
-    ("merged", "Received packets that joined another", None, |stats| stats.merged),
-    ("aggregated", "Packets that others joined", None, |stats| stats.aggregated),
-    ("lro_aggregated", "Received packets that LRO accepted into a session", None, |stats| {
-        stats.lro_aggregated
-    }),
-    ("lro_flushed", "Sessions that LRO delivered", None, |stats| stats.lro_flushed),
-    (
-        "lro_no_desc",
-        "Received packets for which LRO had neither their flow nor a free descriptor",
-        None,
-        |stats| stats.lro_no_desc,
-    ),
-    (
-        "gap_waited",
-        "Segments that came ahead of others of their flow and waited for them",
-        None,
-        |stats| stats.gap_waited,
-    ),
-    ("gap_filled", "Segments that waited until what was missing came", None, |stats| {
-        stats.gap_filled
-    }),
-    ("gap_timed_out", "Segments that waited as long as they may", None, |stats| {
-        stats.gap_timed_out
-    }),
-    ("tx_full", "Times that the kernel or the device could not take more for now", None, |stats| {
-        stats.tx_full
-    }),
-    (
-        "tx_refused",
-        "Times that the kernel or the device refused a super-packet or a partial checksum",
-        None,
-        |stats| stats.tx_refused,
-    ),
-    ("segmented", "Packets cut into segments before the port", None, |stats| stats.segmented),
-    ("segments", "The segments that came of them", None, |stats| stats.segments),
-    (
-        "segmented_for_ids",
-        "Packets cut only because the port cannot be told that their identifications stay",
-        None,
-        |stats| stats.segmented_for_ids,
-    ),
-    (
-        "segmented_for_cwr",
-        "Packets cut only because the port cannot be told that all of their segments have CWR",
-        None,
-        |stats| stats.segmented_for_cwr,
-    ),
-    (
-        "segmented_for_link",
-        "Packets cut because the port does not segment behind their link header",
-        None,
-        |stats| stats.segmented_for_link,
-    ),
-    (
-        "segmented_for_tunnel",
-        "Packets cut because the port does not segment in their tunnel",
-        None,
-        |stats| stats.segmented_for_tunnel,
-    ),
-    (
-        "segmented_for_refusal",
-        "Packets cut because the kernel has refused others of their kind",
-        None,
-        |stats| stats.segmented_for_refusal,
-    ),
-    (
-        "segmented_for_size",
-        "Packets cut because they are longer, or have more segments, than the port takes",
-        None,
-        |stats| stats.segmented_for_size,
-    ),
-    ("checksummed", "Partial checksums filled in before the port", None, |stats| stats.checksummed),
-    (
-        "fallbacks",
-        "Packets that the port refused and that were sent in another form",
-        None,
-        |stats| stats.fallbacks,
-    ),
-    (
-        "filtered",
-        "Packets not forwarded because their destination lies behind the port they came from",
-        None,
-        |stats| stats.filtered,
-    ),
-    (
-        "disputed",
-        "Packets that went to two ports because their destination was seen at both",
-        None,
-        |stats| stats.disputed,
-    ),
-    (
-        "rx_throttled",
-        "Times that a receive queue was left alone for a while, by rx_byte_rate or rx_packet_rate",
-        None,
-        |stats| stats.rx_throttled,
-    ),
-    (
-        "mcast_malformed",
-        "Messages of IGMP and MLD that were damaged or made no sense",
-        None,
-        |stats| stats.mcast_malformed,
-    ),
-    ("steered", "Packets handed to workers, a super-packet counted once", None, |stats| {
-        stats.steered
-    }),
-    (
-        "in_place",
-        "Packets of steered queues that were processed where they were received",
-        None,
-        |stats| stats.in_place,
-    ),
-    (
-        "held_back",
-        "Packets that went where their flow was, not where it is wanted",
-        None,
-        |stats| stats.held_back,
-    ),
-    ("flow_moves", "Times that flows, in buckets, moved from one CPU to another", None, |stats| {
-        stats.flow_moves
-    }),
-    ("hashes_reported", "Packets steered by the hash that the device reported", None, |stats| {
-        stats.hashes_reported
-    }),
-    ("hashes_computed", "Packets whose hash was computed to steer them", None, |stats| {
-        stats.hashes_computed
-    }),
-    ("wake_ups", "Times that a sleeping worker was woken for the port's packets", None, |stats| {
-        stats.wake_ups
-    }),
-    (
-        "in_place_switches",
-        "Times that a queue went over to processing in place, or back, by itself",
-        None,
-        |stats| stats.in_place_switches,
-    ),
-];
-
 /// The description of a queue's counter: name without `_total`, help text, unit, a function that
 /// returns the port's queues, and one that reads the value for a queue.
 type QueueCounter = (
@@ -405,7 +243,12 @@ const WORKER_COUNTERS: [WorkerCounter; 4] = [
 impl Collector for ReportCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let Reports { stats, ports, steering } = (self.read)();
-        for (name, help, unit, read) in COUNTERS {
+        for PortCounter { name, help, read } in PortStats::COUNTERS {
+            // The encoder appends the unit to the name.
+            let (name, unit) = match name.strip_suffix("_bytes") {
+                Some(name) => (name, Some(Unit::Bytes)),
+                None => (*name, None),
+            };
             let name = format!("superpacket_port_{name}");
             let mut family =
                 encoder.encode_descriptor(&name, help, unit.as_ref(), MetricType::Counter)?;
