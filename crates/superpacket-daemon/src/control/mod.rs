@@ -23,5 +23,5 @@ pub use monitor::{MonitorCounts, MonitorStream};
 pub use path::default_path;
 pub use request::{Address, ControlError, ErrorCode, MAX_REQUEST, PROTOCOL, Request, ServedBy};
 pub use rps::RpsChange;
-pub use server::{ControlCounters, ControlServer};
+pub use server::ControlServer;
 pub use socket::{ControlSocket, SocketError};

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -20,12 +20,13 @@ use superpacket_bridge::vlan::{VlanProtocol, VlanReport};
 use super::answer::{keep_port, perform};
 use super::server::BOUNDS;
 use super::*;
-use crate::serve::Bounds;
+use crate::serve::{Bounds, ServerCounts};
 
 /// A served control socket in a temporary directory, of a bridge with the ports `a` and `b`.
 struct Bench {
     path: PathBuf,
     server: ControlServer,
+    counts: Arc<ServerCounts>,
     bridge: Arc<Bridge>,
     locks: Arc<Locks>,
     _directory: tempfile::TempDir,
@@ -62,9 +63,9 @@ impl Bench {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("control.sock");
         let socket = ControlSocket::bind(&path).expect("binds");
-        let locks = Arc::new(Locks::default());
+        let (counts, locks) = (Arc::<ServerCounts>::default(), Arc::<Locks>::default());
         let (performing, before) = (bridge.clone(), locks.clone());
-        let server = ControlServer::start_within(socket, bounds, move |request| {
+        let server = ControlServer::start_within(socket, bounds, counts.clone(), move |request| {
             match &request {
                 Request::SetPort { options, .. } if !options.is_empty() => {
                     drop(before.opening.lock().expect("no panic"));
@@ -74,7 +75,14 @@ impl Bench {
             }
             perform(request, &performing)
         });
-        Bench { path, server: server.expect("starts"), bridge, locks, _directory: directory }
+        Bench {
+            path,
+            server: server.expect("starts"),
+            counts,
+            bridge,
+            locks,
+            _directory: directory,
+        }
     }
 
     /// Connects without the client, to send arbitrary bytes.
@@ -82,6 +90,11 @@ impl Bench {
         let stream = UnixStream::connect(&self.path).expect("connects");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("bounded");
         stream
+    }
+
+    /// Returns a counter of the server.
+    fn count(&self, counter: fn(&ServerCounts) -> &AtomicU64) -> u64 {
+        counter(&self.counts).load(Ordering::Relaxed)
     }
 
     fn client(&self) -> Client {
@@ -113,7 +126,7 @@ fn reports_and_offloads_are_answered() {
         .expect("is there");
     assert!(!gro.requested && !gro.active);
     assert_eq!(client.features(Some("a")).expect("answers"), [features]);
-    assert_eq!(bench.server.counters().answered, 5);
+    assert_eq!(bench.count(|counts| &counts.answered), 5);
 }
 
 #[test]
@@ -146,7 +159,7 @@ fn port_settings_are_changed() {
     assert!(changed.string.ends_with("-b?queues=2"), "{}", changed.string);
     let settings = &changed.settings;
     assert_eq!((&settings["isolated"], &settings["storm_unknown"]), (&false.into(), &9.into()));
-    assert_eq!(bench.server.counters().answered, 7);
+    assert_eq!(bench.count(|counts| &counts.answered), 7);
 }
 
 #[test]
@@ -168,7 +181,7 @@ fn the_address_table_is_listed_and_changed() {
         FdbPage::default()
     );
     assert_eq!(client.flush_fdb(&all).expect("answers"), 0, "static entries stay");
-    assert_eq!(bench.server.counters().answered, 8);
+    assert_eq!(bench.count(|counts| &counts.answered), 8);
 }
 
 #[test]
@@ -203,7 +216,7 @@ fn vlans_are_changed_and_groups_are_listed() {
     let mdb = client.mdb(Some("b")).expect("answers");
     assert_eq!((mdb.multicast_snooping, mdb.mdb.len(), mdb.router.len()), (true, 0, 0));
     assert_eq!(client.mdb(None).expect("answers"), bench.bridge.mdb());
-    assert_eq!(bench.server.counters().answered, 5);
+    assert_eq!(bench.count(|counts| &counts.answered), 5);
     let entry = |port: &str| MdbEntry { port: port.into(), ..MdbEntry::default() };
     let router = vec![MdbRouter { port: "a".into(), timer: 255 }];
     let mdb = vec![entry("a"), entry("b")];
@@ -244,7 +257,7 @@ fn steering_is_changed() {
     let steering = client.set_steering("netdev_max_backlog", 300).expect("answers");
     assert_eq!(steering.settings["netdev_max_backlog"], 300.into());
     assert_eq!(client.steering().expect("answers"), steering);
-    assert_eq!(bench.server.counters().answered, 13);
+    assert_eq!(bench.count(|counts| &counts.answered), 13);
 }
 
 /// Two requests, of which the first waits for the lock `opening` of the bridge.
@@ -286,7 +299,7 @@ fn waiting_changes_are_limited_in_number() {
         .map(|number| {
             let mut stream = bench.raw();
             stream.write_all(SLOW).expect("sent");
-            let accepted = || bench.server.counters().accepted > number;
+            let accepted = || bench.count(|counts| &counts.accepted) > number;
             while !accepted() {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -325,7 +338,7 @@ fn a_panic_of_a_change_is_reported_and_later_changes_are_served() {
     let opening = bench.locks.opening.lock().expect("no panic");
     let mut panics = bench.raw();
     panics.write_all(SLOW).expect("sent");
-    while bench.server.counters().accepted < 1 {
+    while bench.count(|counts| &counts.accepted) < 1 {
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(Duration::from_millis(20));
@@ -429,134 +442,63 @@ fn set_port(name: &str, value: SettingValue) -> Request {
     }
 }
 
-/// Sends a request that the bridge refuses, and returns the refusal.
-fn refused(client: &mut Client, request: Request) -> ControlError {
-    match client.ask::<serde_json::Value>(&request) {
-        Err(ClientError::Refused(refusal)) => refusal,
-        other => panic!("{request:?}: {other:?}"),
-    }
-}
-
-fn port(name: &str) -> String {
-    name.to_owned()
-}
-
 #[test]
-fn refused_offloads_and_limits_say_why() {
+fn refusals_have_a_code_and_say_why() {
     let bench = Bench::new();
     let mut client = bench.client();
-    let lro =
-        |force| Request::SetFeature { port: port("b"), feature: "lro".into(), on: true, force };
-    let refusal = refused(&mut client, lro(false));
-    assert!(
-        refusal.code == ErrorCode::Refused
-            && refusal.message.contains("cannot be cut into the packets"),
-        "{refusal}"
-    );
-    let refusal = refused(&mut client, Request::Stats { port: Some(port("packet:x")) });
-    assert!(
-        refusal.code == ErrorCode::UnknownPort && refusal.message.contains("there are a, b"),
-        "{refusal}"
-    );
-    let refusal = refused(
-        &mut client,
-        Request::SetFeature { port: port("b"), feature: "turbo".into(), on: true, force: false },
-    );
-    assert!(
-        refusal.code == ErrorCode::UnknownName
-            && refusal.message.contains("there are rx-checksumming"),
-        "{refusal}"
-    );
-    let refusal = refused(&mut client, set_port("gro_max_size", (1 << 40).into()));
-    assert!(refusal.message.contains("68 to 524280 bytes"), "{refusal}");
-    client.ask::<serde_json::Value>(&lro(true)).expect("forced");
-}
-
-#[test]
-fn refused_aggregation_and_forwarding_say_why() {
-    let bench = Bench::new();
-    let mut client = bench.client();
-    let refusal = refused(&mut client, set_port("storage", "heap".into()));
-    assert!(
-        refusal.code == ErrorCode::Refused && refusal.message.contains("fragments or linear"),
-        "{refusal}"
-    );
-    let refusal = refused(&mut client, set_port("speed", true.into()));
-    assert!(
-        refusal.code == ErrorCode::UnknownName
-            && refusal.message.contains("delivery, gro_past_push, gro_udp_no_checksum"),
-        "{refusal}"
-    );
-    let refusal = refused(&mut client, set_port("hairpin", true.into()));
-    assert!(
-        refusal.code == ErrorCode::UnknownName && refusal.message.contains("isolated, learning"),
-        "{refusal}"
-    );
-}
-
-#[test]
-fn refused_port_settings_say_why() {
-    let bench = Bench::new();
-    let mut client = bench.client();
+    let b = || "b".to_owned();
+    let feature = |feature: &str, force| Request::SetFeature {
+        port: b(),
+        feature: feature.into(),
+        on: true,
+        force,
+    };
     let set = |settings: &[(&str, SettingValue)]| Request::SetPort {
-        port: port("b"),
+        port: b(),
         options: Default::default(),
-        settings: settings
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), value.clone()))
-            .collect(),
+        settings: settings.iter().map(|(name, value)| ((*name).into(), value.clone())).collect(),
     };
-    let refusal = refused(
-        &mut client,
-        set(&[("isolated", SettingValue::Switch(true)), ("hairpin", SettingValue::Switch(true))]),
-    );
-    assert!(
-        refusal.code == ErrorCode::UnknownName
-            && refusal.message.starts_with("\"hairpin\" is not a setting of a port"),
-        "{refusal}"
-    );
-    let refusal = refused(&mut client, set(&[("isolated", SettingValue::Number(1))]));
-    assert!(
-        refusal.code == ErrorCode::Refused
-            && refusal.message.contains("isolated is on or off, not 1"),
-        "{refusal}"
-    );
-    let refusal = refused(&mut client, set(&[]));
-    assert!(
-        refusal.code == ErrorCode::Malformed
-            && refusal.message.contains("it takes options, settings, or both"),
-        "{refusal}"
-    );
-    let refusal = refused(&mut client, set_port("too_big", "explode".into()));
-    assert!(
-        refusal.code == ErrorCode::Refused && refusal.message.contains("drop, icmp, fragment"),
-        "{refusal}"
-    );
-}
-
-#[test]
-fn refused_addresses_say_why() {
-    let bench = Bench::new();
-    let mut client = bench.client();
-    let added = |mac: &str, vlan| Request::AddFdb {
-        port: port("b"),
-        mac: mac.into(),
-        vlan,
-        replace: false,
-    };
-    for (request, says) in [
-        (added("01:00:5e:00:00:07", None), "01:00:5e:00:00:07 is a group's address"),
-        (added("00:00:00:00:00:00", None), "00:00:00:00:00:00 is no station's address"),
-        (added("here", None), "\"here\" is no hardware address"),
-        (added("02:00:00:00:00:01", Some(4095)), "not 4095"),
+    let address =
+        |mac: &str, vlan| Request::AddFdb { port: b(), mac: mac.into(), vlan, replace: false };
+    use ErrorCode::{Malformed, Refused, UnknownName, UnknownPort};
+    for (request, code, says) in [
+        (feature("lro", false), Refused, "cannot be cut into the packets"),
+        (feature("turbo", false), UnknownName, "there are rx-checksumming"),
+        (Request::Stats { port: Some("packet:x".into()) }, UnknownPort, "there are a, b"),
+        (set(&[("gro_max_size", (1 << 40).into())]), Refused, "68 to 524280 bytes"),
+        (set(&[("storage", "heap".into())]), Refused, "fragments or linear"),
         (
-            Request::DelFdb { port: port("b"), mac: "02:00:00:00:00:01".into(), vlan: Some(7) },
+            set(&[("speed", true.into())]),
+            UnknownName,
+            "delivery, gro_past_push, gro_udp_no_checksum",
+        ),
+        (set(&[("hairpin", true.into())]), UnknownName, "isolated, learning"),
+        (
+            set(&[("isolated", true.into()), ("hairpin", true.into())]),
+            UnknownName,
+            "\"hairpin\" is not a setting of a port",
+        ),
+        (set(&[("isolated", 1.into())]), Refused, "isolated is on or off, not 1"),
+        (set(&[]), Malformed, "it takes options, settings, or both"),
+        (set(&[("too_big", "explode".into())]), Refused, "drop, icmp, fragment"),
+        (address("01:00:5e:00:00:07", None), Refused, "01:00:5e:00:00:07 is a group's address"),
+        (address("00:00:00:00:00:00", None), Refused, "00:00:00:00:00:00 is no station's address"),
+        (address("here", None), Refused, "\"here\" is no hardware address"),
+        (address("02:00:00:00:00:01", Some(4095)), Refused, "not 4095"),
+        (
+            Request::DelFdb { port: b(), mac: "02:00:00:00:00:01".into(), vlan: Some(7) },
+            Refused,
             "02:00:00:00:00:01 vlan 7: there is no entry",
         ),
     ] {
-        let refusal = refused(&mut client, request);
-        assert!(refusal.code == ErrorCode::Refused && refusal.message.contains(says), "{refusal}");
+        match client.ask::<serde_json::Value>(&request) {
+            Err(ClientError::Refused(refusal)) => {
+                assert!(refusal.code == code && refusal.message.contains(says), "{refusal:?}");
+            }
+            other => panic!("{request:?}: {other:?}"),
+        }
     }
+    client.ask::<serde_json::Value>(&feature("lro", true)).expect("forced");
 }
 
 #[test]
@@ -600,7 +542,7 @@ fn a_line_without_end_closes_the_connection() {
         assert!(written < 16 << 20, "it is read without end");
     }
     assert!(rest(stream).starts_with(r#"{"error":{"code":"too-long""#));
-    assert_eq!(bench.server.counters().too_long, 1);
+    assert_eq!(bench.count(|counts| &counts.too_long), 1);
     // A line whose line feed comes too late is refused too.
     let mut stream = bench.raw();
     stream.write_all(&[&[b' '; MAX_REQUEST][..], b"\n"].concat()).expect("fits the socket");
@@ -666,8 +608,7 @@ fn silent_and_slow_clients_are_closed_after_a_while() {
     assert!(drips.join().expect("no panic").contains("too-slow"));
     assert!(rest(silent).contains("too-slow"));
     bench.client().version().expect("there is room again");
-    let counters = bench.server.counters();
-    assert_eq!((counters.crowded, counters.late), (0, 3), "{counters:?}");
+    assert_eq!((bench.count(|counts| &counts.crowded), bench.count(|counts| &counts.late)), (0, 3));
     drop(deaf);
 }
 
@@ -683,7 +624,7 @@ fn silent_clients_do_not_lock_others_out() {
     let bench = Bench::new();
     let silent: Vec<UnixStream> = (0..100).map(|_| bench.raw()).collect();
     is_served_at_once(&bench);
-    let crowded = bench.server.counters().crowded;
+    let crowded = bench.count(|counts| &counts.crowded);
     assert_eq!(crowded, 85, "the 84 that found all places taken, and the new one");
     let mut silent = silent.into_iter();
     let first = rest(silent.next().expect("the one that was idle longest"));
@@ -715,7 +656,7 @@ fn the_longest_idle_connection_gives_way_even_if_another_is_older() {
     let mut asking = bench.client();
     asking.version().expect("is served");
     let silent = bench.raw();
-    while bench.server.counters().accepted < 2 {
+    while bench.count(|counts| &counts.accepted) < 2 {
         std::thread::yield_now();
     }
     asking.version().expect("is served");
@@ -736,7 +677,7 @@ fn ask_for_much(bench: &Bench) -> (UnixStream, std::thread::JoinHandle<std::io::
     let (mut before, mut after) = (0, 1);
     while before != after {
         std::thread::sleep(Duration::from_millis(200));
-        (before, after) = (after, bench.server.counters().answered);
+        (before, after) = (after, bench.count(|counts| &counts.answered));
     }
     (stream, writing)
 }
@@ -746,7 +687,7 @@ fn a_connection_with_a_pending_answer_gives_way_after_idle_ones() {
     let bench = Bench::within(Bounds { connections: 2, stall: Duration::from_secs(60), ..BOUNDS });
     let (answered, writing) = ask_for_much(&bench);
     let silent = bench.raw();
-    while bench.server.counters().accepted < 2 {
+    while bench.count(|counts| &counts.accepted) < 2 {
         std::thread::yield_now();
     }
     is_served_at_once(&bench);
@@ -783,7 +724,7 @@ fn many_clients_at_once_are_all_served() {
             });
         }
     });
-    assert_eq!(bench.server.counters().answered, 600);
+    assert_eq!(bench.count(|counts| &counts.answered), 600);
 }
 
 #[test]
@@ -830,7 +771,7 @@ fn another_user_is_refused_and_does_not_harm_others() {
         return;
     };
     assert!(matches!(error, ClientError::Denied { .. }), "{error}");
-    assert_eq!(bench.server.counters().accepted, 0);
+    assert_eq!(bench.count(|counts| &counts.accepted), 0);
     // ... and if the mode is changed, the server refuses them.
     std::fs::set_permissions(&bench.path, std::fs::Permissions::from_mode(0o666)).expect("changes");
     let error = as_another(|| {
@@ -842,6 +783,9 @@ fn another_user_is_refused_and_does_not_harm_others() {
     let said =
         as_another(|| rest(UnixStream::connect(&bench.path).expect("connects"))).expect("root");
     assert!(said.contains(r#""code":"forbidden""#) && said.contains("65534"), "{said}");
-    assert_eq!((bench.server.counters().refused, bench.server.counters().answered), (2, 0));
+    assert_eq!(
+        (bench.count(|counts| &counts.refused), bench.count(|counts| &counts.answered)),
+        (2, 0)
+    );
     bench.client().version().expect("root is served");
 }
