@@ -175,7 +175,7 @@ fn counted_results_are_complete_and_the_same_in_every_run() {
     again["machine"]["load"] = Value::Null;
     assert!(report == again, "{report}\n{again}");
     // Also checks the printed JSON, not only the JSON file.
-    let one = bench.json(&["lab", "ack", "--model"]);
+    let one = bench.json("lab ack --model");
     assert_eq!(
         list(&one["experiments"]),
         &list(&report["experiments"])[1..2],
@@ -873,7 +873,7 @@ fn an_end_while_the_report_is_unread_leaves_no_file() {
         fcntl_setpipe_size(&writer, 4096).expect("smaller")
             < COUNTED.report["experiments"][1].to_string().len()
     );
-    let mut command = bench.command(&["lab", "ack", "--model", "--json", "--html", "report.html"]);
+    let mut command = bench.command("lab ack --model --json --html report.html");
     let child = command
         .env("TMPDIR", bench.path("."))
         .stdout(writer)

@@ -7,8 +7,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use serde_json::Value;
-
 /// Returns the commands of the walk-through, after its first line `unshare -Urn bash`.
 fn walk() -> String {
     let readme =
@@ -66,7 +64,7 @@ fn walk_as(flags: &str, nobody: bool) {
     let (load, log) = (read("load.txt"), read("bridge.log"));
     std::fs::remove_dir_all(&directory).expect("removed");
     let said = String::from_utf8_lossy(&output.stderr);
-    let stats: Value = serde_json::from_slice(&output.stdout)
+    let stats: serde_json::Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {said}; {log}"));
     let of = |port: usize, counter: &str| {
         stats[port][counter].as_u64().unwrap_or_else(|| panic!("{counter}: {stats}"))
