@@ -183,7 +183,8 @@ fn a_file_that_was_cut_short_has_an_exit_code_of_its_own() {
         let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!((&report["verdict"], &report["violations"]), (&"incomplete".into(), &0.into()));
         assert!(report["not_judged"][count].as_u64() > Some(0), "{report}");
-        let text = bench.prints(&["check", file, "--origin", origin]);
+        let output = bench.run(&["check", file, "--origin", origin]);
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
         assert!(
             text.contains("Not judged: ")
                 && text.contains("the file was cut short")

@@ -21,20 +21,15 @@ use crate::paired::{Paired, Summary};
 
 /// The experiment.
 pub const ENTRY: Entry = Entry {
-    name: NAME,
-    headline: HEADLINE,
-    source: SOURCE,
-    summary: SUMMARY,
+    name: "ack",
+    headline: "a sender, pure ACKs aggregated over ACKs as they come (Gallatin, 2007)",
+    source: "Gallatin, [PATCH] LRO ack aggregation, 2007",
+    summary: "A host sends a file to receivers that acknowledge more or less often, without and with pure ACKs aggregated by its card: \
+              throughput, the sender's CPU time, and that time per KB.",
     live,
     measurements,
     model: model::run,
 };
-
-const NAME: &str = "ack";
-const HEADLINE: &str = "a sender, pure ACKs aggregated over ACKs as they come (Gallatin, 2007)";
-const SOURCE: &str = "Gallatin, [PATCH] LRO ack aggregation, 2007";
-const SUMMARY: &str = "A host sends a file to receivers that acknowledge more or less often, without and with pure ACKs aggregated by its card: \
-                       throughput, the sender's CPU time, and that time per KB.";
 
 /// The receiver's acknowledgement behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +167,7 @@ fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
             }
             let time = session.plan.time;
             variants.push(Variant::new(
-                format!("{NAME}: receiver {}, {row}", receiver.name()),
+                format!("ack: receiver {}, {row}", receiver.name()),
                 move || testbed.measure(time),
             ));
         }
@@ -260,7 +255,7 @@ fn report(
         let [less, more] = receiver.briefs();
         let mark = |what: &str, paired: &Paired, side, target, brief, source| {
             let mark =
-                Mark::paired(format!("{NAME}: {what}, with over without"), paired, side, target);
+                Mark::paired(format!("ack: {what}, with over without"), paired, side, target);
             Mark { brief, source, ..mark }
         };
         if let Some(target) = receiver.demand_target() {
@@ -283,14 +278,7 @@ fn report(
     let accounts = cpu_costs::table(accounts.collect(), rounds);
     let table = Table::new(Form::Live, "TCP SENDFILE, local sender", &COLUMNS, rows, rounds);
     let table = Table { plot: Some(3), ..table };
-    Experiment {
-        name: NAME,
-        source: SOURCE,
-        summary: SUMMARY,
-        tables: vec![table, accounts],
-        marks,
-        notes,
-    }
+    Experiment { tables: vec![table, accounts], marks, notes, ..Experiment::new(&ENTRY) }
 }
 
 #[cfg(test)]

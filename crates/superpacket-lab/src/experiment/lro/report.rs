@@ -1,7 +1,7 @@
 //! The results of the LRO experiment as tables in the original report's form.
 
 use super::live::LroSample;
-use super::{Buffers, LroVariant, Merge, Mtus, NAME, SOURCE, SUMMARY, is_limited};
+use super::{Buffers, ENTRY, LroVariant, Merge, Mtus, is_limited};
 use crate::experiment::cpu_costs;
 use crate::experiment::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
 use crate::paired::{Paired, Summary};
@@ -132,7 +132,7 @@ pub(super) fn report(measured: &LroSamples, rounds: usize, refused: Option<Strin
         refused.map(|why| format!("Not all of the source's settings could be applied: {why}.")),
     );
     let marks = Buffers::ALL.into_iter().flat_map(|buffers| marks(measured, buffers)).collect();
-    Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables, marks, notes }
+    Experiment { tables, marks, notes, ..Experiment::new(&ENTRY) }
 }
 
 /// Highest permitted throughput of LRO with the frame limit, divided by that of LRO without it, if
@@ -161,7 +161,7 @@ fn marks(measured: &LroSamples, buffers: Buffers) -> impl Iterator<Item = Mark> 
     let mark =
         |place: usize, what: &str, paired: Option<Paired>, side, target, source: Option<f64>| {
             let mark = paired.map(|paired| {
-                Mark::paired(format!("{NAME}: {}, {what}", buffers.name()), &paired, side, target)
+                Mark::paired(format!("lro: {}, {what}", buffers.name()), &paired, side, target)
             });
             mark.map(|mark| Mark { brief: briefs.get(place).copied(), source, ..mark })
         };

@@ -10,10 +10,11 @@ use superpacket_bridge::settings::{BridgeSettings, InPlace, PortSettings};
 use superpacket_bridge::topology::{Auto, Topology};
 use superpacket_steer::{Cpu, CpuMask};
 
-use super::{CPU, TRANSACTIONS, empty};
+use super::{CPU, ENTRY, TRANSACTIONS};
 use crate::cpu::pin_this_thread;
 use crate::error::LabError;
 use crate::experiment::cpu_costs::{self, CpuClocks, CpuCosts, LoadTotals};
+use crate::experiment::testbed::port;
 use crate::experiment::{
     Column, Experiment, Figure, Form, Mark, Ratio, Row, Session, Side, Table, Variant,
 };
@@ -63,7 +64,12 @@ const COLUMNS: [Column; 4] = [
     Column::count("wake_ups", "wake-ups / 1000"),
 ];
 
-/// Measures all configurations; returns tables, marks and notes.
+/// Measures on this machine: without steering, with masks, and with the kernel's RPS for
+/// comparison.
+///
+/// # Errors
+/// [`LabError::Forbidden`] and [`LabError::Unsupported`] if this machine cannot run it;
+/// [`LabError::Cancelled`]; errors of hosts and bridge.
 pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let topology = Topology::read()
         .map_err(|error| LabError::system("the machine's CPUs", io::Error::other(error)))?;
@@ -149,7 +155,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
         )
         .in_brief("500 connections, adapting", None),
     ];
-    Ok(Experiment { tables, marks, notes: notes(&usable, &topology), ..empty() })
+    Ok(Experiment { tables, marks, notes: notes(&usable, &topology), ..Experiment::new(&ENTRY) })
 }
 
 fn values(rounds: &[RpsSample], value: fn(&RpsSample) -> f64) -> Vec<f64> {
@@ -313,7 +319,8 @@ fn join(
             Ok((Some(bridge), None))
         }
         JoiningBridge::Ours(mask, in_place) => {
-            let ports = [&hosts.a_side, &hosts.b_side].map(|side| port(side, mask, *in_place));
+            let ports =
+                [&hosts.a_side, &hosts.b_side].map(|side| steered_port(side, mask, *in_place));
             let ports = ports.into_iter().collect::<Result<_, LabError>>()?;
             let settings = BridgeSettings { ports, ..BridgeSettings::default() };
             let start = || {
@@ -327,12 +334,8 @@ fn join(
     }
 }
 
-fn port(side: &Link, mask: &CpuMask, in_place: InPlace) -> Result<PortSettings, LabError> {
-    let text = format!("packet:{}", side.name());
-    let spec = text
-        .parse()
-        .map_err(|error| LabError::Invalid { what: text, reason: format!("{error}") })?;
-    let mut port = PortSettings::new(spec);
+fn steered_port(side: &Link, mask: &CpuMask, in_place: InPlace) -> Result<PortSettings, LabError> {
+    let mut port = port(&format!("packet:{}", side.name()))?;
     port.steering.rps_cpus.set(None, mask.clone());
     port.steering.in_place = Some(in_place);
     Ok(port)
