@@ -193,11 +193,6 @@ fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
     ))
 }
 
-/// Returns one value of each round's sample.
-fn values(samples: &[AckSample], value: fn(&AckSample) -> f64) -> Vec<f64> {
-    samples.iter().map(value).collect()
-}
-
 fn report(
     receivers: &[ReceiverKind],
     samples: &[Vec<AckSample>],
@@ -207,10 +202,7 @@ fn report(
     let mut rows = Vec::new();
     let mut marks = Vec::new();
     for (&receiver, pair) in receivers.iter().zip(samples.chunks_exact(2)) {
-        let demand = Paired::new(
-            &values(&pair[1], |sample| sample.demand),
-            &values(&pair[0], |sample| sample.demand),
-        );
+        let demand = Paired::of(&pair[1], &pair[0], |sample| sample.demand);
         let group = format!("receiver {}", receiver.name());
         let source = receiver.source();
         let measured = |row: usize| {
@@ -226,9 +218,8 @@ fn report(
             rows.push(Row { source: measured(0), ..row });
         }
         for (on, (samples, name)) in pair.iter().zip(ROWS).enumerate() {
-            let figure = |value: fn(&AckSample) -> f64| {
-                Some(Figure::from(Summary::new(&values(samples, value))))
-            };
+            let figure =
+                |value: fn(&AckSample) -> f64| Some(Figure::from(Summary::of(samples, value)));
             let figures = vec![
                 figure(|sample| sample.throughput * 1000.0),
                 figure(|sample| sample.sender_cpu),
@@ -247,10 +238,7 @@ fn report(
                 source_ratio: source.filter(|_| on == 1).map(|source| source[2][3] / source[1][3]),
             });
         }
-        let throughput = Paired::new(
-            &values(&pair[1], |sample| sample.throughput),
-            &values(&pair[0], |sample| sample.throughput),
-        );
+        let throughput = Paired::of(&pair[1], &pair[0], |sample| sample.throughput);
         let of_source = |column: usize| source.map(|source| source[2][column] / source[1][column]);
         let [less, more] = receiver.briefs();
         let mark = |what: &str, paired: &Paired, side, target, brief, source| {

@@ -79,10 +79,6 @@ impl Mtus {
     }
 }
 
-fn values(samples: &[LroSample], value: fn(&LroSample) -> f64) -> Vec<f64> {
-    samples.iter().map(value).collect()
-}
-
 fn find(measured: &LroSamples, variant: LroVariant) -> Option<&[LroSample]> {
     measured.iter().find(|(found, _)| *found == variant).map(|(_, samples)| samples.as_slice())
 }
@@ -94,7 +90,7 @@ fn paired(
     b: LroVariant,
     value: fn(&LroSample) -> f64,
 ) -> Option<Paired> {
-    Some(Paired::new(&values(find(measured, a)?, value), &values(find(measured, b)?, value)))
+    Some(Paired::of(find(measured, a)?, find(measured, b)?, value))
 }
 
 pub(super) fn report(measured: &LroSamples, rounds: usize, refused: Option<String>) -> Experiment {
@@ -251,8 +247,7 @@ fn row(
     let variant = |merge| (buffers, mtus, merge);
     find(measured, variant(Merge::Lro))?;
     let figure = |merge, value| {
-        find(measured, variant(merge))
-            .map(|samples| Figure::from(Summary::new(&values(samples, value))))
+        find(measured, variant(merge)).map(|samples| Figure::from(Summary::of(samples, value)))
     };
     let ratio =
         paired(measured, variant(Merge::Lro), variant(Merge::Not), |sample| sample.throughput);

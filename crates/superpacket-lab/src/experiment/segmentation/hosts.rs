@@ -9,17 +9,14 @@ use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::BridgeSettings;
 use superpacket_port::features::{Feature, FeatureSet};
 
-use crate::cpu::pin_this_thread;
 use crate::error::{Context, LabError};
 use crate::experiment::Cpus;
 use crate::experiment::cpu_costs::{CpuClocks, CpuCosts, LoadTotals};
-use crate::experiment::testbed::port;
+use crate::experiment::testbed::{port, start_bridge};
 use crate::host::Host;
 use crate::link::{Link, SizeLimits};
 use crate::load::{Pinning, Route, TcpBulk, TcpTransactions, UdpBulk, Until};
 use crate::topology::Station;
-
-use super::unexpected_error;
 
 /// The device behind a port of the bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,11 +132,7 @@ impl BridgedHosts {
             ports.push(port);
         }
         let settings = BridgeSettings { ports, ..BridgeSettings::default() };
-        let bridge = middle.run(|| {
-            // Threads inherit the affinity of the thread that starts them.
-            pin_this_thread(&cpus.bridge)?;
-            Bridge::start(settings).map_err(|error| unexpected_error("the bridge", &error))
-        })?;
+        let bridge = start_bridge(&middle, settings, &cpus.bridge)?;
         let (mut stations, mut bridge_links) = (Vec::new(), Vec::new());
         for ((number, setup), end) in (1u8..).zip(setups).zip(ends) {
             let (link, side) = match end {
