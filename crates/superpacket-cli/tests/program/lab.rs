@@ -367,13 +367,7 @@ fn impossible_requests_are_refused_before_the_measurements() {
         (&["all", "--markdown", "absent.md"], "absent.md: cannot be read"),
         (&["all", "--markdown", "empty.md"], "empty.md: has no line <!-- lab: begin -->"),
     ] {
-        let output = bench.run(&[&["lab"], arguments].concat());
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(
-            stderr(&output).contains(words) && output.stdout.is_empty(),
-            "{arguments:?}: {}",
-            stderr(&output)
-        );
+        bench.refuses(&[&["lab"], arguments].concat(), words);
     }
     assert!(started.elapsed() < Duration::from_secs(60), "something was measured");
     assert_eq!(fs::read_dir(bench.path(".")).expect("lists").count(), 1, "nothing was left behind");

@@ -69,14 +69,9 @@ fn headers_come_in_comments_and_in_records() {
         commented(&[(packet, "virtio_net_hdr=01".to_owned())]),
     )
     .expect("writes");
-    let output = bench.run("check left.pcapng --origin in.pcap");
-    assert_eq!(output.status.code(), Some(2));
-    assert!(
-        stderr(&output).contains("left.pcapng: packet 1")
-            && stderr(&output).contains("hexadecimal digits"),
-        "{}",
-        stderr(&output)
-    );
+    for says in ["left.pcapng: packet 1", "hexadecimal digits"] {
+        bench.refuses("check left.pcapng --origin in.pcap", says);
+    }
 }
 
 #[test]

@@ -52,12 +52,8 @@ fn help_says_the_ranges_that_hold() {
         ("segment", "--mtu", 68, 65_535),
         ("segment", "--udp-size", 1, 65_535),
     ] {
-        let help = bench.run(&[command, "--help"]).stdout;
-        let help = String::from_utf8(help)
-            .expect("UTF-8")
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
+        let help = bench.prints(&[command, "--help"]);
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
         let (_, text) = help.split_once(&format!("{option} <N>")).expect("it is described");
         let text = text.split(" --").next().expect("some text");
         assert!(text.contains(&format!("{least} to {most}")), "{option}: {text}");
