@@ -172,7 +172,7 @@ fn options_and_settings_of_a_port_are_set_while_packets_flow() {
     );
     let forwarding = &left()["settings"];
     assert_json(
-        &forwarding,
+        forwarding,
         json!({
             "isolated": true, "learning": false, "flood": false, "mcast_flood": true
         }),
