@@ -124,6 +124,8 @@ fn opened(host: &Host, layer: Layer, offloads: Offloads) -> Result<TunDevice, La
     Ok(device)
 }
 
+/// Up to 15 s on a busy machine: eight transfers, each over a new device, of so many bytes that the
+/// window opens and super-packets are the rule.
 #[test]
 fn super_packets_go_both_ways_and_the_bytes_are_right() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("stack")) else { return Ok(()) };
