@@ -53,7 +53,14 @@ enum CommandOutcome {
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
-    let command = Arguments::parse().command;
+    let command = match Arguments::try_parse() {
+        Ok(arguments) => arguments.command,
+        Err(error) => match error.render().to_string().strip_prefix("error: ") {
+            Some(text) => return fail(text.trim_end()),
+            // The help or the version.
+            None => error.exit(),
+        },
+    };
     if !command.handles_signals() {
         // If the run is interrupted, this removes unfinished files. Without it, an existing output
         // file would still be left unchanged.
@@ -66,16 +73,15 @@ fn main() -> ExitCode {
         #[cfg(target_os = "linux")]
         Ok(CommandOutcome::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
-        Err(failure) => {
-            // If this write to standard error fails, that cannot be reported anywhere.
-            let _ = writeln!(
-                std::io::stderr(),
-                "superpacket: {}",
-                report::printable(&failure.to_string())
-            );
-            ExitCode::from(2)
-        }
+        Err(failure) => fail(&report::printable(&failure.to_string())),
     }
+}
+
+/// Prints an error, and returns the exit code for it.
+fn fail(error: &str) -> ExitCode {
+    // If this write to standard error fails, that cannot be reported anywhere.
+    let _ = writeln!(std::io::stderr(), "superpacket: {error}");
+    ExitCode::from(2)
 }
 
 fn run(command: Command) -> Result<CommandOutcome, Failure> {

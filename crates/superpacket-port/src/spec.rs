@@ -471,7 +471,9 @@ mod tests {
         assert_eq!(deepest.parse::<PortSpec>().map(|spec| spec.to_string()), Ok(deepest));
         for (text, says) in [
             ("eth0", "starts with no kind"),
-            ("wifi:wlan0", "starts with no kind"),
+            ("eth0", "(for this interface: packet:eth0)"),
+            ("dir/in.pcap", "(for this capture: pcap:dir/in.pcap)"),
+            ("wifi:wlan0", "nic:, memory:"),
             ("tap:", "names no interface"),
             ("tap:t?queues", "has no value"),
             ("tap:t?queues=1&queues=2", "is there twice"),
@@ -486,7 +488,8 @@ mod tests {
             let error = text.parse::<PortSpec>().expect_err(text);
             assert!(error.to_string().contains(says), "{text}: {error}");
             assert!(
-                error.problem(text).contains(says) && !error.problem(text).contains(text),
+                error.problem(text).contains(says)
+                    && !error.problem(text).contains(&format!("{text:?}")),
                 "{text}: {}",
                 error.problem(text)
             );

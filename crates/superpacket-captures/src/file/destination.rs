@@ -100,14 +100,14 @@ impl OutputDestination {
 impl Write for OutputDestination {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::File(file) => file.file.write(bytes),
+            Self::File(file) => file.file.as_file_mut().write(bytes),
             Self::Stream(stream) => stream.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Self::File(file) => file.file.flush(),
+            Self::File(file) => file.file.as_file_mut().flush(),
             Self::Stream(stream) => stream.flush(),
         }
     }
@@ -186,19 +186,20 @@ impl Unfinished {
         if path.file_name().is_none() {
             return Err(ErrorKind::InvalidFilename.into());
         }
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".superpacket-").suffix(".partial");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
         #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(if old.is_some() {
-            0o600
-        } else {
-            0o666
-        }));
-        let file = builder.tempfile_in(if directory.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            directory
-        })?;
+        std::os::unix::fs::OpenOptionsExt::mode(
+            &mut options,
+            if old.is_some() { 0o600 } else { 0o666 },
+        );
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        // Opened and written by itself, since `NamedTempFile` names its file in errors, and the user
+        // has never heard of that name.
+        let file = tempfile::Builder::new()
+            .prefix(".superpacket-")
+            .suffix(".partial")
+            .make_in(directory, |path| options.open(path))?;
         #[cfg(unix)]
         if let Some(old) = old {
             take_mode(file.as_file(), old)?;
@@ -208,7 +209,7 @@ impl Unfinished {
     }
 
     fn finish(mut self) -> io::Result<()> {
-        self.file.flush()?;
+        self.file.as_file_mut().flush()?;
         self.file.persist(self.path)?;
         Ok(())
     }
@@ -386,8 +387,12 @@ pub(super) mod tests {
     #[test]
     fn a_directory_and_a_missing_directory_are_errors() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(OutputDestination::create(directory.path()).is_err());
-        assert!(OutputDestination::create(&directory.path().join("absent/out")).is_err());
+        for path in [directory.path().to_owned(), directory.path().join("absent/out")] {
+            let Err(error) = OutputDestination::create(&path) else {
+                panic!("{path:?} is created")
+            };
+            assert!(!error.to_string().contains(".partial"), "{error}");
+        }
     }
 
     #[cfg(unix)]

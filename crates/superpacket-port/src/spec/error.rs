@@ -5,9 +5,7 @@
 #[non_exhaustive]
 pub enum SpecError {
     /// The port string does not begin with a kind of port and a colon.
-    #[error(
-        "port {port:?} starts with no kind of port: tap:, tun:, packet:, xdp:, pcap:, nic:, memory:"
-    )]
+    #[error("port {port:?} starts with {}", missing_kind(.port))]
     Kind {
         /// The port string.
         port: String,
@@ -67,10 +65,7 @@ impl SpecError {
             return self.to_string();
         }
         match self {
-            SpecError::Kind { .. } => {
-                "it starts with no kind of port: tap:, tun:, packet:, xdp:, pcap:, nic:, memory:"
-                    .to_owned()
-            }
+            SpecError::Kind { port } => format!("it starts with {}", missing_kind(port)),
             SpecError::Device { .. } => "it names no interface or file".to_owned(),
             SpecError::Modelled { .. } => {
                 "it is in memory or a model NIC: superpacket-model opens it".to_owned()
@@ -84,5 +79,18 @@ impl SpecError {
             SpecError::Name { name, problem, .. } => format!("name {name:?} {problem}"),
             SpecError::Option { option, problem, .. } => format!("option {option:?} {problem}"),
         }
+    }
+}
+
+/// Says which kinds of port there are, and what the user of a bare name may have meant; continues
+/// the sentence "it starts with".
+fn missing_kind(port: &str) -> String {
+    let kinds = "no kind of port: tap:, tun:, packet:, xdp:, pcap:, nic:, memory:";
+    if port.is_empty() || port.contains(':') {
+        kinds.to_owned()
+    } else if port.contains('/') || port.contains(".pcap") {
+        format!("{kinds} (for this capture: pcap:{port})")
+    } else {
+        format!("{kinds} (for this interface: packet:{port})")
     }
 }

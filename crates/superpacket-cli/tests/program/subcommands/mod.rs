@@ -4,6 +4,8 @@ mod analyze;
 mod captures;
 mod check;
 mod coalesce;
+#[cfg(target_os = "linux")]
+mod documentation;
 #[cfg(unix)]
 mod files;
 mod gro_table;
@@ -14,8 +16,6 @@ mod options;
 mod other_users;
 mod pages;
 mod program;
-#[cfg(target_os = "linux")]
-mod readme;
 mod segment;
 mod steer;
 #[cfg(target_os = "linux")]

@@ -163,6 +163,10 @@ fn bad_usage_is_exit_code_2() {
         let output = bench.run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{arguments:?}");
+        // Without arguments, the help is printed. All errors begin with the program's name.
+        let error = stderr(&output);
+        assert!(arguments.is_empty() || error.starts_with("superpacket: "), "{error}");
+        assert!(!error.contains("error: "), "{error}");
     }
 }
 
