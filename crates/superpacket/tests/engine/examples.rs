@@ -55,7 +55,7 @@ fn the_examples_import_from_the_root_alone() {
 fn the_page_on_adopting_says_how_many_lines_the_example_for_vpns_takes() {
     let page = include_str!("../../../../docs/adopting.md");
     let statement = format!(
-        "(crates/superpacket/examples/tun.rs), {} lines;",
+        "(../crates/superpacket/examples/tun.rs), {} lines;",
         own_lines(EXAMPLES[0].source).len()
     );
     assert!(page.contains(&statement), "it does not say: {statement}");
