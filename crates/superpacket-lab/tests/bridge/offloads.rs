@@ -67,8 +67,8 @@ fn any_offload_may_change_at_any_time() -> Result<(), LabError> {
     Ok(())
 }
 
-/// The number of datagrams that may be on their way at once: fewer than the receiver's socket buffer
-/// and any queue between the hosts hold, so that each loss is the bridge's.
+/// The number of datagrams that may be on their way at once. The receiver's socket buffer and each
+/// queue between the hosts hold more, so a loss is the bridge's.
 const WINDOW: u64 = 48;
 
 /// By TAP devices, whose kernel receives within the send call, so that datagrams sent in order
