@@ -284,7 +284,7 @@ fn forward<'a>(name: &'static str, workload: &'a Workload, policy: Policy) -> Ro
     })
 }
 
-/// Returns all rows whose name contains `only`, in the order of docs/performance.md.
+/// Returns all rows whose name contains `only`, in the order of docs/measured.md.
 pub fn rows<'a>(frames: &'a Frames, only: &str) -> Vec<Row<'a>> {
     let gro = Policy::gro().with_partial_checksums();
     let udp = Policy::gro_with_udp().with_partial_checksums();

@@ -1,7 +1,6 @@
 //! A learning bridge in user space that gives every port the offloads it lacks.
 //!
 //! Ports that accept super-packets receive them whole. For other ports packets are segmented as
-//! Ports that accept super-packets receive them whole. For other ports packets are segmented as
 //! late as possible, at the egress port. Single packets are aggregated as early as possible, at the
 //! ingress port. Each offload has its ethtool name, and can be switched on and off per port while
 //! the bridge runs.

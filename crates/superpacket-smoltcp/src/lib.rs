@@ -26,7 +26,7 @@
 //!   longer than the MTU, so that offload is not announced to it. Frames that the device does not
 //!   take at once wait in order, and smoltcp sees a full device.
 //! - **The MTU** stays that of the inner device, so peers learn the right maximum segment size.
-//! - **Memory.** Buffers are kept and used again: in steady state there is no allocation.
+//! - **Memory.** Buffers are kept and used again.
 //!
 //! A stack that receives 64 KB at once acknowledges them once. The socket's buffers should hold a
 //! few such packets.

@@ -975,3 +975,19 @@ fn left<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s EnginePacket> {
 fn kernel_group<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s Group> {
     sides.in_kernel[frame].map(|(group, _)| &sides.kernel[group])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Kind;
+
+    #[test]
+    fn the_documentation_has_every_kind() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reversibility.md");
+        let page = std::fs::read_to_string(path).expect("it is there");
+        let rows: String = Kind::ALL
+            .iter()
+            .map(|kind| format!("| {} | {} |\n", kind.name(), kind.promise()))
+            .collect();
+        assert!(page.contains(&rows), "docs/reversibility.md has other rows than these:\n{rows}");
+    }
+}

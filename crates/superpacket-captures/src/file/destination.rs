@@ -194,7 +194,7 @@ impl Unfinished {
             if old.is_some() { 0o600 } else { 0o666 },
         );
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-        // Opened and written by itself, since `NamedTempFile` names its file in errors, and the user
+        // Opened and written by itself, since `NamedTempFile` names its file in errors: the user
         // has never heard of that name.
         let file = tempfile::Builder::new()
             .prefix(".superpacket-")

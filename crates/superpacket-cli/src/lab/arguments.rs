@@ -47,8 +47,7 @@ pub(crate) struct LabArguments {
     /// Write an HTML page with tables and plots
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
-    /// Put the tables into a Markdown file, between its lines `<!-- lab: begin -->` and
-    /// `<!-- lab: end -->`
+    /// Write a Markdown page with all tables
     #[arg(long, value_name = "FILE")]
     pub(super) markdown: Option<PathBuf>,
     /// Write each plot as a file lab-EXPERIMENT-NUMBER.svg in this directory

@@ -1,4 +1,4 @@
-//! The report as Markdown, inserted into a document between two marker lines.
+//! The report as a Markdown page.
 
 use std::fmt::Write;
 
@@ -8,33 +8,9 @@ use superpacket_lab::experiment::{Experiment, Mark};
 use super::LabReport;
 use super::grid::{cells, mark, method, origin, verdict, why_no_ratio};
 
-/// Marker line before the generated part of a document.
-pub(super) const BEGIN: &str = "<!-- lab: begin -->";
-/// Marker line after the generated part.
-pub(super) const END: &str = "<!-- lab: end -->";
-
-/// Returns the document with the report in place of the text between its markers.
-///
-/// # Errors
-/// A description of the problem, if a marker is missing, repeated or misplaced.
-pub(super) fn with_report(document: &str, report: &LabReport) -> Result<String, String> {
-    let position = |marker: &str| {
-        let mut positions = document.match_indices(marker).map(|(position, _)| position);
-        match (positions.next(), positions.next()) {
-            (Some(position), None) => Ok(position),
-            (None, _) => Err(format!("has no line {marker}")),
-            (Some(_), Some(_)) => Err(format!("has more than one line {marker}")),
-        }
-    };
-    let (begin, end) = (position(BEGIN)?, position(END)?);
-    if end < begin {
-        return Err(format!("{END} stands before {BEGIN}"));
-    }
-    Ok(format!("{}{BEGIN}\n{}{}", &document[..begin], generated_part(report), &document[end..]))
-}
-
-fn generated_part(report: &LabReport) -> String {
-    let mut text = String::new();
+/// Renders the page.
+pub(super) fn render(report: &LabReport) -> String {
+    let mut text = "# The lab's report\n\n".to_owned();
     let plan = match &report.plan {
         super::RunPlan { form: "live", rounds, seconds, .. } => {
             format!(", {rounds} rounds of {seconds} s")
@@ -76,7 +52,7 @@ fn marks(marks: &[Mark], text: &mut String) {
 fn experiment(experiment: &Experiment, text: &mut String) {
     let _ = writeln!(
         text,
-        "### {}: {}\n{}\n",
+        "## {}: {}\n{}\n",
         experiment.name,
         escaped(experiment.source),
         escaped(experiment.summary)
@@ -102,36 +78,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_outside_the_markers_stays() -> Result<(), String> {
-        let before = format!("# Title\n{BEGIN}\nold\n{END}\nafter\n");
-        let first = with_report(&before, &report())?;
-        assert!(
-            first.starts_with(&format!("# Title\n{BEGIN}\nPrinted by `superpacket lab"))
-                && first.ends_with(&format!("{END}\nafter\n")),
-            "{first}"
-        );
-        assert!(
-            !first.contains("old")
-                && first.contains("| 4K pages | none | 2.0 (1.5-2.5) | 7 |  | 3.7 |  |"),
-            "{first}"
-        );
-        assert!(first.contains("Sender &lt;MTU> 1500"), "{first}");
-        assert_eq!(with_report(&first, &report())?, first, "again it is the same");
-        Ok(())
-    }
-
-    #[test]
-    fn documents_without_the_markers_are_refused() {
-        for (document, words) in [
-            (String::new(), "has no line <!-- lab: begin -->"),
-            (BEGIN.to_owned(), "has no line <!-- lab: end -->"),
-            (format!("{END}\n{BEGIN}"), "stands before"),
-            (format!("{BEGIN}{BEGIN}{END}"), "more than one"),
-        ] {
-            assert!(
-                with_report(&document, &report()).is_err_and(|error| error.contains(words)),
-                "{document}"
-            );
-        }
+    fn the_page_has_tables_and_escapes_text() {
+        let page = render(&report());
+        assert!(page.starts_with("# The lab's report\n\nPrinted by `superpacket lab"), "{page}");
+        assert!(page.contains("| 4K pages | none | 2.0 (1.5-2.5) | 7 |  | 3.7 |  |"), "{page}");
+        assert!(page.contains("Sender &lt;MTU> 1500"), "{page}");
     }
 }

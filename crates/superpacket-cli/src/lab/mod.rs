@@ -11,7 +11,6 @@ mod run;
 mod text;
 mod watch;
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -317,11 +316,6 @@ impl OutputFiles {
         if let Some(directory) = &outputs.svg {
             can_write_file(directory.join("lab-.svg")).map_err(unwritable(directory))?;
         }
-        if let Some(path) = &outputs.markdown {
-            let empty_report = LabReport::new(arguments, arguments.plan(), false, None);
-            markdown::with_report(&read(path)?, &empty_report)
-                .map_err(|what| Failure::Usage(format!("{}: {what}", path.display())))?;
-        }
         Ok(outputs)
     }
 
@@ -336,9 +330,7 @@ impl OutputFiles {
             write_file(path, page::render(report)?.as_bytes()).map_err(unwritable(path))?;
         }
         if let Some(path) = &self.markdown {
-            let text = markdown::with_report(&read(path)?, report)
-                .map_err(|what| Failure::Usage(format!("{}: {what}", path.display())))?;
-            write_file(path, text.as_bytes()).map_err(unwritable(path))?;
+            write_file(path, markdown::render(report).as_bytes()).map_err(unwritable(path))?;
         }
         if let Some(directory) = &self.svg {
             for experiment in &report.experiments {
@@ -350,11 +342,6 @@ impl OutputFiles {
         }
         Ok(())
     }
-}
-
-fn read(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path)
-        .map_err(|error| Failure::Usage(format!("{}: cannot be read: {error}", path.display())))
 }
 
 fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> Failure {

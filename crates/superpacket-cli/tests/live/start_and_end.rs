@@ -155,9 +155,14 @@ fn start_errors_give_the_reason() {
     assert!(
         start(&["packet:left", "--log", "inof"]).contains("--log inof: \"inof\" is not a level")
     );
+    assert!(start(&["left"]).contains("invalid value 'left'"));
+    assert!(
+        start(&["left"]).ends_with(
+            "(for this interface: packet:left)\n\nFor more information, try '--help'.\n"
+        )
+    );
     // Each message names the port once.
     for (port, says) in [
-        ("left", "it starts with no kind of port"),
         ("packet:left?queues=1&ring=v3", "option \"ring=v3\" takes a number of bytes"),
         ("packet:absent", "there is no such interface"),
         ("pcap:/absent.pcap", "cannot be opened"),

@@ -102,19 +102,13 @@ impl LabRun {
     /// Runs all experiments, which must succeed; otherwise every test that reads the run panics.
     fn by(arguments: &[&str]) -> Self {
         let bench = Bench::new();
-        let document = bench.path("performance.md");
-        fs::write(
-            &document,
-            "before\n<!-- lab: begin -->\nwhat was there\n<!-- lab: end -->\nafter\n",
-        )
-        .expect("writes");
         let files = [
             "--json-file",
             "report.json",
             "--html",
             "report.html",
             "--markdown",
-            "performance.md",
+            "report.md",
             "--svg",
             ".",
         ];
@@ -132,7 +126,7 @@ impl LabRun {
                 .expect("JSON and nothing else"),
             page: fs::read_to_string(bench.path("report.html")).expect("is there"),
             plots: plots.map(|plot| fs::read_to_string(plot).expect("reads")).collect(),
-            document: fs::read_to_string(document).expect("reads"),
+            document: fs::read_to_string(bench.path("report.md")).expect("reads"),
             took,
         }
     }
@@ -301,12 +295,8 @@ fn the_page_needs_nothing_else() {
 #[test]
 fn documents_and_plots_are_made_by_the_command() {
     let made = &COUNTED.document;
-    assert!(
-        made.starts_with("before\n<!-- lab: begin -->\n")
-            && made.ends_with("<!-- lab: end -->\nafter\n")
-            && !made.contains("what was there")
-    );
-    assert!(EXPERIMENTS.iter().all(|name| made.contains(&format!("### {name}: "))), "{made}");
+    assert!(made.starts_with("# The lab's report\n"), "{made}");
+    assert!(EXPERIMENTS.iter().all(|name| made.contains(&format!("\n## {name}: "))), "{made}");
     // Every row of a table has as many cells as its heading.
     let cells = |line: &str| line.matches('|').count() - line.matches("\\|").count();
     for (above, line) in made
@@ -330,7 +320,6 @@ fn documents_and_plots_are_made_by_the_command() {
 #[test]
 fn impossible_requests_are_refused_before_the_measurements() {
     let bench = Bench::new();
-    fs::write(bench.path("empty.md"), "").expect("writes");
     let started = Instant::now();
     for (arguments, words) in [
         (&["gro"][..], "invalid value 'gro'"),
@@ -366,8 +355,11 @@ fn impossible_requests_are_refused_before_the_measurements() {
             "absent/report.json: cannot be written: No such file",
         ),
         (&["all", "--svg", "absent"], "absent: cannot be written"),
-        (&["all", "--markdown", "absent.md"], "absent.md: cannot be read"),
-        (&["all", "--markdown", "empty.md"], "empty.md: has no line <!-- lab: begin -->"),
+        (&["all", "--markdown", "-"], "--markdown needs a file"),
+        (
+            &["all", "--markdown", "absent/report.md"],
+            "absent/report.md: cannot be written: No such file",
+        ),
     ] {
         let output = bench.run(&[&["lab"], arguments].concat());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
@@ -378,7 +370,7 @@ fn impossible_requests_are_refused_before_the_measurements() {
         );
     }
     assert!(started.elapsed() < Duration::from_secs(60), "something was measured");
-    assert_eq!(fs::read_dir(bench.path(".")).expect("lists").count(), 1, "nothing was left behind");
+    assert_eq!(fs::read_dir(bench.path(".")).expect("lists").count(), 0, "nothing was left behind");
 }
 
 /// Reports that something was not tested; in CI this is a failure.
