@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use superpacket_captures::file::{Compression, Format, Source};
 use superpacket_captures::{CaptureError, Reader};
 
-use crate::columns::{Columns, USUAL_BATCH, as_bytes, to_numpy, to_pandas};
+use crate::columns::{Columns, as_bytes, converted};
 use crate::errors::{capture_error, cut_short, warn};
 use crate::interruptible::open_stream;
 use crate::packet::{Block, Gathered, Packet, interface_pairs};
@@ -203,11 +203,7 @@ impl Capture {
         batch_size: Option<usize>,
         data: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        to_pandas(
-            py,
-            self.to_arrow(batch_size.unwrap_or(USUAL_BATCH), data, "text")?,
-            batch_size.is_some(),
-        )
+        converted(py, "pandas", batch_size, |size| self.to_arrow(size, data, "text"))
     }
 
     /// Returns the packets as numpy arrays, by the columns' names, or with `batch_size` an iterator
@@ -218,11 +214,7 @@ impl Capture {
         py: Python<'py>,
         batch_size: Option<usize>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        to_numpy(
-            py,
-            self.to_arrow(batch_size.unwrap_or(USUAL_BATCH), false, "bytes")?,
-            batch_size.is_some(),
-        )
+        converted(py, "numpy", batch_size, |size| self.to_arrow(size, false, "bytes"))
     }
 
     /// Closes the file.

@@ -85,26 +85,16 @@ pub(crate) fn as_bytes(addresses: &str) -> PyResult<bool> {
     }
 }
 
-/// Packets in a batch, where nothing else is asked for.
-pub(crate) const USUAL_BATCH: usize = 65_536;
-
-/// Makes a pandas DataFrame of columns, in Python; an iterator of them, `in_batches`.
-pub(crate) fn to_pandas(
-    py: Python<'_>,
-    columns: Columns,
-    in_batches: bool,
-) -> PyResult<Bound<'_, PyAny>> {
-    let name = if in_batches { "pandas_batches" } else { "to_pandas" };
-    py.import("superpacket._columns")?.call_method1(name, (columns,))
-}
-
-/// Makes numpy arrays of columns, in Python; an iterator of them, `in_batches`.
-pub(crate) fn to_numpy(
-    py: Python<'_>,
-    columns: Columns,
-    in_batches: bool,
-) -> PyResult<Bound<'_, PyAny>> {
-    let name = if in_batches { "numpy_batches" } else { "to_numpy" };
+/// Makes a pandas DataFrame or numpy arrays (`kind`) of columns, in Python; with a batch size an
+/// iterator of them. `columns` returns the columns in batches of this size.
+pub(crate) fn converted<'py>(
+    py: Python<'py>,
+    kind: &str,
+    batch_size: Option<usize>,
+    columns: impl FnOnce(usize) -> PyResult<Columns>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let name = if batch_size.is_some() { format!("{kind}_batches") } else { format!("to_{kind}") };
+    let columns = columns(batch_size.unwrap_or(65_536))?;
     py.import("superpacket._columns")?.call_method1(name, (columns,))
 }
 

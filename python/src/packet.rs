@@ -11,7 +11,7 @@ use superpacket_captures::file::Frame;
 use superpacket_captures::{Interface, LinkType, Packets};
 use superpacket_steer::FlowTuple;
 
-use crate::columns::{Columns, USUAL_BATCH, as_bytes, to_numpy, to_pandas};
+use crate::columns::{Columns, as_bytes, converted};
 use crate::errors::command_error;
 use crate::layers::{Layers, with_address};
 
@@ -391,11 +391,7 @@ impl PacketList {
         batch_size: Option<usize>,
         data: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        to_pandas(
-            py,
-            self.to_arrow(batch_size.unwrap_or(USUAL_BATCH), data, "text")?,
-            batch_size.is_some(),
-        )
+        converted(py, "pandas", batch_size, |size| self.to_arrow(size, data, "text"))
     }
 
     /// Returns the packets as numpy arrays, by the columns' names, or with `batch_size` an iterator
@@ -406,11 +402,7 @@ impl PacketList {
         py: Python<'py>,
         batch_size: Option<usize>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        to_numpy(
-            py,
-            self.to_arrow(batch_size.unwrap_or(USUAL_BATCH), false, "bytes")?,
-            batch_size.is_some(),
-        )
+        converted(py, "numpy", batch_size, |size| self.to_arrow(size, false, "bytes"))
     }
 
     fn __repr__(&self) -> String {

@@ -1,13 +1,15 @@
-//! The counters of a port, and the reasons for drops.
+//! The counters of a port, in one table, and the reasons for drops.
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use superpacket::aggregate::{AggregateCounters, Reason};
 use superpacket::order::GapCounters;
+use superpacket_port::PortCounters;
 
 use crate::count::Count;
 use crate::queues::Queues;
-use crate::report::{PortStats, QueueStats};
+use crate::report::QueueStats;
 
 /// The reason for which a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +82,40 @@ impl DropReason {
     ];
 }
 
-macro_rules! counts {
-    ($($name:ident),*) => {
+/// Defines [`PortStats`] and [`PortCounts`] from the counters of a port. A row has the name and the
+/// description of a counter, for users of JSON, of metrics and of this crate.
+macro_rules! port_counters {
+    (
+        of_queues { $($summed:ident: $sum_help:literal = $queues:ident.$of:ident,)* }
+        others { $($name:ident: $help:literal,)* }
+    ) => {
+        /// Counters of a port since the bridge started.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct PortStats {
+            /// The port's name.
+            pub port: String,
+            $(#[doc = concat!($sum_help, ".")] pub $summed: u64,)*
+            $(#[doc = concat!($help, ".")] pub $name: u64,)*
+            /// Received packets that were dropped, by cause.
+            pub drops: BTreeMap<String, u64>,
+            /// Packets that left aggregation, merged or single, by reason
+            /// ([`Reason`](superpacket::aggregate::Reason)). Reasons that did not occur are absent.
+            pub reasons: BTreeMap<String, u64>,
+            /// Counters per receive queue, in order of queue number.
+            pub rx_queues: Vec<QueueStats>,
+            /// Counters per transmit queue that the bridge uses, in order of queue number.
+            pub tx_queues: Vec<QueueStats>,
+        }
+
+        impl PortStats {
+            /// The counters that are one number, in the order in which they are shown.
+            pub const COUNTERS: &[PortCounter] = &[
+                $(PortCounter { name: stringify!($summed), help: $sum_help, read: |stats| stats.$summed },)*
+                $(PortCounter { name: stringify!($name), help: $help, read: |stats| stats.$name },)*
+            ];
+        }
+
         /// The counters of one port, shared by all threads.
         #[derive(Debug, Default)]
         pub(crate) struct PortCounts {
@@ -96,64 +130,111 @@ macro_rules! counts {
         impl PortCounts {
             /// Returns the current values, as the report of the port with this name.
             pub(crate) fn report(&self, port: &str) -> PortStats {
-                let drops: BTreeMap<String, u64> = DropReason::ALL.into_iter().map(|(cause, name)| (name.into(), self.drops[cause as usize].value())).collect();
-                let (rx_queues, tx_queues) = (self.queues.received(), self.queues.sent());
-                let sum = |queues: &[QueueStats], of: fn(&QueueStats) -> u64| queues.iter().map(of).sum();
-                PortStats {
+                let mut stats = PortStats {
                     port: port.into(),
-                    rx_packets: sum(&rx_queues, |queue| queue.packets),
-                    rx_bytes: sum(&rx_queues, |queue| queue.bytes),
-                    tx_packets: sum(&tx_queues, |queue| queue.packets),
-                    tx_bytes: sum(&tx_queues, |queue| queue.bytes),
-                    drops,
-                    reasons: self.reasons.report(),
-                    rx_queues,
-                    tx_queues,
                     $($name: self.$name.value(),)*
-                }
+                    drops: DropReason::ALL
+                        .map(|(cause, name)| (name.into(), self.drops[cause as usize].value()))
+                        .into(),
+                    reasons: self.reasons.report(),
+                    rx_queues: self.queues.received(),
+                    tx_queues: self.queues.sent(),
+                    ..PortStats::default()
+                };
+                $(stats.$summed = stats.$queues.iter().map(|queue| queue.$of).sum();)*
+                stats
             }
         }
     };
 }
 
-counts!(
-    rx_super_packets,
-    rx_super_segments,
-    tx_super_packets,
-    tx_super_segments,
-    merged,
-    aggregated,
-    lro_aggregated,
-    lro_flushed,
-    lro_no_desc,
-    gap_waited,
-    gap_filled,
-    gap_timed_out,
-    tx_full,
-    tx_refused,
-    segmented,
-    segments,
-    segmented_for_ids,
-    segmented_for_cwr,
-    segmented_for_link,
-    segmented_for_tunnel,
-    segmented_for_refusal,
-    segmented_for_size,
-    checksummed,
-    fallbacks,
-    filtered,
-    disputed,
-    rx_throttled,
-    mcast_malformed,
-    steered,
-    in_place,
-    held_back,
-    flow_moves,
-    hashes_reported,
-    hashes_computed,
-    wake_ups,
-    in_place_switches
-);
+port_counters! {
+    of_queues {
+        rx_packets: "Packets received, a super-packet counted once" = rx_queues.packets,
+        rx_bytes: "Bytes received" = rx_queues.bytes,
+        tx_packets: "Packets given to the port, a super-packet counted once" = tx_queues.packets,
+        tx_bytes: "Bytes given to the port" = tx_queues.bytes,
+    }
+    others {
+        rx_super_packets: "Packets received as super-packets",
+        rx_super_segments: "Frames on the wire that the received super-packets stand for",
+        tx_super_packets:
+            "Super-packets given to the port, received as such or aggregated by the bridge",
+        tx_super_segments: "Frames on the wire that the sent super-packets stand for",
+        merged: "Received packets that were merged into an earlier packet",
+        aggregated: "Packets into which others were merged",
+        lro_aggregated:
+            "Received packets that LRO accepted into a session, including the first of the session (`aggregated` of `inet_lro`)",
+        lro_flushed: "Sessions that LRO delivered (`flushed` of `inet_lro`)",
+        lro_no_desc:
+            "Received packets whose flow LRO did not know and for which no descriptor was free (`no_desc` of `inet_lro`)",
+        gap_waited:
+            "Segments that arrived ahead of a gap in their flow and waited for it to be filled (`gap_timeout`)",
+        gap_filled: "Waiting segments whose gap was filled in time",
+        gap_timed_out: "Waiting segments whose `gap_timeout` expired",
+        tx_full:
+            "Times that the kernel or the device could not take more packets. Packets dropped for this reason are in `drops` under `full`",
+        tx_refused:
+            "Times that the kernel or the device refused a super-packet or a partial checksum. The packet was then sent in another form",
+        segmented: "Packets that the bridge cut into segments before this port",
+        segments: "Segments that resulted from the `segmented` packets",
+        segmented_for_ids:
+            "Packets segmented because the port's metadata cannot say that all segments keep the same IPv4 identification",
+        segmented_for_cwr:
+            "Packets segmented because the port's metadata cannot say that all segments have CWR (accurate ECN)",
+        segmented_for_link:
+            "Packets segmented because the port does not segment behind their link header: PPPoE, MPLS, more than two VLAN tags, or tags of other types",
+        segmented_for_tunnel:
+            "Packets segmented because the port does not segment inside their tunnel",
+        segmented_for_refusal:
+            "Packets segmented because the kernel has repeatedly refused packets of their kind",
+        segmented_for_size:
+            "Packets segmented because they exceed the port's maximum length or number of segments",
+        checksummed: "Partial checksums that the bridge completed before this port",
+        fallbacks: "Packets that the port refused and that were then sent in another form",
+        filtered:
+            "Packets not forwarded because their destination is behind the port from which they came",
+        disputed: "Packets sent to two ports because their destination address was seen at both",
+        rx_throttled:
+            "Times that a receive queue was paused because of `rx_byte_rate` or `rx_packet_rate`",
+        mcast_malformed:
+            "Damaged or invalid IGMP and MLD messages, which multicast snooping ignored",
+        steered: "Packets handed to workers, a super-packet counted once",
+        in_place: "Packets of steered queues that were processed by the receiving thread",
+        held_back:
+            "Packets sent to their flow's previous CPU instead of its new one, because earlier packets of the flow were still queued there",
+        flow_moves: "Times that a bucket of flows moved from one CPU to another",
+        hashes_reported: "Packets steered by the hash that the device reported",
+        hashes_computed: "Packets for which the bridge computed the hash",
+        wake_ups: "Times that a sleeping worker was woken for this port's packets",
+        in_place_switches:
+            "Times that a queue switched automatically between steering and processing in place, because of the thread's utilisation or the queue's packet rate",
+    }
+}
+
+/// A counter of a port that is one number.
+#[derive(Clone, Copy, Debug)]
+pub struct PortCounter {
+    /// The name of its field in [`PortStats`], and in JSON.
+    pub name: &'static str,
+    /// What it counts, as a sentence without the full stop.
+    pub help: &'static str,
+    /// Returns its value.
+    pub read: fn(&PortStats) -> u64,
+}
+
+impl PortStats {
+    /// Adds the port's own counters: its totals, and `queue_drops` per receive queue.
+    pub(crate) fn with(mut self, own: PortCounters, queue_drops: &[u64]) -> Self {
+        for (queue, &drops) in self.rx_queues.iter_mut().zip(queue_drops) {
+            queue.drops = Some(drops);
+        }
+        self.drops.insert("rx_ring".into(), own.rx_dropped);
+        self.drops.insert("rx_errors".into(), own.rx_errors);
+        (self.tx_full, self.tx_refused) = (own.tx_full, own.tx_refused);
+        self
+    }
+}
 
 impl PortCounts {
     /// Counts packets as dropped for a reason.

@@ -513,4 +513,6 @@ fn kind_of(outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> (Option<Pac
 }
 
 #[cfg(test)]
+pub(crate) mod recorder;
+#[cfg(test)]
 mod tests;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use superpacket_port::PortCounters;
-
 use crate::settings::{InPlace, SettingValue};
+
+pub use crate::counters::{PortCounter, PortStats};
 
 /// The state and the settings of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,141 +82,6 @@ pub struct FeatureReport {
     pub reason: Option<String>,
 }
 
-/// Counters of a port since the bridge started.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortStats {
-    /// The port's name.
-    pub port: String,
-    /// Packets received, a super-packet counted once.
-    pub rx_packets: u64,
-    /// Bytes received.
-    pub rx_bytes: u64,
-    /// Packets given to the port, a super-packet counted once.
-    pub tx_packets: u64,
-    /// Bytes given to the port.
-    pub tx_bytes: u64,
-    /// Packets received as super-packets.
-    pub rx_super_packets: u64,
-    /// Frames on the wire that the received super-packets stand for.
-    #[serde(default)]
-    pub rx_super_segments: u64,
-    /// Super-packets given to the port, received as such or aggregated by the bridge.
-    pub tx_super_packets: u64,
-    /// Frames on the wire that the sent super-packets stand for.
-    pub tx_super_segments: u64,
-    /// Received packets that were merged into an earlier packet.
-    pub merged: u64,
-    /// Packets into which others were merged.
-    pub aggregated: u64,
-    /// Received packets that LRO accepted into a session, including the first of the session
-    /// (`aggregated` of `inet_lro`).
-    #[serde(default)]
-    pub lro_aggregated: u64,
-    /// Sessions that LRO delivered (`flushed` of `inet_lro`).
-    #[serde(default)]
-    pub lro_flushed: u64,
-    /// Received packets whose flow LRO did not know and for which no descriptor was free (`no_desc`
-    /// of `inet_lro`).
-    #[serde(default)]
-    pub lro_no_desc: u64,
-    /// Times that the kernel or the device could not take more packets. Packets dropped for this
-    /// reason are in `drops` under `full`.
-    #[serde(default)]
-    pub tx_full: u64,
-    /// Times that the kernel or the device refused a super-packet or a partial checksum. The packet
-    /// was then sent in another form.
-    #[serde(default)]
-    pub tx_refused: u64,
-    /// Packets that the bridge cut into segments before this port.
-    pub segmented: u64,
-    /// Segments that resulted from the `segmented` packets.
-    pub segments: u64,
-    /// Packets segmented because the port's metadata cannot say that all segments keep the same
-    /// IPv4 identification.
-    #[serde(default)]
-    pub segmented_for_ids: u64,
-    /// Packets segmented because the port's metadata cannot say that all segments have CWR
-    /// (accurate ECN).
-    #[serde(default)]
-    pub segmented_for_cwr: u64,
-    /// Packets segmented because the port does not segment behind their link header: PPPoE, MPLS,
-    /// more than two VLAN tags, or tags of other types.
-    #[serde(default)]
-    pub segmented_for_link: u64,
-    /// Packets segmented because the port does not segment inside their tunnel.
-    #[serde(default)]
-    pub segmented_for_tunnel: u64,
-    /// Packets segmented because the kernel has repeatedly refused packets of their kind.
-    #[serde(default)]
-    pub segmented_for_refusal: u64,
-    /// Packets segmented because they exceed the port's maximum length or number of segments.
-    #[serde(default)]
-    pub segmented_for_size: u64,
-    /// Partial checksums that the bridge completed before this port.
-    pub checksummed: u64,
-    /// Packets that the port refused and that were then sent in another form.
-    pub fallbacks: u64,
-    /// Packets not forwarded because their destination is behind the port from which they came.
-    pub filtered: u64,
-    /// Packets sent to two ports because their destination address was seen at both.
-    #[serde(default)]
-    pub disputed: u64,
-    /// Segments that arrived ahead of a gap in their flow and waited for it to be filled
-    /// (`gap_timeout`).
-    #[serde(default)]
-    pub gap_waited: u64,
-    /// Waiting segments whose gap was filled in time.
-    #[serde(default)]
-    pub gap_filled: u64,
-    /// Waiting segments whose `gap_timeout` expired.
-    #[serde(default)]
-    pub gap_timed_out: u64,
-    /// Times that a receive queue was paused because of `rx_byte_rate` or `rx_packet_rate`.
-    #[serde(default)]
-    pub rx_throttled: u64,
-    /// Damaged or invalid IGMP and MLD messages, which multicast snooping ignored.
-    #[serde(default)]
-    pub mcast_malformed: u64,
-    /// Packets handed to workers, a super-packet counted once.
-    #[serde(default)]
-    pub steered: u64,
-    /// Packets of steered queues that were processed by the receiving thread.
-    #[serde(default)]
-    pub in_place: u64,
-    /// Packets sent to their flow's previous CPU instead of its new one, because earlier packets of
-    /// the flow were still queued there.
-    #[serde(default)]
-    pub held_back: u64,
-    /// Times that a bucket of flows moved from one CPU to another.
-    #[serde(default)]
-    pub flow_moves: u64,
-    /// Packets steered by the hash that the device reported.
-    #[serde(default)]
-    pub hashes_reported: u64,
-    /// Packets for which the bridge computed the hash.
-    #[serde(default)]
-    pub hashes_computed: u64,
-    /// Times that a sleeping worker was woken for this port's packets.
-    #[serde(default)]
-    pub wake_ups: u64,
-    /// Times that a queue switched automatically between steering and processing in place, because
-    /// of the thread's utilisation or the queue's packet rate.
-    #[serde(default)]
-    pub in_place_switches: u64,
-    /// Received packets that were dropped, by cause.
-    pub drops: BTreeMap<String, u64>,
-    /// Packets that left aggregation, merged or single, by reason
-    /// ([`Reason`](superpacket::aggregate::Reason)). Reasons that did not occur are absent.
-    #[serde(default)]
-    pub reasons: BTreeMap<String, u64>,
-    /// Counters per receive queue, in order of queue number.
-    #[serde(default)]
-    pub rx_queues: Vec<QueueStats>,
-    /// Counters per transmit queue that the bridge uses, in order of queue number.
-    #[serde(default)]
-    pub tx_queues: Vec<QueueStats>,
-}
-
 /// Counters of one queue of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueStats {
@@ -230,19 +95,6 @@ pub struct QueueStats {
     /// per queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drops: Option<u64>,
-}
-
-impl PortStats {
-    /// Adds the port's own counters: its totals, and `queue_drops` per receive queue.
-    pub(crate) fn with(mut self, own: PortCounters, queue_drops: &[u64]) -> Self {
-        for (queue, &drops) in self.rx_queues.iter_mut().zip(queue_drops) {
-            queue.drops = Some(drops);
-        }
-        self.drops.insert("rx_ring".into(), own.rx_dropped);
-        self.drops.insert("rx_errors".into(), own.rx_errors);
-        (self.tx_full, self.tx_refused) = (own.tx_full, own.tx_refused);
-        self
-    }
 }
 
 /// Memberships of IP multicast groups, with the field names of iproute2's `bridge -json mdb`.

@@ -6,53 +6,38 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use superpacket::aggregate::HashKey;
-use superpacket::packet::{Layer, RxChecksum, RxPacket};
-use superpacket::segment::{Gso, GsoKind, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::packet::{RxChecksum, RxPacket};
+use superpacket::segment::{GsoKind, SegmentOptions, Segmenter};
 use superpacket_bridge::settings::{
-    BridgeSettings, InPlace, NamedSettings, PerQueue, PortChange, PortSettings, UsableCpus,
+    BridgeSettings, InPlace, NamedSettings, PerQueue, PortChange, UsableCpus,
 };
 use superpacket_bridge::{Bridge, ThreadlessBridge};
 use superpacket_model::open;
+use superpacket_port::Buffer;
 use superpacket_port::features::Feature;
-use superpacket_port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch};
 use superpacket_traffic::frame::{Checksum, Frame, PSH, stream_bytes};
 
-/// Maximum wait for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
+mod support;
+#[path = "../../superpacket-port/src/without_memory.rs"]
+mod without_memory;
 
-/// Payload of each frame, and number of frames sent at once; together shorter than the longest
-/// super-packet.
-const PAYLOAD: usize = 1_000;
-const FRAMES: usize = 40;
+use support::{FRAMES, Host, PATIENCE, PAYLOAD, bytes, frames, ports, wait};
+use without_memory::{is_run_in_a_child, limit_memory};
 
 /// A bridge between two memory links, and their other ends.
 struct Joined {
     bridge: Bridge,
-    ends: [End; 2],
-}
-
-/// The far end of a link.
-struct End {
-    port: Box<dyn Port>,
-    input: Box<dyn Receive>,
+    ends: [Host; 2],
 }
 
 impl Joined {
     /// Joins links of this name, with settings changed before the start.
     fn new(name: &str, change: impl FnOnce(&mut BridgeSettings)) -> Joined {
-        let specs = ["a", "b"].map(|side| {
-            format!("memory:{name}-{side}").parse::<PortSpec>().expect("a port string")
-        });
+        let specs = ["a", "b"].map(|side| format!("memory:{name}-{side}"));
         // Opened first, because a link with one open end is down.
-        let ends = specs.each_ref().map(|spec| {
-            let mut port = open(spec).expect("memory needs nothing");
-            End { input: port.receivers().remove(0), port }
-        });
-        let mut settings = BridgeSettings {
-            ports: specs.map(PortSettings::new).into(),
-            threads: 1,
-            ..BridgeSettings::default()
-        };
+        let ends = specs.each_ref().map(|spec| Host::open(spec));
+        let ports = ports(specs);
+        let mut settings = BridgeSettings { ports, threads: 1, ..BridgeSettings::default() };
         change(&mut settings);
         Joined { bridge: Bridge::start(settings).expect("memory needs nothing"), ends }
     }
@@ -63,7 +48,7 @@ impl Joined {
     }
 
     /// Stops the bridge, which must not take long, and returns the ends.
-    fn stop(self) -> [End; 2] {
+    fn stop(self) -> [Host; 2] {
         let Joined { bridge, ends } = self;
         let (done, stopped) = channel();
         std::thread::spawn(move || {
@@ -75,60 +60,7 @@ impl Joined {
     }
 }
 
-impl End {
-    fn send(&mut self, frames: &[Vec<u8>]) {
-        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        frames.iter().for_each(|frame| {
-            batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet)
-        });
-        let sent =
-            self.port.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
-        assert_eq!(sent, frames.len());
-    }
-
-    /// Sends super-packets as a host's kernel does, with partial checksums.
-    fn send_super_packets(&mut self, packets: &[Vec<u8>]) {
-        let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(PAYLOAD).expect("not 0"));
-        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        let checksum = RxChecksum::Partial { start: 34, offset: 16 };
-        packets.iter().for_each(|packet| {
-            batch.push_bytes(&mut outgoing, packet, checksum, Some(gso), Layer::Ethernet)
-        });
-        let sent =
-            self.port.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
-        assert_eq!(sent, packets.len());
-    }
-
-    /// Returns the packets that have arrived.
-    fn receive(&mut self) -> Vec<RxPacket<Buffer>> {
-        let mut packets = Vec::new();
-        self.input.poll(&mut packets, 512).expect("up");
-        packets
-    }
-}
-
-fn wait(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Returns frames of one flow without PSH, starting at number `from`.
-fn frames(from: usize) -> Vec<Vec<u8>> {
-    Frame::tcp4((from * PAYLOAD) as u32, PAYLOAD)
-        .with_id(from as u16)
-        .run(FRAMES)
-        .iter()
-        .map(Frame::to_bytes)
-        .collect()
-}
-
 fn payload(packets: &[RxPacket<Buffer>]) -> Vec<u8> {
-    let bytes = |packet: &RxPacket<Buffer>| {
-        packet.buffers().flat_map(Buffer::bytes).copied().collect::<Vec<_>>()
-    };
     packets.iter().flat_map(|packet| bytes(packet).split_off(54)).collect()
 }
 
@@ -143,9 +75,9 @@ fn sends_what_it_holds(name: &str, change: impl FnOnce(&mut BridgeSettings)) {
     wait("the bridge receives all", || joined.received(0) == FRAMES as u64);
     // Long enough for packets to leave if they were not held.
     std::thread::sleep(Duration::from_millis(50));
-    assert!(joined.ends[1].receive().is_empty(), "they are held");
+    assert!(joined.ends[1].packets().is_empty(), "they are held");
     let [_, mut to] = joined.stop();
-    let packets = to.receive();
+    let packets = to.packets();
     assert!(payload(&packets) == stream_bytes(0, FRAMES * PAYLOAD), "{packets:?}");
     assert_eq!(
         (packets.len(), packets[0].gso.map(|gso| gso.size.get())),
@@ -186,7 +118,7 @@ fn super_packets_of_a_port_merge_further() {
         (sent.len() as u64, FRAMES as u64)
     );
     let [_, mut to] = joined.stop();
-    let packets = to.receive();
+    let packets = to.packets();
     assert!(payload(&packets) == stream_bytes(0, FRAMES * PAYLOAD), "{packets:?}");
     assert_eq!((packets.len(), packets[0].gso.map(|gso| gso.size.get())), (1, Some(PAYLOAD)));
 }
@@ -202,7 +134,7 @@ fn super_packets_with_psh_merge_where_the_port_says_so() {
         joined.ends[0].send_super_packets(&super_packets(8, PSH));
         let mut left = Vec::new();
         wait("all leave", || {
-            left.extend(joined.ends[1].receive());
+            left.extend(joined.ends[1].packets());
             payload(&left).len() == FRAMES * PAYLOAD
         });
         assert!(payload(&left) == stream_bytes(0, FRAMES * PAYLOAD));
@@ -237,13 +169,13 @@ fn segments_that_overtook_others_wait_for_them_where_the_port_says_so() {
             });
         } else {
             wait("all leave", || {
-                left.extend(joined.ends[1].receive());
+                left.extend(joined.ends[1].packets());
                 payload(&left).len() == (FRAMES - 1) * PAYLOAD
             });
         }
         joined.ends[0].send(&sent[missing..=missing]);
         wait("all leave", || {
-            left.extend(joined.ends[1].receive());
+            left.extend(joined.ends[1].packets());
             payload(&left).len() == FRAMES * PAYLOAD
         });
         let stats = joined.bridge.stats()[0].clone();
@@ -267,7 +199,7 @@ fn segments_that_overtook_others_wait_for_them_where_the_port_says_so() {
     joined.ends[0].send(&[&sent[..1], &sent[2..]].concat());
     wait("all but two wait", || joined.bridge.stats()[0].gap_waited == FRAMES as u64 - 2);
     let [_, mut to] = joined.stop();
-    assert_eq!(payload(&to.receive()).len(), (FRAMES - 1) * PAYLOAD, "what waited is sent");
+    assert_eq!(payload(&to.packets()).len(), (FRAMES - 1) * PAYLOAD, "what waited is sent");
 }
 
 /// Datagrams without a checksum merge if the port enables it. If the bridge segments them, the
@@ -291,12 +223,9 @@ fn datagrams_without_checksums_merge_where_the_port_says_so() {
                 settings.ports[1].features.set(Feature::TxUdpSegmentation, port_cuts);
         });
         joined.ends[0].send(&sent);
-        let bytes = |packet: &RxPacket<Buffer>| {
-            packet.buffers().flat_map(Buffer::bytes).copied().collect::<Vec<u8>>()
-        };
         let mut left = Vec::new();
         wait("all leave", || {
-            left.extend(joined.ends[1].receive());
+            left.extend(joined.ends[1].packets());
             left.iter().map(|packet| bytes(packet).len() - 42).sum::<usize>() == DATAGRAMS * PAYLOAD
         });
         assert_eq!(
@@ -341,7 +270,7 @@ fn what_merged_further_comes_apart_at_a_port_without_tso() {
     joined.ends[0].send_super_packets(&super_packets(8, 0));
     let mut left = Vec::new();
     wait("all leave", || {
-        left.extend(joined.ends[1].receive());
+        left.extend(joined.ends[1].packets());
         left.len() >= FRAMES
     });
     assert_eq!(joined.bridge.stats()[0].merged, 4, "they were joined before");
@@ -353,11 +282,7 @@ fn what_merged_further_comes_apart_at_a_port_without_tso() {
     };
     let expected: Vec<_> =
         Frame::tcp4(0, PAYLOAD).with_id(0).run(FRAMES).into_iter().map(in_form).collect();
-    let found: Vec<_> = left
-        .iter()
-        .map(|packet| packet.buffers().flat_map(Buffer::bytes).copied().collect::<Vec<u8>>())
-        .collect();
-    assert!(found == expected);
+    assert!(left.iter().map(bytes).collect::<Vec<_>>() == expected);
     drop(left);
     joined.stop();
 }
@@ -414,7 +339,7 @@ fn a_bridge_that_polls_all_the_time_carries_traffic_and_ends() {
                     joined.bridge.stats()
                 );
                 std::thread::sleep(Duration::from_millis(1));
-                packets.extend(joined.ends[to].receive());
+                packets.extend(joined.ends[to].packets());
             }
             assert!(
                 payload(&packets)
@@ -428,7 +353,7 @@ fn a_bridge_that_polls_all_the_time_carries_traffic_and_ends() {
     wait("it looks for packets all the time", || cpu_time(THREAD).expect("it runs") >= before + 5);
     joined.ends[0].send(&frames(0));
     let [_, mut to] = joined.stop();
-    assert!(payload(&to.receive()) == stream_bytes(0, FRAMES * PAYLOAD), "what had come is sent");
+    assert!(payload(&to.packets()) == stream_bytes(0, FRAMES * PAYLOAD), "what had come is sent");
     // The kernel lists a thread for a moment after it was joined.
     wait("no thread is left", || cpu_time(THREAD).is_none());
 }
@@ -439,29 +364,6 @@ fn address_space() -> u64 {
     let line =
         status.lines().find_map(|line| line.strip_prefix("VmSize:")).expect("a process has memory");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of kB") * 1024
-}
-
-/// Runs the test of this name in a child process, because a memory limit applies to a whole
-/// process. Returns `false` in the child.
-fn is_run_in_a_child(name: &str) -> bool {
-    const CHILD: &str = "SUPERPACKET_TEST_WITHOUT_MEMORY";
-    if std::env::var_os(CHILD).is_some() {
-        return false;
-    }
-    let mut child = std::process::Command::new(std::env::current_exe().expect("runs"));
-    let output =
-        child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().expect("runs");
-    let (said, error) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{}: {said}{error}", output.status);
-    assert!(said.contains("1 passed"), "{said}");
-    true
-}
-
-/// Lets the process have this many more bytes of address space.
-fn limit_memory(more: u64) {
-    let limit = rustix::process::Rlimit { current: Some(address_space() + more), maximum: None };
-    rustix::process::setrlimit(rustix::process::Resource::As, limit).expect("lowered");
 }
 
 /// Allocates all memory within the limit except this many MiB, including the allocator's reserve.
@@ -490,26 +392,19 @@ fn ports_open_where_there_is_no_memory_for_their_tables_and_regions() {
         if !scarce {
             limit_memory(1 << 30);
         }
-        let specs = ["a", "b"].map(|side| {
-            format!("memory:opens-{side}?slots=1048576").parse::<PortSpec>().expect("a port string")
-        });
-        let mut ends = specs.each_ref().map(|spec| {
-            let mut port = open(spec).expect("memory needs nothing");
-            End { input: port.receivers().remove(0), port }
-        });
+        let specs = ["a", "b"].map(|side| format!("memory:opens-{side}?slots=1048576"));
+        let mut ends = specs.each_ref().map(|spec| Host::open(spec));
         let mut bridge = ThreadlessBridge::new(64, Duration::from_secs(300), HashKey::new(1));
-        for spec in &specs {
-            let mut settings = PortSettings::new(spec.clone());
+        for mut settings in ports(specs) {
+            let port = open(&settings.port).expect("memory needs nothing");
             (settings.features, settings.force_lro) =
                 (settings.features.with(Feature::LargeReceiveOffload), true);
             settings.limits.lro_max_desc = 1 << 20;
-            bridge
-                .join(settings, open(spec).expect("memory needs nothing"))
-                .expect("there is room");
+            bridge.join(settings, port).expect("there is room");
         }
         ends[0].send(&frames(0));
         assert_eq!(bridge.round(0).expect("all are up"), FRAMES);
-        let packets = ends[1].receive();
+        let packets = ends[1].packets();
         assert!(payload(&packets) == stream_bytes(0, FRAMES * PAYLOAD));
         assert_eq!(
             packets.len(),
@@ -525,16 +420,11 @@ fn what_there_is_no_memory_for_is_refused() {
     if is_run_in_a_child("what_there_is_no_memory_for_is_refused") {
         return;
     }
-    let ports = ["memory:scarce-a?queues=1024", "memory:scarce-b"]
-        .map(|port| PortSettings::new(port.parse().expect("a port string")));
-    let name = ports[0].port.name().to_owned();
-    let bridge = Bridge::start(BridgeSettings {
-        ports: ports.into(),
-        threads: 1,
-        ..BridgeSettings::default()
-    })
-    .expect("memory needs nothing");
-    bridge.set_feature(&name, Feature::LargeReceiveOffload, true, true).expect("forced");
+    let name = "memory:scarce-a?queues=1024";
+    let ports = ports([name, "memory:scarce-b"]);
+    let bridge = Bridge::start(BridgeSettings { ports, threads: 1, ..BridgeSettings::default() })
+        .expect("memory needs nothing");
+    bridge.set_feature(name, Feature::LargeReceiveOffload, true, true).expect("forced");
     // The threads have their memory once the address space stops growing.
     let mut taken = (Instant::now(), address_space());
     while taken.0.elapsed() < Duration::from_secs(1) {
@@ -559,14 +449,14 @@ fn what_there_is_no_memory_for_is_refused() {
     assert!(tables.is_err(), "16 x 28 MiB");
 
     let refused = bridge
-        .set_port(&name, &PortChange::setting("lro_max_desc", 4096))
+        .set_port(name, &PortChange::setting("lro_max_desc", 4096))
         .expect_err("256 MiB")
         .to_string();
     assert!(
         refused.contains("no memory to aggregate 4096 flows of each of 1024 receive queues"),
         "{refused}"
     );
-    let refused = bridge.set_rps_flow_count(&name, None, 65_536).expect_err("1 GiB").to_string();
+    let refused = bridge.set_rps_flow_count(name, None, 65_536).expect_err("1 GiB").to_string();
     assert!(refused.contains("rps_flow_cnt: ENOMEM: 65536 entries"), "{refused}");
     // The rest of it, except 40 MiB.
     let held = Vec::<u8>::with_capacity(160 << 20);
@@ -582,11 +472,10 @@ fn what_there_is_no_memory_for_is_refused() {
     // The bridge still runs, and makes changes that memory allows.
     assert_eq!(bridge.ports()[0].settings["lro_max_desc"], 64.into(), "as it was");
     assert_eq!(
-        bridge.set_port(&name, &PortChange::setting("lro_max_desc", 128)).expect("8 MiB").settings
-            ["lro_max_desc"],
+        bridge.set_port(name, &PortChange::setting("lro_max_desc", 128)).expect("8 MiB").settings["lro_max_desc"],
         128.into()
     );
-    bridge.set_rps_flow_count(&name, None, 64).expect("1 MiB");
+    bridge.set_rps_flow_count(name, None, 64).expect("1 MiB");
 }
 
 /// Opening a port fails if there is no memory for its queues, because its threads cannot report
@@ -596,7 +485,7 @@ fn a_port_whose_queues_there_is_no_memory_for_is_refused() {
     if is_run_in_a_child("a_port_whose_queues_there_is_no_memory_for_is_refused") {
         return;
     }
-    let port = |text: &str| PortSettings::new(text.parse().expect("a port string"));
+    let port = |text: &str| ports([text]).remove(0);
     let mut joined = Joined::new("few", |_| ());
     limit_memory(96 << 20);
     let refused =

@@ -2,14 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket_bridge::Bridge;
-use superpacket_bridge::settings::{BridgeSettings, PortSettings};
-use superpacket_model::open;
-use superpacket_port::{Buffer, Outgoing, Port, Receive, TxBatch};
+use superpacket_bridge::settings::BridgeSettings;
 
-/// Maximum wait for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
+mod support;
+
+use support::{Host, PATIENCE, ports, wait};
 
 /// The roles of the ports' other ends: sender, group member, non-member, querier.
 const SENDER: usize = 0;
@@ -21,7 +19,7 @@ const GROUP: [u8; 4] = [239, 1, 2, 3];
 
 struct House {
     bridge: Bridge,
-    ends: Vec<(Box<dyn Port>, Box<dyn Receive>)>,
+    ends: Vec<Host>,
     names: Vec<String>,
     marks: u8,
 }
@@ -75,17 +73,8 @@ fn data(group: [u8; 4]) -> Vec<u8> {
 impl House {
     fn new(name: &str, snooping: bool) -> House {
         let names: Vec<String> = (0..4).map(|end| format!("memory:{name}-{end}")).collect();
-        let open_end = |name: &String| {
-            let mut port =
-                open(&name.parse().expect("a port string")).expect("memory needs nothing");
-            let input = port.receivers().remove(0);
-            (port, input)
-        };
-        let ends = names.iter().map(open_end).collect();
-        let ports = names
-            .iter()
-            .map(|name| PortSettings::new(name.parse().expect("a port string")))
-            .collect();
+        let ends = names.iter().map(|name| Host::open(name)).collect();
+        let ports = ports(&names);
         let settings = BridgeSettings {
             ports,
             threads: 1,
@@ -101,17 +90,7 @@ impl House {
     }
 
     fn send(&mut self, from: usize, frame: &[u8]) {
-        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet);
-        assert_eq!(
-            self.ends[from]
-                .0
-                .transmitter()
-                .expect("memory has many")
-                .transmit(&outgoing, &batch, 0)
-                .sent,
-            1
-        );
+        self.ends[from].send(&[frame.to_vec()]);
     }
 
     /// Sends a frame from one end, and returns the other ends that receive it. A broadcast after it
@@ -129,18 +108,12 @@ impl House {
             let mut is_marked = false;
             while !is_marked {
                 assert!(started.elapsed() < PATIENCE, "end {end}");
-                let mut packets: Vec<RxPacket<Buffer>> = Vec::new();
-                self.ends[end].1.poll(&mut packets, 512).expect("up");
-                for packet in &packets {
-                    let bytes: Vec<u8> =
-                        packet.buffers().flat_map(Buffer::bytes).copied().collect();
+                for bytes in self.ends[end].receive() {
                     is_marked |= bytes == mark;
                     if bytes == frame {
                         given.push(end);
                     }
                 }
-                drop(packets);
-                self.ends[end].1.give_back();
                 std::thread::yield_now();
             }
         }
@@ -154,11 +127,7 @@ impl House {
     }
 
     fn wait_for_querier(&self) {
-        let started = Instant::now();
-        while !self.bridge.mdb().querier_ipv4 {
-            assert!(started.elapsed() < PATIENCE);
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait("there is a querier", || self.bridge.mdb().querier_ipv4);
         // The response time is 0.1 s.
         std::thread::sleep(Duration::from_millis(150));
     }

@@ -1,48 +1,39 @@
 //! Tests of named ports: which state of a port survives a change of its port string.
 
-use std::time::{Duration, Instant};
-
-use superpacket::packet::{Layer, RxChecksum};
 use superpacket_bridge::fdb::{FdbFilter, Station};
 use superpacket_bridge::report::PortReport;
 use superpacket_bridge::settings::{
     BridgeSettings, NamedSettings, PortChange, PortSettings, TooBig,
 };
 use superpacket_bridge::{Bridge, BridgeError};
-use superpacket_model::open;
-use superpacket_port::{Outgoing, Port, PortSpec, Receive, TxBatch};
+use superpacket_port::PortSpec;
 
-/// Maximum wait for anything.
-const PATIENCE: Duration = Duration::from_secs(10);
+mod support;
 
-/// The far end of a link.
-struct Host {
-    port: Box<dyn Port>,
-    input: Box<dyn Receive>,
+use support::{Host, ports, wait};
+
+/// The other end of a link, with one station.
+struct StationHost {
+    host: Host,
     address: u8,
 }
 
-impl Host {
+impl StationHost {
     /// Returns the other end of `memory:LINK`, a station whose address ends in this byte.
-    fn new(link: &str, address: u8) -> Host {
-        let mut port = open(&spec(&format!("memory:{link}"))).expect("memory needs nothing");
-        Host { input: port.receivers().remove(0), port, address }
+    fn new(link: &str, address: u8) -> Self {
+        StationHost { host: Host::open(&format!("memory:{link}")), address }
     }
 
     fn send(&mut self, to: u8) {
         let frame =
             [&[2, 0, 0, 0, 0, to], &[2, 0, 0, 0, 0, self.address], &[0x88, 0xb5][..], &[7; 46]]
                 .concat();
-        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        batch.push_bytes(&mut outgoing, &frame, RxChecksum::None, None, Layer::Ethernet);
-        let sent =
-            self.port.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
-        assert_eq!(sent, 1);
+        self.host.send(&[frame]);
     }
 
     /// Returns the number of frames received since the last call.
     fn came(&mut self) -> usize {
-        self.input.poll(&mut Vec::new(), 64).expect("up")
+        self.host.input.poll(&mut Vec::new(), 64).expect("up")
     }
 }
 
@@ -50,17 +41,8 @@ fn spec(text: &str) -> PortSpec {
     text.parse().expect("a port string")
 }
 
-fn settings(ports: &[&str]) -> BridgeSettings {
-    let ports = ports.iter().map(|port| PortSettings::new(spec(port))).collect();
-    BridgeSettings { ports, threads: 1, ..BridgeSettings::default() }
-}
-
-fn wait(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+fn settings(specs: &[&str]) -> BridgeSettings {
+    BridgeSettings { ports: ports(specs), threads: 1, ..BridgeSettings::default() }
 }
 
 fn names(bridge: &Bridge) -> Vec<String> {
@@ -122,7 +104,7 @@ fn a_port_is_called_by_its_name_in_whatever_is_asked_of_it() {
 
 #[test]
 fn a_port_with_other_options_is_the_same_port() {
-    let (mut a, mut b) = (Host::new("options-a", 1), Host::new("options-b", 2));
+    let (mut a, mut b) = (StationHost::new("options-a", 1), StationHost::new("options-b", 2));
     let mut wanted = settings(&["left=memory:options-a", "right=memory:options-b"]);
     let fixed = Station { vlan: 0, address: [2, 0, 0, 0, 0, 9] };
     wanted.ports[0].static_entries.insert(fixed);
@@ -157,7 +139,7 @@ fn a_port_with_other_options_is_the_same_port() {
     });
     assert_eq!((a.came(), b.came()), (1, 1));
     // Another device: the stations that were behind the port may be elsewhere.
-    let mut c = Host::new("options-c", 3);
+    let mut c = StationHost::new("options-c", 3);
     wanted.ports[0].port = spec("left=memory:options-c");
     bridge.apply(wanted).expect("it can be opened so");
     assert_eq!(addresses(&bridge, "left"), ["02:00:00:00:00:09"]);
@@ -170,7 +152,7 @@ fn a_port_with_other_options_is_the_same_port() {
 fn what_cannot_be_opened_so_is_open_as_before() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let (mut a, recorded) = (Host::new("refused-a", 1), path("out.pcap"));
+    let (mut a, recorded) = (StationHost::new("refused-a", 1), path("out.pcap"));
     let record = format!("pcap:{recorded}?mode=record");
     let mut wanted = settings(&["in=memory:refused-a?slots=64", &format!("out={record}")]);
     let bridge = Bridge::start(wanted.clone()).expect("a folder of ours");
@@ -226,7 +208,7 @@ fn what_cannot_be_opened_so_is_open_as_before() {
 
 #[test]
 fn names_may_change_places() {
-    let (mut a, mut b) = (Host::new("places-a", 1), Host::new("places-b", 2));
+    let (mut a, mut b) = (StationHost::new("places-a", 1), StationHost::new("places-b", 2));
     let bridge = Bridge::start(settings(&["left=memory:places-a", "right=memory:places-b"]))
         .expect("memory needs nothing");
     a.send(0xff);

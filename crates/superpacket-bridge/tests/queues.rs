@@ -2,26 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use superpacket::packet::{Layer, RxChecksum};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::{PortStats, QueueStats};
-use superpacket_bridge::settings::{BridgeSettings, PortChange, PortSettings};
-use superpacket_model::open;
+use superpacket_bridge::settings::{BridgeSettings, PortChange};
 use superpacket_port::features::FeatureSet;
-use superpacket_port::{Outgoing, Port, PortSpec, TxBatch};
 use superpacket_traffic::frame::Frame;
 
-/// Sends frames through the other end of a port's link, all in one call.
-fn send(end: &mut dyn Port, frames: &[Vec<u8>]) {
-    let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-    frames.iter().for_each(|frame| {
-        batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet)
-    });
-    assert_eq!(
-        end.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent,
-        frames.len()
-    );
-}
+mod support;
+
+use support::{Host, ports};
 
 /// Returns a frame of one of many flows, with this payload length.
 fn frame(flow: u8, payload: usize) -> Vec<u8> {
@@ -50,24 +39,16 @@ fn sum(queues: &[QueueStats], of: fn(&QueueStats) -> u64) -> u64 {
 #[test]
 fn each_queue_has_its_numbers_and_the_port_their_sums() {
     let specs = ["memory:queues-a?queues=2&slots=64&full=drop", "memory:queues-b?slots=4096"];
-    let mut ends = ["memory:queues-a?slots=4096", "memory:queues-b?slots=4096"].map(|spec| {
-        let mut port = open(&spec.parse().expect("a port string")).expect("memory needs nothing");
-        // Open, and so up, but never read.
-        let receivers = port.receivers();
-        (port, receivers)
-    });
-    let settings = |spec: &&str| {
-        let mut port = PortSettings::new(spec.parse::<PortSpec>().expect("a port string"));
-        // Packets leave without aggregation.
-        port.features = FeatureSet::NONE;
-        port
-    };
-    let ports = specs.iter().map(settings).collect();
+    // Open, and so up, but never read.
+    let mut ends = ["memory:queues-a?slots=4096", "memory:queues-b?slots=4096"].map(Host::open);
+    let mut ports = ports(specs);
+    // Packets leave without aggregation.
+    ports.iter_mut().for_each(|port| port.features = FeatureSet::NONE);
     let bridge = Bridge::start(BridgeSettings { ports, threads: 2, ..BridgeSettings::default() })
         .expect("memory needs nothing");
     let frames: Vec<_> = (0..40).map(|flow| frame(flow, 100)).collect();
     for round in 1..=10 {
-        send(&mut *ends[0].0, &frames);
+        ends[0].send(&frames);
         wait(&bridge, "all are received", |stats| stats[0].rx_packets == 40 * round);
     }
     let stats = wait(&bridge, "all are sent", |stats| stats[1].tx_packets == 400);
@@ -92,7 +73,7 @@ fn each_queue_has_its_numbers_and_the_port_their_sums() {
         (&vec![sent], 400, 400 * 154)
     );
     // A burst of one flow that exceeds its queue; the other queue loses no packet.
-    send(&mut *ends[0].0, &vec![frame(7, 100); 100]);
+    ends[0].send(&vec![frame(7, 100); 100]);
     let stats = wait(&bridge, "the rest is received", |stats| stats[0].rx_packets == 464);
     let drops: Vec<_> =
         stats[0].rx_queues.iter().map(|queue| queue.drops.expect("memory knows")).collect();

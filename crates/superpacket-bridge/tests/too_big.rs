@@ -2,12 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use superpacket::packet::{Layer, RxChecksum, RxPacket};
+use superpacket::packet::RxPacket;
 use superpacket_bridge::Bridge;
 use superpacket_bridge::fdb::Station;
-use superpacket_bridge::settings::{BridgeSettings, PortSettings, TooBig};
-use superpacket_model::open;
-use superpacket_port::{Buffer, Outgoing, Port, Receive, TxBatch};
+use superpacket_bridge::settings::{BridgeSettings, TooBig};
+use superpacket_port::Buffer;
+
+mod support;
+
+use support::{Host, bytes, ports};
 
 /// Number of answers that a bridge sends at once, and per second.
 const ANSWERS: usize = 100;
@@ -23,7 +26,7 @@ fn datagram(from: u8) -> Vec<u8> {
 }
 
 fn is_answer(packet: &RxPacket<Buffer>) -> bool {
-    let bytes: Vec<u8> = packet.buffers().flat_map(Buffer::bytes).copied().collect();
+    let bytes = bytes(packet);
     bytes.get(23) == Some(&1) && bytes.get(34..36) == Some(&[3, 4])
 }
 
@@ -31,38 +34,17 @@ fn is_answer(packet: &RxPacket<Buffer>) -> bool {
 fn threads_share_the_limit_of_answers() {
     let names =
         ["memory:big-a?slots=1024", "memory:big-b?slots=1024", "memory:big-narrow?mtu=1000"];
-    let open_end = |name: &str| {
-        let mut port = open(&name.parse().expect("a port string")).expect("memory needs nothing");
-        let input = port.receivers().remove(0);
-        (port, input)
-    };
-    let mut ends: Vec<(Box<dyn Port>, Box<dyn Receive>)> = names.map(open_end).into();
-    let port = |name: &str| PortSettings {
-        too_big: TooBig::Icmp,
-        ..PortSettings::new(name.parse().expect("a port string"))
-    };
-    let mut ports = names.map(port);
+    let mut hosts = names.map(Host::open);
+    let mut ports = ports(names);
+    ports.iter_mut().for_each(|port| port.too_big = TooBig::Icmp);
     // A flooded packet that fits another port is not answered.
     ports[2].static_entries.insert(Station { vlan: 0, address: [2, 0, 0, 0, 0, 9] });
     // Each of the first two ports is received by its own thread, with its own forwarder.
-    let settings = BridgeSettings { ports: ports.into(), threads: 2, ..BridgeSettings::default() };
+    let settings = BridgeSettings { ports, threads: 2, ..BridgeSettings::default() };
     let bridge = Bridge::start(settings).expect("memory needs nothing");
     let started = Instant::now();
-    for (from, (end, _)) in (1..).zip(&mut ends[..2]) {
-        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        for _ in 0..2 * ANSWERS {
-            batch.push_bytes(
-                &mut outgoing,
-                &datagram(from),
-                RxChecksum::None,
-                None,
-                Layer::Ethernet,
-            );
-        }
-        assert_eq!(
-            end.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent,
-            2 * ANSWERS
-        );
+    for (from, host) in (1..).zip(&mut hosts[..2]) {
+        host.send(&vec![datagram(from); 2 * ANSWERS]);
     }
     let received = || bridge.stats()[..2].iter().all(|port| port.rx_packets == 2 * ANSWERS as u64);
     while !received() {
@@ -73,9 +55,8 @@ fn threads_share_the_limit_of_answers() {
     bridge.stop();
     let most = ANSWERS + ANSWERS * (started.elapsed().as_millis() as usize + 1) / 1_000;
     let mut answers = 0;
-    for (_, input) in &mut ends[..2] {
-        let mut packets: Vec<RxPacket<Buffer>> = Vec::new();
-        while input.poll(&mut packets, 512).is_ok_and(|polled| polled != 0) {}
+    for host in &mut hosts[..2] {
+        let packets = host.packets();
         answers += packets.iter().filter(|packet| is_answer(packet)).count();
     }
     assert!((ANSWERS..=most).contains(&answers), "{answers} answers, {most} at most");

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use superpacket_captures::{
     AnalyzeOptions, AnalyzeReport, Corpus, Error, FlowRow, Index, IndexOptions, Input, PacketsRow,
-    PartAnalysis, PartOptions, Progress, Reader, Rows, Stepping, analyze, analyze_part, index,
+    PartAnalysis, PartOptions, Progress, Reader, Stepping, analyze, analyze_part, index,
 };
 
 /// Returns the repository's capture as plain bytes, several times in a row with increasing times.
@@ -38,20 +38,8 @@ fn indexed(file: &[u8], grain: u64, multiple: u64) -> Index {
         .expect("a capture")
 }
 
-#[derive(Default)]
-struct Kept(Vec<FlowRow>, Vec<PacketsRow>);
-
-impl Rows for Kept {
-    fn flows(&mut self, rows: &[FlowRow]) -> Result<(), Error> {
-        self.0.extend_from_slice(rows);
-        Ok(())
-    }
-
-    fn packets(&mut self, rows: &[PacketsRow]) -> Result<(), Error> {
-        self.1.extend_from_slice(rows);
-        Ok(())
-    }
-}
+/// The rows of flows and of packets.
+type Kept = (Vec<FlowRow>, Vec<PacketsRow>);
 
 fn options(batch: u64) -> AnalyzeOptions {
     AnalyzeOptions {

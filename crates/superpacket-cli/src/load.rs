@@ -16,7 +16,7 @@ use crate::CommandOutcome;
 use crate::amount::{nanoseconds, size};
 use crate::cpus::CpuList;
 use crate::failure::Failure;
-use crate::report::{columns, figures, print, print_json, printable};
+use crate::report::{columns, figures, print, printable, show};
 
 /// Seed of the bytes that are sent if all received bytes are to be compared.
 const PATTERN_KEY: u64 = 0x5eed;
@@ -146,11 +146,7 @@ pub(crate) fn run(arguments: &LoadArguments) -> Result<CommandOutcome, Failure> 
     arguments.check()?;
     match arguments.load() {
         Ok(report) => {
-            if arguments.json {
-                print_json(&report)?;
-            } else {
-                print(&report.text(columns()), false)?;
-            }
+            show(arguments.json, &report, || report.text(columns()))?;
             Ok(CommandOutcome::Done)
         }
         Err(error @ (LabError::Stalled { .. } | LabError::Corrupted { .. })) => {

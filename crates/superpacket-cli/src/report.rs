@@ -32,6 +32,15 @@ pub(crate) fn print_json(report: &impl Serialize) -> io::Result<()> {
     output.flush()
 }
 
+/// Prints a report as JSON if `json` is set, otherwise as text.
+pub(crate) fn show(
+    json: bool,
+    report: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> io::Result<()> {
+    if json { print_json(report) } else { print(&text(), false) }
+}
+
 /// Number of columns for text if standard output is no terminal.
 const PIPE_COLUMNS: usize = 80;
 

@@ -34,8 +34,6 @@
 
 pub mod config;
 pub mod control;
-#[cfg(test)]
-mod fake_bridge;
 pub mod metrics;
 pub mod monitor;
 pub mod privileges;

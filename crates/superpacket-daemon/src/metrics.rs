@@ -14,9 +14,11 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
-use superpacket_bridge::report::{PortStats, QueueStats, WorkerReport};
+use superpacket_bridge::Bridge;
+use superpacket_bridge::report::{
+    PortCounter, PortReport, PortStats, QueueStats, SteeringReport, WorkerReport,
+};
 
-use crate::control::Control;
 use crate::serve::{Answer, Bounds, Rejection, Server, ServerProtocol};
 
 /// Limits of the metrics server. Prometheus needs one connection for a moment, and its request has
@@ -36,22 +38,27 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Starts a server that answers all clients of the listener with the counters of `control`.
+    /// Starts a server that answers all clients of the listener with the counters of `bridge`.
     ///
     /// # Errors
     /// The error of the operating system if it cannot provide a thread or a descriptor.
-    pub fn start(listener: TcpListener, control: Arc<dyn Control>) -> io::Result<Self> {
-        MetricsServer::start_within(listener, control, BOUNDS)
+    pub fn start(listener: TcpListener, bridge: Arc<Bridge>) -> io::Result<Self> {
+        let read = move || Reports {
+            stats: bridge.stats(),
+            ports: bridge.ports(),
+            steering: bridge.steering(),
+        };
+        MetricsServer::start_within(listener, BOUNDS, read)
     }
 
     fn start_within(
         listener: TcpListener,
-        control: Arc<dyn Control>,
         bounds: Bounds,
+        read: impl Fn() -> Reports + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Ports { control }));
+        registry.register_collector(Box::new(ReportCollector { read: Box::new(read) }));
         let server =
             Server::start("metrics", listener.into(), bounds, Arc::default(), Http { registry })?;
         Ok(MetricsServer { _server: server, address })
@@ -150,180 +157,23 @@ fn response(status: &str, kind: &str, headers: &str, body: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// Reads the counters of all ports each time that Prometheus asks for them.
-struct Ports {
-    control: Arc<dyn Control>,
+/// The reports of a bridge from which the metrics are made.
+struct Reports {
+    stats: Vec<PortStats>,
+    ports: Vec<PortReport>,
+    steering: SteeringReport,
 }
 
-impl fmt::Debug for Ports {
+/// Reads the reports each time that Prometheus asks for the metrics.
+struct ReportCollector {
+    read: Box<dyn Fn() -> Reports + Send + Sync>,
+}
+
+impl fmt::Debug for ReportCollector {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Ports")
+        formatter.write_str("ReportCollector")
     }
 }
-
-/// The description of a port's counter: name without `_total`, help text, unit, and a function that
-/// reads the value.
-type PortCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> u64);
-
-const COUNTERS: [PortCounter; 40] = [
-    ("rx_packets", "Packets received, a super-packet counted once", None, |stats| stats.rx_packets),
-    ("rx", "Bytes received", Some(Unit::Bytes), |stats| stats.rx_bytes),
-    ("tx_packets", "Packets given to the port, a super-packet counted once", None, |stats| {
-        stats.tx_packets
-    }),
-    ("tx", "Bytes given to the port", Some(Unit::Bytes), |stats| stats.tx_bytes),
-    ("rx_super_packets", "Packets that were received as super-packets", None, |stats| {
-        stats.rx_super_packets
-    }),
-    (
-        "rx_super_segments",
-        "The frames that the super-packets received are on a wire",
-        None,
-        |stats| stats.rx_super_segments,
-    ),
-    ("tx_super_packets", "Super-packets given to the port", None, |stats| stats.tx_super_packets),
-    (
-        "tx_super_segments",
-        "The frames that the super-packets given to the port are on a wire",
-        None,
-        |stats| stats.tx_super_segments,
-    ),
-    ("merged", "Received packets that joined another", None, |stats| stats.merged),
-    ("aggregated", "Packets that others joined", None, |stats| stats.aggregated),
-    ("lro_aggregated", "Received packets that LRO accepted into a session", None, |stats| {
-        stats.lro_aggregated
-    }),
-    ("lro_flushed", "Sessions that LRO delivered", None, |stats| stats.lro_flushed),
-    (
-        "lro_no_desc",
-        "Received packets for which LRO had neither their flow nor a free descriptor",
-        None,
-        |stats| stats.lro_no_desc,
-    ),
-    (
-        "gap_waited",
-        "Segments that came ahead of others of their flow and waited for them",
-        None,
-        |stats| stats.gap_waited,
-    ),
-    ("gap_filled", "Segments that waited until what was missing came", None, |stats| {
-        stats.gap_filled
-    }),
-    ("gap_timed_out", "Segments that waited as long as they may", None, |stats| {
-        stats.gap_timed_out
-    }),
-    ("tx_full", "Times that the kernel or the device could not take more for now", None, |stats| {
-        stats.tx_full
-    }),
-    (
-        "tx_refused",
-        "Times that the kernel or the device refused a super-packet or a partial checksum",
-        None,
-        |stats| stats.tx_refused,
-    ),
-    ("segmented", "Packets cut into segments before the port", None, |stats| stats.segmented),
-    ("segments", "The segments that came of them", None, |stats| stats.segments),
-    (
-        "segmented_for_ids",
-        "Packets cut only because the port cannot be told that their identifications stay",
-        None,
-        |stats| stats.segmented_for_ids,
-    ),
-    (
-        "segmented_for_cwr",
-        "Packets cut only because the port cannot be told that all of their segments have CWR",
-        None,
-        |stats| stats.segmented_for_cwr,
-    ),
-    (
-        "segmented_for_link",
-        "Packets cut because the port does not segment behind their link header",
-        None,
-        |stats| stats.segmented_for_link,
-    ),
-    (
-        "segmented_for_tunnel",
-        "Packets cut because the port does not segment in their tunnel",
-        None,
-        |stats| stats.segmented_for_tunnel,
-    ),
-    (
-        "segmented_for_refusal",
-        "Packets cut because the kernel has refused others of their kind",
-        None,
-        |stats| stats.segmented_for_refusal,
-    ),
-    (
-        "segmented_for_size",
-        "Packets cut because they are longer, or have more segments, than the port takes",
-        None,
-        |stats| stats.segmented_for_size,
-    ),
-    ("checksummed", "Partial checksums filled in before the port", None, |stats| stats.checksummed),
-    (
-        "fallbacks",
-        "Packets that the port refused and that were sent in another form",
-        None,
-        |stats| stats.fallbacks,
-    ),
-    (
-        "filtered",
-        "Packets not forwarded because their destination lies behind the port they came from",
-        None,
-        |stats| stats.filtered,
-    ),
-    (
-        "disputed",
-        "Packets that went to two ports because their destination was seen at both",
-        None,
-        |stats| stats.disputed,
-    ),
-    (
-        "rx_throttled",
-        "Times that a receive queue was left alone for a while, by rx_byte_rate or rx_packet_rate",
-        None,
-        |stats| stats.rx_throttled,
-    ),
-    (
-        "mcast_malformed",
-        "Messages of IGMP and MLD that were damaged or made no sense",
-        None,
-        |stats| stats.mcast_malformed,
-    ),
-    ("steered", "Packets handed to workers, a super-packet counted once", None, |stats| {
-        stats.steered
-    }),
-    (
-        "in_place",
-        "Packets of steered queues that were processed where they were received",
-        None,
-        |stats| stats.in_place,
-    ),
-    (
-        "held_back",
-        "Packets that went where their flow was, not where it is wanted",
-        None,
-        |stats| stats.held_back,
-    ),
-    ("flow_moves", "Times that flows, in buckets, moved from one CPU to another", None, |stats| {
-        stats.flow_moves
-    }),
-    ("hashes_reported", "Packets steered by the hash that the device reported", None, |stats| {
-        stats.hashes_reported
-    }),
-    ("hashes_computed", "Packets whose hash was computed to steer them", None, |stats| {
-        stats.hashes_computed
-    }),
-    ("wake_ups", "Times that a sleeping worker was woken for the port's packets", None, |stats| {
-        stats.wake_ups
-    }),
-    (
-        "in_place_switches",
-        "Times that a queue went over to processing in place, or back, by itself",
-        None,
-        |stats| stats.in_place_switches,
-    ),
-];
 
 /// The description of a queue's counter: name without `_total`, help text, unit, a function that
 /// returns the port's queues, and one that reads the value for a queue.
@@ -390,10 +240,15 @@ const WORKER_COUNTERS: [WorkerCounter; 4] = [
     ("panics", "Panics of the workers of a CPU, caught", |worker| worker.panics),
 ];
 
-impl Collector for Ports {
+impl Collector for ReportCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let stats = self.control.stats();
-        for (name, help, unit, read) in COUNTERS {
+        let Reports { stats, ports, steering } = (self.read)();
+        for PortCounter { name, help, read } in PortStats::COUNTERS {
+            // The encoder appends the unit to the name.
+            let (name, unit) = match name.strip_suffix("_bytes") {
+                Some(name) => (name, Some(Unit::Bytes)),
+                None => (*name, None),
+            };
             let name = format!("superpacket_port_{name}");
             let mut family =
                 encoder.encode_descriptor(&name, help, unit.as_ref(), MetricType::Counter)?;
@@ -446,7 +301,6 @@ impl Collector for Ports {
             None,
             MetricType::Gauge,
         )?;
-        let ports = self.control.ports();
         for port in &ports {
             ConstGauge::new(i64::from(port.state == "up"))
                 .encode(family.encode_family(&[("port", port.port.as_str())])?)?;
@@ -461,7 +315,6 @@ impl Collector for Ports {
             ConstCounter::new(port.reopened)
                 .encode(family.encode_family(&[("port", port.port.as_str())])?)?;
         }
-        let steering = self.control.steering();
         for (name, help, read) in WORKER_COUNTERS {
             let name = format!("superpacket_worker_{name}");
             let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
@@ -489,11 +342,59 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::fake_bridge::FakeBridge;
 
     fn serve(bounds: Bounds) -> MetricsServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-        MetricsServer::start_within(listener, Arc::new(FakeBridge::new()), bounds).expect("starts")
+        MetricsServer::start_within(listener, bounds, reports).expect("starts")
+    }
+
+    /// Returns reports of two ports and a worker, with different values of the counters.
+    fn reports() -> Reports {
+        let queue =
+            |queue, packets, bytes, drops| vec![QueueStats { queue, packets, bytes, drops }];
+        let stats = |port: &str| PortStats {
+            port: port.into(),
+            rx_packets: 7,
+            rx_bytes: 8000,
+            merged: 9,
+            lro_no_desc: 3,
+            tx_full: 12,
+            tx_refused: 13,
+            drops: [("too_long".into(), 5), ("table \"full\"".into(), 6)].into(),
+            reasons: [("sequence".into(), 4)].into(),
+            rx_queues: queue(0, 7, 8000, Some(2)),
+            tx_queues: queue(3, 1, 60, None),
+            ..PortStats::default()
+        };
+        let port = |port: &str| PortReport {
+            port: port.into(),
+            string: port.into(),
+            state: "up".into(),
+            error: None,
+            mtu: 1500,
+            hardware_address: None,
+            queues: 1,
+            reopened: 2,
+            addresses: 3,
+            settings: Default::default(),
+        };
+        let worker = WorkerReport {
+            cpu: 1,
+            state: "running".into(),
+            processed: 11,
+            turns: 12,
+            wake_ups: 13,
+            panics: 14,
+        };
+        let steering = SteeringReport {
+            settings: Default::default(),
+            possible_cpus: 4,
+            usable_cpus: "0-3".into(),
+            workers: vec![worker],
+            receive_panics: 15,
+        };
+        let names = ["packet:a", "tap:b"];
+        Reports { stats: names.map(stats).into(), ports: names.map(port).into(), steering }
     }
 
     fn ask(server: &MetricsServer, request: &[u8]) -> String {
@@ -548,19 +449,12 @@ mod tests {
     #[test]
     fn a_panic_is_an_answer_too_and_others_are_served() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-        let bridge = Arc::new(FakeBridge::new());
         let server =
-            MetricsServer::start_within(listener, Arc::clone(&bridge) as Arc<dyn Control>, BOUNDS)
-                .expect("starts");
-        let panics = std::thread::spawn(move || {
-            let _ports = bridge.ports.lock().expect("not yet poisoned");
-            panic!("on purpose");
-        });
-        panics.join().expect_err("it panics");
+            MetricsServer::start_within(listener, BOUNDS, || panic!("on purpose")).expect("starts");
         let answer = ask(&server, b"GET /metrics HTTP/1.1\r\n\r\n");
         assert!(
             answer.starts_with("HTTP/1.1 500 ")
-                && answer.contains("the bridge panicked: no panic: Poison"),
+                && answer.contains("the bridge panicked: on purpose"),
             "{answer}"
         );
         assert!(ask(&server, b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));

@@ -138,12 +138,12 @@ pub(crate) struct ServerCounts {
 /// A running server, which stops when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
-    counts: Arc<ServerCounts>,
     _thread: StoppableThread,
 }
 
 impl Server {
-    /// Starts a thread that serves the connections to `listener`, which becomes non-blocking.
+    /// Starts a thread that serves the connections to `listener`, which becomes non-blocking, and
+    /// counts what it does in `counts`.
     ///
     /// # Errors
     /// The error of the operating system if it cannot provide a thread or a descriptor.
@@ -155,7 +155,6 @@ impl Server {
         protocol: impl ServerProtocol,
     ) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&listener, true)?;
-        let shared = counts.clone();
         let background = Background::new(name, bounds.connections)?;
         let serve = move |wake| {
             let (connections, scratch) = (Vec::new(), vec![0; 4096]);
@@ -163,7 +162,7 @@ impl Server {
                 listener,
                 wake,
                 bounds,
-                counts: shared,
+                counts,
                 protocol,
                 background,
                 connections,
@@ -172,12 +171,7 @@ impl Server {
             }
             .run();
         };
-        Ok(Server { counts, _thread: StoppableThread::start(name, serve)? })
-    }
-
-    /// Returns the counters of the server's connections and questions.
-    pub(crate) fn counts(&self) -> &ServerCounts {
-        &self.counts
+        Ok(Server { _thread: StoppableThread::start(name, serve)? })
     }
 }
 

@@ -8,43 +8,31 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use superpacket::packet::{Layer, RxChecksum, RxPacket};
-use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::virtio::{ByteOrder, Format, Header};
 use superpacket_bridge::monitor::{MAX_MONITORS, MonitorDirection, MonitorSettings};
-use superpacket_bridge::settings::{BridgeSettings, InPlace, PerQueue, PortSettings, UsableCpus};
+use superpacket_bridge::settings::{BridgeSettings, InPlace, PerQueue, UsableCpus};
 use superpacket_bridge::{Bridge, BridgeError};
 use superpacket_captures::file::{Direction, Reader, Source};
 use superpacket_daemon::control::{
     Client, ClientError, ControlServer, ControlSocket, ErrorCode, MonitorCounts, MonitorStream,
 };
 use superpacket_daemon::monitor::{MonitorReport, stream_to};
-use superpacket_model::open;
-use superpacket_port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch};
 use superpacket_traffic::frame::{Checksum, Frame};
 
-/// How long anything is waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
+#[path = "../../superpacket-bridge/tests/support/mod.rs"]
+mod support;
 
-/// Payload of each frame, and frames sent at once.
-const PAYLOAD: usize = 1_000;
-const FRAMES: usize = 40;
+use support::{FRAMES, Host, PAYLOAD, frames, ports, wait};
 
 /// A bridge of links in memory, their other ends, and its control socket.
 struct House {
     // First: it ends before the bridge does.
     server: Option<ControlServer>,
     bridge: Option<Arc<Bridge>>,
-    ends: Vec<End>,
+    ends: Vec<Host>,
+    names: Vec<String>,
     socket: PathBuf,
     _directory: tempfile::TempDir,
-}
-
-/// The far end of a link.
-struct End {
-    spec: String,
-    port: Box<dyn Port>,
-    input: Box<dyn Receive>,
 }
 
 /// A packet as a monitor copied it.
@@ -61,11 +49,9 @@ struct Copied {
 impl House {
     /// Joins two links with these names' beginnings, with settings changed before the start.
     fn new(name: &str, change: impl FnOnce(&mut BridgeSettings)) -> House {
-        let ends = ["a", "b"].map(|side| End::open(&format!("memory:{name}-{side}")));
-        let ports = ends
-            .iter()
-            .map(|end| PortSettings::new(end.spec.parse().expect("a port string")))
-            .collect();
+        let names = ["a", "b"].map(|side| format!("memory:{name}-{side}"));
+        let ends = names.iter().map(|name| Host::open(name)).collect();
+        let ports = ports(&names);
         let mut settings = BridgeSettings { ports, threads: 1, ..BridgeSettings::default() };
         change(&mut settings);
         let bridge = Arc::new(Bridge::start(settings).expect("memory needs nothing"));
@@ -77,7 +63,8 @@ impl House {
         House {
             server: Some(server),
             bridge: Some(bridge),
-            ends: ends.into(),
+            ends,
+            names: names.into(),
             socket,
             _directory: directory,
         }
@@ -88,7 +75,7 @@ impl House {
     }
 
     fn name(&self, end: usize) -> String {
-        self.ends[end].spec.clone()
+        self.names[end].clone()
     }
 
     fn monitor(&self, settings: &MonitorSettings) -> MonitorStream {
@@ -132,65 +119,6 @@ impl House {
         bridge.stop();
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     }
-}
-
-impl End {
-    fn open(spec: &str) -> End {
-        let mut port =
-            open(&spec.parse::<PortSpec>().expect("a port string")).expect("memory needs nothing");
-        End { spec: spec.to_owned(), input: port.receivers().remove(0), port }
-    }
-
-    fn send(&mut self, frames: &[Vec<u8>]) {
-        self.send_as(frames, RxChecksum::None, None);
-    }
-
-    /// Sends them as a host's kernel hands over what its TCP made.
-    fn send_super_packets(&mut self, packets: &[Vec<u8>]) {
-        let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(PAYLOAD).expect("not 0"));
-        self.send_as(packets, RxChecksum::Partial { start: 34, offset: 16 }, Some(gso));
-    }
-
-    fn send_as(&mut self, frames: &[Vec<u8>], checksum: RxChecksum, gso: Option<Gso>) {
-        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        frames.iter().for_each(|frame| {
-            batch.push_bytes(&mut outgoing, frame, checksum, gso, Layer::Ethernet)
-        });
-        let sent =
-            self.port.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
-        assert_eq!(sent, frames.len());
-    }
-
-    /// What is there now.
-    fn receive(&mut self) -> Vec<Vec<u8>> {
-        let mut packets: Vec<RxPacket<Buffer>> = Vec::new();
-        self.input.poll(&mut packets, 512).expect("up");
-        let bytes = packets
-            .iter()
-            .map(|packet| packet.buffers().flat_map(Buffer::bytes).copied().collect())
-            .collect();
-        drop(packets);
-        self.input.give_back();
-        bytes
-    }
-}
-
-fn wait(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Frames of one flow, from number `from` on.
-fn frames(from: usize) -> Vec<Vec<u8>> {
-    Frame::tcp4((from * PAYLOAD) as u32, PAYLOAD)
-        .with_id(from as u16)
-        .run(FRAMES)
-        .iter()
-        .map(Frame::to_bytes)
-        .collect()
 }
 
 fn super_packet(segments: usize) -> Vec<u8> {
@@ -498,12 +426,8 @@ fn a_port_that_comes_is_monitored_where_all_are_and_nowhere_else() {
     house.carry(0, 1, &frames(0));
     // The new port has the number of the one that goes.
     house.bridge().remove_port(&house.name(1)).expect("is there");
-    let new = End::open("memory:comes-c");
-    house
-        .bridge()
-        .add_port(PortSettings::new(new.spec.parse().expect("a port string")))
-        .expect("can be opened");
-    house.ends.push(new);
+    house.ends.push(Host::open("memory:comes-c"));
+    house.bridge().add_port(ports(["memory:comes-c"]).remove(0)).expect("can be opened");
     let came = house.carry(0, 2, &frames(FRAMES));
     let (packets, _) = end(all);
     assert!(data(&packets, "memory:comes-c", true) == came);

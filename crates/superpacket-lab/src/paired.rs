@@ -71,6 +71,11 @@ impl Summary {
         }
     }
 
+    /// Summarizes one value of each sample.
+    pub(crate) fn of<T>(samples: &[T], value: fn(&T) -> f64) -> Self {
+        Self::new(&samples.iter().map(value).collect::<Vec<_>>())
+    }
+
     /// Returns the interquartile range divided by the median; 0 for a median of 0.
     #[must_use]
     pub fn spread(&self) -> f64 {
@@ -100,6 +105,12 @@ impl Paired {
         let ratios: Vec<f64> =
             a.iter().zip(b).filter(|(_, b)| **b != 0.0).map(|(a, b)| a / b).collect();
         Self { a: Summary::new(a), b: Summary::new(b), ratio: Summary::new(&ratios) }
+    }
+
+    /// Compares one value of the samples of the same rounds.
+    pub(crate) fn of<T>(a: &[T], b: &[T], value: fn(&T) -> f64) -> Self {
+        let values = |samples: &[T]| samples.iter().map(value).collect::<Vec<_>>();
+        Self::new(&values(a), &values(b))
     }
 
     /// Returns whether the median ratio is significant: at least 3 rounds, and an interquartile

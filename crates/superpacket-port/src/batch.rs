@@ -228,27 +228,6 @@ impl TxBatch {
         self.finish(outgoing, first, parts, max_slices, segments, from);
     }
 
-    /// Appends a copy of a complete frame, with the `vlan` tag inserted. The port sends it
-    /// unchanged.
-    pub fn push_owned(
-        &mut self,
-        outgoing: &mut Outgoing,
-        frame: &[u8],
-        vlan: Option<VlanTag>,
-        layer: Layer,
-    ) {
-        let first = self.slices.len();
-        self.slices.push(outgoing.own(frame));
-        self.finish(
-            outgoing,
-            first,
-            std::iter::once(frame),
-            usize::MAX,
-            1,
-            FrameProperties { vlan, layer, checksum: RxChecksum::None, gso: None },
-        );
-    }
-
     /// Appends a copy of a frame, which the port completes as described by `checksum` and `gso`.
     pub fn push_bytes(
         &mut self,

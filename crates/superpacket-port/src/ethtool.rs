@@ -3,7 +3,6 @@
 use std::io;
 
 use super::interface::NetworkInterface;
-use crate::system::{Ethtool, FeatureSwitch};
 
 /// The offloads of a network device, as they are now in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,37 +28,12 @@ pub(crate) struct DeviceFeatures {
 }
 
 impl DeviceFeatures {
-    /// Reads the offloads of an interface's device: by named features, or, if the driver has none,
-    /// by one call per offload.
+    /// Reads the offloads of an interface's device.
     ///
     /// # Errors
     /// The system call's error.
     pub fn of(interface: &NetworkInterface) -> io::Result<Self> {
-        match active_features(interface) {
-            Ok(names) => Ok(DeviceFeatures::from_names(&names)),
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-                Ok(DeviceFeatures::from_old_commands(interface.ethtool()))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Reads the offloads by ethtool's older commands, one per offload, which kernels and drivers
-    /// without named features have. An offload that cannot be read counts as off.
-    fn from_old_commands(device: Ethtool<'_>) -> Self {
-        let on = |switch| device.switch(switch).unwrap_or(false);
-        let (large_receive_offload, receive_hashing) = device.legacy_flags().unwrap_or_default();
-        DeviceFeatures {
-            rx_checksumming: on(FeatureSwitch::RxChecksumming),
-            tx_checksumming: on(FeatureSwitch::TxChecksumming),
-            scatter_gather: on(FeatureSwitch::ScatterGather),
-            tcp_segmentation_offload: on(FeatureSwitch::TcpSegmentation),
-            tx_udp_segmentation: false,
-            generic_segmentation_offload: on(FeatureSwitch::GenericSegmentation),
-            generic_receive_offload: on(FeatureSwitch::GenericReceive),
-            large_receive_offload,
-            receive_hashing,
-        }
+        Ok(DeviceFeatures::from_names(&active_features(interface)?))
     }
 
     fn from_names(active: &[String]) -> Self {
@@ -118,9 +92,6 @@ mod tests {
             features.scatter_gather
         );
         assert!(!has_feature(&interface, "tx-by-pigeon").expect("asked"));
-        let legacy = DeviceFeatures::from_old_commands(interface.ethtool());
-        let known = DeviceFeatures { tx_udp_segmentation: false, ..features };
-        assert_eq!(legacy, known, "both ways say the same");
     }
 
     #[test]

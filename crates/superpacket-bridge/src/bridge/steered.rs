@@ -15,8 +15,7 @@ use crate::settings::{BridgeSettings, PortSettings, SteeringSettings};
 /// [`Consumer`] instead of other ports. When this is dropped, the port is closed.
 ///
 /// CPU masks, settings and counters are those of a [`Bridge`] with one port:
-/// [`as_bridge`](Self::as_bridge) borrows that bridge, and [`into_bridge`](Self::into_bridge)
-/// converts into it, for the control socket or the metrics of the crate `superpacket-daemon`.
+/// [`as_bridge`](Self::as_bridge) borrows that bridge.
 #[derive(Debug)]
 pub struct Steered {
     bridge: Bridge,
@@ -75,11 +74,6 @@ impl Steered {
     /// Returns the bridge whose only port this is, for all other settings and reports.
     pub const fn as_bridge(&self) -> &Bridge {
         &self.bridge
-    }
-
-    /// Converts into the bridge whose only port this is.
-    pub fn into_bridge(self) -> Bridge {
-        self.bridge
     }
 
     /// Sends the packets that are held, closes the port, and ends all threads of this value.

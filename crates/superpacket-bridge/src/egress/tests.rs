@@ -7,9 +7,10 @@ use std::sync::Mutex;
 
 use superpacket::segment::GsoKind;
 
+use super::recorder::{Recorder, SentFrame, aggregate, gro, packets, pass};
 use super::*;
 use crate::runtime::tests::shared;
-use superpacket::aggregate::{Aggregator, HashKey, Policy, Storage};
+use superpacket::aggregate::{Policy, Storage};
 use superpacket::packet::RxPacket;
 use superpacket::segment::IpId;
 use superpacket_port::TxFrame;
@@ -18,54 +19,10 @@ use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::{ACK, CWR, Checksum, Frame};
 use superpacket_traffic::workload;
 
-/// A sent frame, and its metadata.
-#[derive(Clone, Debug)]
-struct Sent {
-    bytes: Vec<u8>,
-    gso: Option<Gso>,
-    partial: bool,
-    slices: usize,
-}
-
-/// A rule by which a port refuses frames.
-type Rule = Box<dyn FnMut(&TxFrame) -> Option<StopReason> + Send>;
-
-/// A transmit end that records frames, or refuses them by a rule.
-struct Recorder {
-    sent: Arc<Mutex<Vec<Sent>>>,
-    rule: Rule,
-}
-
-impl std::fmt::Debug for Recorder {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Recorder")
-    }
-}
-
-impl Transmit for Recorder {
-    fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
-        for (sent, frame) in batch.frames()[from..].iter().enumerate() {
-            if let Some(stop) = (self.rule)(frame) {
-                return Progress { sent, stopped: Some(stop) };
-            }
-            let mut bytes = Vec::new();
-            batch.copy_to(outgoing, frame, &mut bytes);
-            let partial = matches!(frame.checksum, RxChecksum::Partial { .. });
-            self.sent.lock().expect("no panic").push(Sent {
-                bytes,
-                gso: frame.gso,
-                partial,
-                slices: batch.slices(frame).len(),
-            });
-        }
-        Progress { sent: batch.frames().len() - from, stopped: None }
-    }
-}
-
 /// A port, and the frames it was given.
 struct Bench {
     egress: Egress,
-    sent: Arc<Mutex<Vec<Sent>>>,
+    sent: Arc<Mutex<Vec<SentFrame>>>,
     outgoing: Outgoing,
     segmenter: Segmenter,
     /// The last result of [`Egress::add`].
@@ -81,8 +38,7 @@ impl Bench {
         change: impl FnOnce(&mut Runtime),
         rule: impl FnMut(&TxFrame) -> Option<StopReason> + Send + 'static,
     ) -> Bench {
-        let sent = Arc::new(Mutex::new(Vec::new()));
-        let recorder = Recorder { sent: sent.clone(), rule: Box::new(rule) };
+        let (recorder, sent) = Recorder::new(rule);
         let mut egress = Egress::new(Arc::new(shared(|_| ())), Box::new(recorder));
         change(&mut egress.runtime);
         Bench { egress, sent, outgoing: Outgoing::new(), segmenter: Segmenter::new(), fits: true }
@@ -96,38 +52,25 @@ impl Bench {
     }
 
     /// Aggregates frames, sends the result, and returns what the port was given.
-    fn forward(&mut self, frames: &[Vec<u8>]) -> Vec<Sent> {
-        let mut aggregator =
-            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
-        let mut packets =
-            frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
-        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| self.add(packet);
-        aggregator.receive_batch(&mut packets, 0, sink);
-        aggregator.poll_end(0, sink);
+    fn forward(&mut self, frames: &[Vec<u8>]) -> Vec<SentFrame> {
+        aggregate(gro(), packets(frames), &mut |packet| self.add(packet));
         self.flush()
     }
 
     /// Does the same as [`forward`](Self::forward), with LRO.
-    fn deliver(&mut self, frames: &[Vec<u8>], storage: Storage) -> Vec<Sent> {
-        let mut aggregator =
-            Aggregator::new(Policy::lro_with_acks().with_storage(storage), HashKey::new(1));
-        let mut packets =
-            frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
-        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| self.add(packet);
-        aggregator.receive_batch(&mut packets, 0, sink);
-        aggregator.flush_all(sink);
+    fn deliver(&mut self, frames: &[Vec<u8>], storage: Storage) -> Vec<SentFrame> {
+        let policy = Policy::lro_with_acks().with_storage(storage);
+        aggregate(policy, packets(frames), &mut |packet| self.add(packet));
         self.flush()
     }
 
     /// Sends a packet without aggregation.
-    fn pass(&mut self, packet: RxPacket<Buffer>) -> Vec<Sent> {
-        let mut aggregator =
-            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
-        aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| self.add(packet));
+    fn pass(&mut self, packet: RxPacket<Buffer>) -> Vec<SentFrame> {
+        pass(packet, &mut |packet| self.add(packet));
         self.flush()
     }
 
-    fn flush(&mut self) -> Vec<Sent> {
+    fn flush(&mut self) -> Vec<SentFrame> {
         self.egress
             .flush(&mut self.outgoing, &mut self.segmenter, &mut Copies::default())
             .expect("the port is not gone");
@@ -139,7 +82,7 @@ impl Bench {
     }
 }
 
-fn bytes(sent: &[Sent]) -> Vec<Vec<u8>> {
+fn bytes(sent: &[SentFrame]) -> Vec<Vec<u8>> {
     sent.iter().map(|sent| sent.bytes.clone()).collect()
 }
 
@@ -162,7 +105,7 @@ fn from_kernel(payload: usize, size: usize) -> RxPacket<Buffer> {
     packet
 }
 
-fn tcp_payload(sent: &[Sent]) -> Vec<u8> {
+fn tcp_payload(sent: &[SentFrame]) -> Vec<u8> {
     sent.iter().flat_map(|sent| sent.bytes[54..].to_vec()).collect()
 }
 
@@ -602,10 +545,7 @@ fn datagrams_of_a_tunnel_are_measured_at_the_header_that_they_are_cut_at() {
         if !aggregated {
             return bench.pass(packet);
         }
-        let mut aggregator =
-            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
-        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| bench.add(packet);
-        aggregator.receive(packet, 0, sink);
+        aggregate(gro(), [packet], &mut |packet| bench.add(packet));
         bench.flush()
     };
     for aggregated in [false, true] {

@@ -10,61 +10,24 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::*;
+use crate::egress::recorder::{Recorder, SentFrame, aggregate, gro, packets, pass};
 use crate::runtime::tests::shared_as;
 use crate::settings::{NamedSettings, PortSettings};
 use crate::switch::fdb::Station;
 use crate::switch::loops::{LoopGuard, MAX_LOOP_REPEATS, REMEMBERED, WINDOW};
-use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket_port::features::Feature;
-use superpacket_port::{Progress, Transmit, TxBatch};
 use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::{Checksum, Frame};
 
-/// A transmit end that accepts all frames.
-#[derive(Debug)]
-struct Taker(Taken);
-
-impl Transmit for Taker {
-    fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
-        let mut taken = self.0.lock().expect("no panic");
-        for frame in &batch.frames()[from..] {
-            let mut bytes = Vec::new();
-            batch.copy_to(outgoing, frame, &mut bytes);
-            let partial = matches!(frame.checksum, RxChecksum::Partial { .. });
-            taken.push(Left {
-                bytes,
-                segment: frame.gso.map(|gso| gso.size.get()),
-                partial,
-                checksum: frame.checksum,
-                gso: frame.gso,
-            });
-        }
-        Progress { sent: batch.frames().len() - from, stopped: None }
-    }
-}
-
-/// A frame that a port was given.
-#[derive(Debug, PartialEq)]
-struct Left {
-    bytes: Vec<u8>,
-    /// The payload bytes per segment, for a super-packet.
-    segment: Option<usize>,
-    /// Whether the checksum is partial.
-    partial: bool,
-    /// The checksum state given to the port.
-    checksum: RxChecksum,
-    gso: Option<Gso>,
-}
-
 /// Returns whether a single frame was sent unchanged, with a partial checksum.
-fn is_as_it_came(sent: &[Left], bytes: &[u8], segment: Option<usize>) -> bool {
+fn is_as_it_came(sent: &[SentFrame], bytes: &[u8], segment: Option<usize>) -> bool {
     matches!(sent, [left] if left.bytes == bytes && left.segment == segment && left.partial)
 }
 
 /// The frames that a port was given.
-type Taken = Arc<Mutex<Vec<Left>>>;
+type Taken = Arc<Mutex<Vec<SentFrame>>>;
 
 struct Bench {
     forwarder: PacketForwarder,
@@ -87,8 +50,9 @@ impl Bench {
         (0..mtus.len()).for_each(|port| table.set_limit(port as u16, 0));
         let mut forwarder = PacketForwarder::new(Arc::new(table), Arc::new(icmp::rate_limit()));
         let ports = mtus.iter().enumerate().map(|(number, &mtu)| {
-            let (shared, taken) = (Arc::new(shared_as(number as u16, &change)), Arc::default());
-            let mut egress = Egress::new(Arc::clone(&shared), Box::new(Taker(Arc::clone(&taken))));
+            let shared = Arc::new(shared_as(number as u16, &change));
+            let (recorder, taken) = Recorder::new(|_| None);
+            let mut egress = Egress::new(Arc::clone(&shared), Box::new(recorder));
             egress.runtime.mtu = mtu;
             forwarder.egress.push(Some(egress));
             (shared, taken)
@@ -104,29 +68,20 @@ impl Bench {
     }
 
     /// Receives a packet at a port, and returns the frames that each port was given.
-    fn pass(&mut self, port: usize, packet: RxPacket<Buffer>) -> Vec<Vec<Left>> {
-        let mut aggregator =
-            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
-        aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| {
-            self.forwarder.forward(&self.ports[port].0, packet)
-        });
+    fn pass(&mut self, port: usize, packet: RxPacket<Buffer>) -> Vec<Vec<SentFrame>> {
+        pass(packet, &mut |packet| self.forwarder.forward(&self.ports[port].0, packet));
         self.sent()
     }
 
     /// Aggregates frames, and then does the same as [`pass`](Self::pass).
-    fn merge(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<Vec<Left>> {
-        let mut aggregator =
-            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
-        let mut packets =
-            frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
+    fn merge(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<Vec<SentFrame>> {
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) =
             &mut |packet| self.forwarder.forward(&self.ports[port].0, packet);
-        aggregator.receive_batch(&mut packets, 0, sink);
-        aggregator.flush_all(sink);
+        aggregate(gro(), packets(frames), sink);
         self.sent()
     }
 
-    fn sent(&mut self) -> Vec<Vec<Left>> {
+    fn sent(&mut self) -> Vec<Vec<SentFrame>> {
         self.forwarder.flush();
         self.ports
             .iter()
@@ -446,12 +401,11 @@ fn flooding_obeys_the_flags_of_the_egress_port() {
 #[test]
 fn loops_of_more_frames_than_can_be_recorded_end_too() {
     let guard = LoopGuard::new();
-    let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
-    let mut came_round = |port, number: u16, tick| {
+    let came_round = |port, number: u16, tick| {
         let packet = RxPacket::new(Buffer::from([&number.to_be_bytes()[..], &[0; 58]].concat()));
         let by = IngressPort { port, is_isolated: false };
         let mut again = false;
-        aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| {
+        pass(packet, &mut |packet| {
             again = guard.has_come_round(by, &packet, &Recipients::All, tick)
         });
         again
@@ -504,14 +458,14 @@ fn mixed() -> Bench {
     bench
 }
 
-fn checked(sent: &[Left]) {
+fn checked(sent: &[SentFrame]) {
     for left in sent {
         check::frame(&left.bytes, &Expect::default()).expect("a right frame");
     }
 }
 
 /// Returns the frame with its checksum completed, as a device does it.
-fn filled(left: &Left) -> Vec<u8> {
+fn filled(left: &SentFrame) -> Vec<u8> {
     assert!(left.partial && left.segment.is_none(), "{left:?}");
     let mut bytes = left.bytes.clone();
     let sum = superpacket_traffic::checksum::sum(&bytes[34..]);

@@ -193,7 +193,7 @@ pub(crate) fn network_offset(head: &[u8], metadata: &Metadata) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superpacket::aggregate::{Aggregator, HashKey, Policy};
+    use crate::egress::recorder::{aggregate, gro};
     use superpacket::packet::{RxPacket, VlanTag};
 
     /// Returns the addresses of a frame, and the offset of its IP header, for tests.
@@ -201,8 +201,6 @@ mod tests {
         let mut packet = RxPacket::new(Buffer::from(frame.to_vec()));
         (packet.layer, packet.vlan) = (layer, vlan);
         let mut result = None;
-        let mut aggregator =
-            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| {
             let head = PacketHead::new(&packet, MAX_HEADER);
             result = Some((
@@ -210,8 +208,7 @@ mod tests {
                 network_offset(head.bytes(&packet), &packet.metadata),
             ));
         };
-        aggregator.receive(packet, 0, sink);
-        aggregator.flush_all(sink);
+        aggregate(gro(), [packet], sink);
         result.expect("one packet")
     }
 

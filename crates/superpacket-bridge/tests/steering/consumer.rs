@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use superpacket::packet::{Layer, RxChecksum};
+use superpacket::packet::RxChecksum;
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::super_packet::SuperPacket;
 use superpacket_bridge::Steered;
 use superpacket_bridge::consumer::{Consumer, PortEnd};
 use superpacket_bridge::settings::{InPlace, PortChange, PortSettings, SteeringSettings};
-use superpacket_model::open;
-use superpacket_port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch};
+use superpacket_port::{Buffer, PortSpec};
 use superpacket_steer::{Cpu, MovePolicy};
 use superpacket_traffic::frame::Frame;
 
+use crate::support::Host;
 use crate::traffic::{frame, mask, read, two_cpus};
 
 /// What consumers report to the test.
@@ -60,8 +60,7 @@ impl Consumer for Echo {
 struct Bench {
     steered: Steered,
     told: Arc<Told>,
-    host: Box<dyn Port>,
-    input: Box<dyn Receive>,
+    host: Host,
 }
 
 fn bench(
@@ -78,10 +77,8 @@ fn bench(
         tell.made.fetch_add(1, Ordering::Relaxed);
         make(cpu, &tell)
     });
-    let mut host = open(&format!("memory:{name}").parse::<PortSpec>().expect("a port string"))
-        .expect("the other end");
-    let input = host.receivers().remove(0);
-    Bench { steered: steered.expect("memory needs nothing"), told, host, input }
+    let host = Host::open(&format!("memory:{name}"));
+    Bench { steered: steered.expect("memory needs nothing"), told, host }
 }
 
 fn echo(cpu: Option<Cpu>, told: &Arc<Told>) -> Box<dyn Consumer> {
@@ -89,29 +86,17 @@ fn echo(cpu: Option<Cpu>, told: &Arc<Told>) -> Box<dyn Consumer> {
 }
 
 impl Bench {
-    fn send(&mut self, frames: &[Vec<u8>]) {
-        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        frames.iter().for_each(|frame| {
-            batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet)
-        });
-        let sent =
-            self.host.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
-        assert_eq!(sent, frames.len());
-    }
-
     /// Waits for `count` frames, or until none has arrived for ten seconds.
     fn receive(&mut self, count: usize) -> Vec<Vec<u8>> {
-        let (mut frames, mut packets, mut last) = (Vec::new(), Vec::new(), Instant::now());
+        let (mut frames, mut last) = (Vec::new(), Instant::now());
         while frames.len() < count && last.elapsed() < Duration::from_secs(10) {
-            if self.input.poll(&mut packets, 512).expect("up") == 0 {
+            let received = self.host.receive();
+            if received.is_empty() {
                 std::thread::sleep(Duration::from_micros(200));
                 continue;
             }
             last = Instant::now();
-            frames.extend(packets.drain(..).map(|packet| {
-                packet.buffers().flat_map(Buffer::bytes).copied().collect::<Vec<u8>>()
-            }));
-            self.input.give_back();
+            frames.extend(received);
         }
         frames
     }
@@ -135,7 +120,7 @@ fn each_worker_has_its_consumer_and_flows_keep_their_order() {
     let mut last = BTreeMap::new();
     let mut came = 0;
     for part in frames.chunks(500) {
-        bench.send(part);
+        bench.host.send(part);
         for bytes in bench.receive(part.len()) {
             let (flow, number) = read(&bytes);
             assert!(
@@ -163,7 +148,9 @@ fn a_consumer_that_panics_is_made_again() {
     bench.steered.set_rps_cpus(None, &mask(&cpus)).expect("it can be set");
     bench.wait("a consumer for each thread", |bench| bench.told.made.load(Ordering::Relaxed) == 3);
     bench.told.panics.store(true, Ordering::Relaxed);
-    bench.send(&(0..200u32).map(|number| frame((number % 40) as u16, number)).collect::<Vec<_>>());
+    bench
+        .host
+        .send(&(0..200u32).map(|number| frame((number % 40) as u16, number)).collect::<Vec<_>>());
     // Printing a panic with its backtrace takes seconds on a busy machine.
     bench.wait("a panic", |bench| bench.steered.stats().drops["panic"] != 0);
     assert_eq!(bench.told.made.load(Ordering::Relaxed), 4);
@@ -172,7 +159,9 @@ fn a_consumer_that_panics_is_made_again() {
     assert!(lost >= 1 && came + lost == 200, "{came} came, {lost} lost");
     assert_eq!(bench.steered.stats().drops["panic"], lost);
     assert_eq!(bench.steered.steering().workers.iter().map(|worker| worker.panics).sum::<u64>(), 1);
-    bench.send(&(0..200u32).map(|number| frame((number % 40) as u16, number)).collect::<Vec<_>>());
+    bench
+        .host
+        .send(&(0..200u32).map(|number| frame((number % 40) as u16, number)).collect::<Vec<_>>());
     assert_eq!(bench.receive(200).len(), 200, "no flow is stuck");
 }
 
@@ -220,7 +209,7 @@ fn a_consumer_that_adapts_works_where_packets_are_received_until_that_thread_is_
             (number..number + count).map(|number| frame((number % 40) as u16, number)).collect();
         number += count;
         for part in frames.chunks(frames.len() / parts) {
-            bench.send(part);
+            bench.host.send(part);
             std::thread::sleep(pause);
         }
         let answers = bench.receive(frames.len());
@@ -300,7 +289,7 @@ impl Consumer for Bulk {
 #[test]
 fn what_the_port_does_not_cut_is_cut_in_software() {
     let mut bench = bench("bulk", "?tso=off", |_, _| Box::new(Bulk));
-    bench.send(&[frame(1, 1)]);
+    bench.host.send(&[frame(1, 1)]);
     let frames = bench.receive(3);
     let expected = Frame::tcp4(1, 1000).run(3);
     assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), [1054, 1054, 554]);

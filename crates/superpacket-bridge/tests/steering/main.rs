@@ -6,5 +6,7 @@ mod hashes;
 mod order;
 mod queues;
 mod rfs;
+#[path = "../support/mod.rs"]
+mod support;
 mod traffic;
 mod watched;

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use superpacket::packet::{Layer, RxChecksum};
+use superpacket::packet::RxChecksum;
 use superpacket::super_packet::SuperPacket;
 use superpacket_bridge::Steered;
 use superpacket_bridge::consumer::{Consumer, PortEnd};
 use superpacket_bridge::settings::{HashFunction, PortSettings, SteeringSettings};
 use superpacket_model::open;
-use superpacket_port::{Buffer, Outgoing, Port, PortSpec, TxBatch};
+use superpacket_port::{Buffer, Port, PortSpec};
 use superpacket_steer::{Cpu, ToeplitzKey};
 
+use crate::support::send_as;
 use crate::traffic::{frame, mask, read};
 
 /// The packets given to a consumer in one turn.
@@ -107,25 +108,10 @@ impl Watched {
 
     /// Sends packets, given by flow and number, all at once.
     pub fn send(&self, packets: impl IntoIterator<Item = (u16, u32)>) {
-        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        for (flow, number) in packets {
-            batch.push_bytes(
-                &mut outgoing,
-                &frame(flow, number),
-                RxChecksum::None,
-                None,
-                Layer::Ethernet,
-            );
-        }
-        let sent = self
-            .host
-            .borrow_mut()
-            .transmitter()
-            .expect("memory has many")
-            .transmit(&outgoing, &batch, 0)
-            .sent;
-        assert_eq!(sent, batch.frames().len());
-        self.sent.set(self.sent.get() + sent as u64);
+        let frames: Vec<_> =
+            packets.into_iter().map(|(flow, number)| frame(flow, number)).collect();
+        send_as(&mut **self.host.borrow_mut(), &frames, RxChecksum::None, None);
+        self.sent.set(self.sent.get() + frames.len() as u64);
     }
 
     /// Waits until all sent packets are processed and counted, or dropped.

@@ -16,9 +16,7 @@ fn unrelated_files_are_compared_in_bounded_time() {
         left.push(LinkType::ETHERNET, None, &bytes).expect("short");
     }
     let started = std::time::Instant::now();
-    let report =
-        check(Input::from(&left), Input::from(&original), &CheckOptions::default(), &mut ())
-            .expect("both");
+    let report = judge(Input::from(&left), Input::from(&original));
     assert!(report.violations >= 80_000, "{}", report.violations);
     // A scan of all held packets for each packet would take an hour.
     assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
@@ -30,11 +28,8 @@ fn unrelated_files_are_compared_in_bounded_time() {
 fn a_header_cannot_exhaust_memory() {
     let (frame, header) = merged(&[Frame::tcp4(1, 60_000)]);
     let header = Header { gso_size: 1, ..header };
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("sent.records");
-    records(&path, Format::Buffers, &[(frame.to_bytes(), header)]);
-    let report = check(Input::Path(&path), Input::Path(&path), &CheckOptions::default(), &mut ())
-        .expect("both");
+    let file = records(Format::Buffers, &[(frame.to_bytes(), header)]);
+    let report = judge(stream(&file), stream(&file));
     assert_eq!(
         (report.violations, report.not_judged.origin_headers),
         (0, 1),
@@ -54,23 +49,16 @@ proptest! {
         is_original in any::<bool>(),
     ) {
         let case = Case::aggregation(flow(kind, 4, 300));
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("left.records");
         let mut left: Vec<_> = case.left.iter().map(|(frame, header)| (frame.to_bytes(), *header)).collect();
         left.extend(case.original.iter().map(|frame| (frame.to_bytes(), plain())));
-        records(&path, Format::Buffers, &left);
-        let mut bytes = std::fs::read(&path).expect("it was written");
+        let mut bytes = records(Format::Buffers, &left);
         for (place, value) in changes {
             let place = place % bytes.len();
             bytes[place] = value;
         }
         bytes.truncate(34 + end);
-        std::fs::write(&path, bytes).expect("writes");
-        let mut original = Packets::new();
-        for frame in &case.original {
-            original.push(LinkType::ETHERNET, None, &frame.to_bytes()).expect("short");
-        }
-        let (records, packets) = (Input::Path(&path), Input::from(&original));
+        let original = in_memory(&case.original);
+        let (records, packets) = (stream(&bytes), Input::from(&original));
         let (checked, origin) = if is_original { (packets, records) } else { (records, packets) };
         let _ = check(checked, origin, &CheckOptions { rules: Strictness::Reversible, ..CheckOptions::default() }, &mut ());
     }
@@ -88,31 +76,14 @@ fn traps_of_every_kind_raise_no_false_alarm() {
             let link_type = if packet.starts_at_ip { LinkType::RAW } else { LinkType::ETHERNET };
             original.push(link_type, Some(packet.time_ns), &packet.bytes).expect("short");
         }
-        let (mut merged, mut cut) = (Packets::new(), Packets::new());
-        coalesce(
-            Input::from(&original),
-            Output::Packets(&mut merged),
-            &CoalesceOptions::default(),
-            &mut (),
-        )
-        .expect("packets");
+        let merged = coalesced(Input::from(&original));
         for rules in [Strictness::Linux, Strictness::Reversible] {
-            let options = CheckOptions { rules, ..CheckOptions::default() };
-            let report = check(Input::from(&merged), Input::from(&original), &options, &mut ())
-                .expect("both");
+            let report = judge_by(rules, Input::from(&merged), Input::from(&original));
             assert_eq!(report.violations, 0, "seed {seed}: {:#?}", report.described);
             assert!(report.merged > 500, "seed {seed}: {}", report.merged);
         }
-        segment(
-            Input::from(&merged),
-            Output::Packets(&mut cut),
-            &SegmentOptions { mtu: 1000, ..SegmentOptions::default() },
-            &mut (),
-        )
-        .expect("packets");
-        let report =
-            check(Input::from(&cut), Input::from(&merged), &CheckOptions::default(), &mut ())
-                .expect("both");
+        let cut = segmented(Input::from(&merged), 1000);
+        let report = judge(Input::from(&cut), Input::from(&merged));
         assert_eq!(report.violations, 0, "seed {seed}: {:#?}", report.described);
     }
 }

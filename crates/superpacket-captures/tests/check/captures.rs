@@ -1,6 +1,7 @@
 //! The engine's output for all captures is found faithful, that of LRO is not.
 
 use super::*;
+use std::path::PathBuf;
 
 /// Returns the engine's output for a device with headers.
 fn by_the_engine(original: &Packets) -> Vec<(Vec<u8>, Header)> {
@@ -43,7 +44,7 @@ fn ethernet(path: &Path) -> Option<Packets> {
 fn the_engines_own_work_is_faithful_over_all_captures() {
     let (mut super_packets, mut segments, mut with_headers) = (0, 0, 0);
     for path in captures() {
-        let (mut merged, mut cut) = (Packets::new(), Packets::new());
+        let mut merged = Packets::new();
         if coalesce(
             Input::Path(&path),
             Output::Packets(&mut merged),
@@ -55,23 +56,13 @@ fn the_engines_own_work_is_faithful_over_all_captures() {
             continue;
         }
         for rules in [Strictness::Linux, Strictness::Reversible] {
-            let options = CheckOptions { rules, ..CheckOptions::default() };
-            let report =
-                check(Input::from(&merged), Input::Path(&path), &options, &mut ()).expect("both");
+            let report = judge_by(rules, Input::from(&merged), Input::Path(&path));
             assert_eq!(report.violations, 0, "{}: {:#?}", path.display(), report.described);
             assert_eq!(report.not_judged.headers, report.super_packets);
             super_packets += report.super_packets;
         }
-        segment(
-            Input::from(&merged),
-            Output::Packets(&mut cut),
-            &SegmentOptions::default(),
-            &mut (),
-        )
-        .expect("packets");
-        let report =
-            check(Input::from(&cut), Input::from(&merged), &CheckOptions::default(), &mut ())
-                .expect("both");
+        let cut = segmented(Input::from(&merged), 1500);
+        let report = judge(Input::from(&cut), Input::from(&merged));
         assert_eq!(report.violations, 0, "{}: {:#?}", path.display(), report.described);
         segments += report.segments;
         if let Some(original) = ethernet(&path) {
@@ -99,9 +90,8 @@ fn lro_output_is_unfaithful() {
     };
     coalesce(Input::Path(&path), Output::Packets(&mut merged), &options, &mut ())
         .expect("a capture");
-    let report = check(Input::from(&merged), Input::Path(&path), &CheckOptions::default(), &mut ())
-        .expect("both");
-    let rules: BTreeSet<_> = report.by_rule.keys().map(|rule| rule.name()).collect();
+    let report = judge(Input::from(&merged), Input::Path(&path));
+    let rules = broken(&report);
     assert!(rules.contains("lost") && rules.len() > 1, "{rules:?}");
     assert_eq!(report.described.len(), 10, "one screen");
 }

@@ -80,9 +80,7 @@ fn commands_merge_and_cut_routed_packets() {
             "{:?}",
             report.totals.reasons
         );
-        let judged =
-            check(Input::from(&whole), Input::from(&packets), &CheckOptions::default(), &mut ())
-                .expect("both");
+        let judged = judge(Input::from(&whole), Input::from(&packets));
         assert_eq!(judged.violations, 0, "{:#?}", judged.described);
         let analysis = analyze(vec![Input::from(&packets)], &AnalyzeOptions::default(), &mut ())
             .expect("packets");
@@ -167,17 +165,10 @@ fn unverifiable_packets_pass_with_their_own_reason() {
 
 /// Checks segments of a super-packet, as the kernel cuts it.
 fn judged(whole: &Left, segments: &[Vec<u8>]) -> Vec<&'static str> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (origin, left) = (folder.path().join("origin"), folder.path().join("left"));
-    records(&origin, Format::Buffers, &[(whole.0.to_bytes(), whole.1)]);
-    records(
-        &left,
-        Format::Buffers,
-        &segments.iter().map(|bytes| (bytes.clone(), plain())).collect::<Vec<_>>(),
-    );
-    let report = check(Input::Path(&left), Input::Path(&origin), &CheckOptions::default(), &mut ())
-        .expect("both");
-    report.by_rule.keys().map(|rule| rule.name()).collect()
+    let origin = records(Format::Buffers, &[(whole.0.to_bytes(), whole.1)]);
+    let left: Vec<_> = segments.iter().map(|bytes| (bytes.clone(), plain())).collect();
+    let report = judge(stream(&records(Format::Buffers, &left)), stream(&origin));
+    broken(&report).into_iter().collect()
 }
 
 #[test]

@@ -47,22 +47,12 @@ fn a_datagram_to_be_fragmented_is_unchanged() {
             csum_offset: 6,
             ..plain()
         };
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = |name: &str, frame: &Frame| {
-            let path = folder.path().join(name);
-            records(&path, Format::Buffers, &[(frame.to_bytes(), header)]);
-            path
-        };
-        let origin = file("origin", &frame);
-        let judged = |left: &Path| {
-            let report =
-                check(Input::Path(left), Input::Path(&origin), &CheckOptions::default(), &mut ())
-                    .expect("both can be read");
-            (report.violations, format!("{:?}", report.described))
-        };
-        assert_eq!(judged(&file("same", &frame)), (0, "[]".to_owned()));
+        let file = |frame: &Frame| records(Format::Buffers, &[(frame.to_bytes(), header)]);
+        let origin = file(&frame);
+        let report = judge(stream(&file(&frame)), stream(&origin));
+        assert_eq!(report.violations, 0, "{:?}", report.described);
         frame.payload[2999] ^= 1;
-        assert_ne!(judged(&file("damaged", &frame)).0, 0);
+        assert_ne!(judge(stream(&file(&frame)), stream(&origin)).violations, 0);
     }
 }
 
@@ -70,7 +60,6 @@ fn a_datagram_to_be_fragmented_is_unchanged() {
 /// implementations, and the violated rules.
 #[test]
 fn fragments_that_others_cut_have_the_identification_of_their_datagram() {
-    let folder = tempfile::tempdir().expect("a folder");
     let datagrams: Vec<_> =
         [7, 8].map(|fill| Frame::udp6(3000).with(|frame| frame.payload.fill(fill))).into();
     let header = |frame: &Frame| {
@@ -86,7 +75,6 @@ fn fragments_that_others_cut_have_the_identification_of_their_datagram() {
             ..plain()
         }
     };
-    let origin = folder.path().join("origin");
     let whole: Vec<_> = datagrams
         .iter()
         .map(|frame| {
@@ -96,7 +84,7 @@ fn fragments_that_others_cut_have_the_identification_of_their_datagram() {
             )
         })
         .collect();
-    records(&origin, Format::Buffers, &whole);
+    let origin = records(Format::Buffers, &whole);
     let broken = |ids: [[u32; 3]; 2], edit: fn(&mut Vec<Vec<u8>>)| {
         let fragments = datagrams.iter().zip(ids).flat_map(|(frame, ids)| {
             let cut = ids.map(|id| frame.fragments(1448, id));
@@ -104,16 +92,9 @@ fn fragments_that_others_cut_have_the_identification_of_their_datagram() {
         });
         let mut left: Vec<_> = fragments.collect();
         edit(&mut left);
-        let path = folder.path().join("left");
-        records(
-            &path,
-            Format::Buffers,
-            &left.into_iter().map(|bytes| (bytes, plain())).collect::<Vec<_>>(),
-        );
-        let report =
-            check(Input::Path(&path), Input::Path(&origin), &CheckOptions::default(), &mut ())
-                .expect("both can be read");
-        report.by_rule.keys().map(|rule| rule.name()).collect::<Vec<_>>()
+        let left: Vec<_> = left.into_iter().map(|bytes| (bytes, plain())).collect();
+        let report = judge(stream(&records(Format::Buffers, &left)), stream(&origin));
+        super::broken(&report).into_iter().collect::<Vec<_>>()
     };
     let nothing = |_: &mut Vec<Vec<u8>>| ();
     assert_eq!(broken([[1; 3], [2; 3]], nothing), [""; 0]);
@@ -240,17 +221,10 @@ fn known_bugs_of_peers_are_found() {
 
 /// Checks the segments of a super-packet with a header. Returns the violated rules.
 fn check_cut(whole: Left, cut: &[Frame]) -> BTreeSet<&'static str> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("sent.records");
-    records(&path, Format::Buffers, &[(whole.0.to_bytes(), whole.1)]);
-    let mut left = Packets::new();
-    for frame in cut {
-        left.push(LinkType::ETHERNET, None, &frame.to_bytes()).expect("short");
-    }
-    let report = check(Input::from(&left), Input::Path(&path), &CheckOptions::default(), &mut ())
-        .expect("both");
+    let file = records(Format::Buffers, &[(whole.0.to_bytes(), whole.1)]);
+    let report = judge(Input::from(&in_memory(cut)), stream(&file));
     assert_eq!(report.packets_in, 1);
-    report.by_rule.keys().map(|rule| rule.name()).collect()
+    broken(&report)
 }
 
 #[test]
@@ -348,16 +322,11 @@ fn super_packets_that_merge_further_are_judged_by_their_segments() {
             },
         );
         assert_eq!(left.len(), 1, "{kind}");
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("came.records");
         let came: Vec<_> = came.iter().map(|(frame, header)| (frame.to_bytes(), *header)).collect();
-        records(&path, framing.format, &came);
-        let mut single = Packets::new();
-        for frame in &frames {
-            single.push(LinkType::ETHERNET, None, &frame.to_bytes()).expect("short");
-        }
+        let file = records(framing.format, &came);
+        let single = in_memory(&frames);
         for rules in [Strictness::Linux, Strictness::Reversible] {
-            let report = check_records(framing.format, &left, Input::Path(&path), rules);
+            let report = check_records(framing.format, &left, stream(&file), rules);
             assert_eq!(
                 (report.violations, report.packets_in, report.super_packets),
                 (0, 3, 1),
@@ -377,8 +346,7 @@ fn super_packets_that_merge_further_are_judged_by_their_segments() {
         let wrong: Vec<_> =
             wrong.iter().map(|(frame, header)| (frame.to_bytes(), *header)).collect();
         assert!(
-            check_records(framing.format, &wrong, Input::Path(&path), Strictness::Linux).violations
-                > 0,
+            check_records(framing.format, &wrong, stream(&file), Strictness::Linux).violations > 0,
             "{kind}"
         );
     }

@@ -22,16 +22,8 @@ fn pcap(frames: &[Frame], snap_length: usize) -> Vec<u8> {
     file
 }
 
-fn stream(file: &[u8]) -> Input<'static> {
-    Input::Stream {
-        file: "a file".to_owned(),
-        stream: Box::new(std::io::Cursor::new(file.to_vec())),
-    }
-}
-
 fn checked(checked: &[u8], origin: &[u8]) -> CheckReport {
-    check(stream(checked), stream(origin), &CheckOptions::default(), &mut ())
-        .expect("both can be read")
+    judge(stream(checked), stream(origin))
 }
 
 /// Returns the packets of two flows, alternating.
@@ -43,14 +35,6 @@ fn original() -> Vec<Frame> {
         .collect()
 }
 
-/// Returns a file of records with these packets and headers.
-fn file_of_records(left: &[(Vec<u8>, Header)]) -> Vec<u8> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("left.records");
-    records(&path, Format::Buffers, left);
-    std::fs::read(path).expect("it was written")
-}
-
 #[test]
 fn a_file_that_was_cut_short_is_not_faithful() {
     let frames = original();
@@ -58,9 +42,11 @@ fn a_file_that_was_cut_short_is_not_faithful() {
     let merged = [merged(&flow(0, 20, 300)), merged(&flow(1, 20, 300))]
         .map(|(frame, header)| (frame.to_bytes(), header));
     let one_by_one: Vec<_> = frames.iter().map(|frame| (frame.to_bytes(), plain())).collect();
-    for (file, missing) in
-        [(file_of_records(&merged), 20), (file_of_records(&one_by_one), 1), (origin.clone(), 1)]
-    {
+    for (file, missing) in [
+        (records(Format::Buffers, &merged), 20),
+        (records(Format::Buffers, &one_by_one), 1),
+        (origin.clone(), 1),
+    ] {
         let report = checked(&file, &origin);
         assert_eq!(
             (report.verdict, report.not_judged),
@@ -107,7 +93,7 @@ fn a_file_that_was_cut_short_is_not_faithful() {
     // The packets that are there are judged.
     let mut damaged = one_by_one.clone();
     damaged[3].0[22] -= 1;
-    let file = file_of_records(&damaged);
+    let file = records(Format::Buffers, &damaged);
     let report = checked(&file[..file.len() - 1], &origin);
     assert_eq!(report.verdict, Verdict::Unfaithful);
     // In complete files, missing packets are lost, and additional ones invented.
@@ -128,7 +114,7 @@ fn a_file_that_ends_between_two_of_its_bytes_is_never_faithful() {
     let frames = original();
     let origin = pcap(&frames, usize::MAX);
     let left: Vec<_> = frames.iter().map(|frame| (frame.to_bytes(), plain())).collect();
-    let file = file_of_records(&left);
+    let file = records(Format::Buffers, &left);
     let first = file.iter().position(|&byte| byte == b'\n').expect("a line") + 1;
     for end in (first..file.len()).step_by(13) {
         assert_ne!(checked(&file[..end], &origin).verdict, Verdict::Faithful, "{end}");
@@ -189,10 +175,7 @@ fn packets_of_a_large_original_are_lost_only_from_a_whole_file() {
         original.push(LinkType::ETHERNET, None, &frame.to_bytes()).expect("short");
         frames.push(frame);
     }
-    let judged = |file: &[u8]| {
-        check(stream(file), Input::from(&original), &CheckOptions::default(), &mut ())
-            .expect("both can be read")
-    };
+    let judged = |file: &[u8]| judge(stream(file), Input::from(&original));
     let whole = pcap(&frames, usize::MAX);
     let report = judged(&whole);
     assert_eq!(
@@ -221,7 +204,7 @@ fn packets_of_a_large_original_are_lost_only_from_a_whole_file() {
 fn an_original_whose_header_contradicts_it_is_not_judged() {
     let (frame, header) = merged(&flow(0, 4, 300));
     let header = Header { csum_offset: 4, ..header };
-    let file = file_of_records(&[(frame.to_bytes(), header)]);
+    let file = records(Format::Buffers, &[(frame.to_bytes(), header)]);
     let report = checked(
         &pcap(&[frame.with(|frame| frame.tcp_mut().checksum = Checksum::Right)], usize::MAX),
         &file,

@@ -41,8 +41,7 @@ fn files_that_mix_link_types_and_begin_with_different_ones_are_compared_whole() 
     ]);
     let left =
         mixed([(Link::RAW, &ping), (Link::ETHERNET, &other), (Link::ETHERNET, &merged(&run).0)]);
-    let report =
-        check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect("both");
+    let report = judge_by(Strictness::Reversible, Input::from(&left), Input::from(&original));
     assert_eq!(report.violations, 0, "{:#?}", report.described);
     assert!(!report.not_judged.link_headers && report.merged == 1, "{report:#?}");
     // The link header of a merged packet is judged.
@@ -51,8 +50,7 @@ fn files_that_mix_link_types_and_begin_with_different_ones_are_compared_whole() 
         (Link::ETHERNET, &other),
         (Link::ETHERNET, &twin(&merged(&run).0)),
     ]);
-    let report =
-        check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect("both");
+    let report = judge_by(Strictness::Reversible, Input::from(&left), Input::from(&original));
     assert!(report.violations > 0);
 }
 
@@ -71,8 +69,7 @@ fn a_packet_that_is_not_ip_says_nothing_of_link_headers() {
         packets
     };
     let (original, left) = (packets(&[&first, &arp, &second]), packets(&[&arp, &first, &second]));
-    let report =
-        check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect("both");
+    let report = judge_by(Strictness::Reversible, Input::from(&left), Input::from(&original));
     assert_eq!(report.violations, 0, "{:#?}", report.described);
     assert!(!report.not_judged.link_headers);
 }
@@ -83,8 +80,7 @@ fn link_headers_are_left_out_where_only_one_file_mixes_them() {
     let (frame, ping) = (Frame::udp4(100), ping());
     let original = mixed([(LinkType::ETHERNET, &frame), (LinkType::RAW, &ping)]);
     let left = mixed([(LinkType::RAW, &frame.clone().at_ip()), (LinkType::RAW, &ping)]);
-    let report =
-        check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect("both");
+    let report = judge_by(Strictness::Reversible, Input::from(&left), Input::from(&original));
     assert_eq!(report.violations, 0, "{:#?}", report.described);
     assert!(report.not_judged.link_headers);
 }
@@ -108,9 +104,7 @@ fn files_that_mix_link_types_too_late_are_refused() {
     // With one packet less, the mix is noticed in time.
     let original = mixed(ethernet().skip(1).chain([(LinkType::RAW, &ping)]));
     let left = mixed([(LinkType::RAW, &ping)].into_iter().chain(ethernet().skip(1)));
-    let report =
-        check(Input::from(&left), Input::from(&original), &CheckOptions::default(), &mut ())
-            .expect("in time");
+    let report = judge(Input::from(&left), Input::from(&original));
     assert_eq!(
         (report.violations, report.not_judged.link_headers),
         (0, false),
@@ -127,8 +121,7 @@ fn link_headers_that_are_left_out_tell_flows_apart() {
         mixed([&run[0], &run[1], &twin(&run[2])].map(|frame| (LinkType::ETHERNET, frame)));
     let left: Vec<_> = [&run[2], &run[0], &run[1]].map(|frame| frame.clone().at_ip()).into();
     let left = mixed(left.iter().map(|frame| (LinkType::RAW, frame)));
-    let report =
-        check(Input::from(&left), Input::from(&original), &stricter(), &mut ()).expect("both");
+    let report = judge_by(Strictness::Reversible, Input::from(&left), Input::from(&original));
     assert!(report.not_judged.link_headers);
     assert_eq!(report.violations, 0, "{:#?}", report.described);
 }
@@ -184,18 +177,9 @@ fn each_interface_has_separate_flows() {
         }
     }
     writer.finish().expect("finishes");
-    let mut merged = Packets::new();
-    coalesce(
-        Input::Path(&path),
-        Output::Packets(&mut merged),
-        &CoalesceOptions::default(),
-        &mut (),
-    )
-    .expect("a capture");
+    let merged = coalesced(Input::Path(&path));
     for rules in [Strictness::Linux, Strictness::Reversible] {
-        let options = CheckOptions { rules, ..CheckOptions::default() };
-        let report =
-            check(Input::from(&merged), Input::Path(&path), &options, &mut ()).expect("both");
+        let report = judge_by(rules, Input::from(&merged), Input::Path(&path));
         assert_eq!(report.violations, 0, "{:#?}", report.described);
         assert!(report.merged > 4);
     }

@@ -11,7 +11,7 @@ mod outer_checksums;
 
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use superpacket::RxPacket;
 use superpacket::aggregate::{BatchAggregator, HashKey, Policy};
 use superpacket::virtio::{ByteOrder, Format, Framing, Header, flags, gso_type};
@@ -24,7 +24,6 @@ use superpacket_traffic::frame::{
     ACK, CWR, Checksum, ECE, FIN, Frame, Ip, PSH, Pppoe, RST, Transport, stream_bytes, timestamps,
 };
 use superpacket_traffic::generate::{Config, Impairments, generate};
-use tempfile::TempDir;
 
 /// A packet that left, and its header.
 type Left = (Frame, Header);
@@ -99,25 +98,21 @@ impl Case {
 
     /// Checks the case, with the output in a file of records.
     fn check(&self, rules: Strictness) -> CheckReport {
-        let mut original = Packets::new();
-        for frame in &self.original {
-            original.push(LinkType::ETHERNET, Some(0), &frame.to_bytes()).expect("short");
-        }
+        let original = in_memory(&self.original);
         let left: Vec<_> =
             self.left.iter().map(|(frame, header)| (frame.to_bytes(), *header)).collect();
         check_records(Format::Buffers, &left, Input::from(&original), rules)
     }
 
     fn rules(&self, rules: Strictness) -> BTreeSet<&'static str> {
-        self.check(rules).by_rule.keys().map(|rule| rule.name()).collect()
+        broken(&self.check(rules))
     }
 
     /// Asserts that exactly these rules are violated.
     #[track_caller]
     fn breaks(&self, expected: &[&str]) {
         let report = self.check(Strictness::Linux);
-        let found: BTreeSet<_> = report.by_rule.keys().map(|rule| rule.name()).collect();
-        assert_eq!(found, expected.iter().copied().collect(), "{:#?}", report.described);
+        assert_eq!(broken(&report), expected.iter().copied().collect(), "{:#?}", report.described);
         assert!(
             report
                 .described
@@ -127,8 +122,8 @@ impl Case {
     }
 }
 
-/// Writes records, as a test in another language would.
-fn records(path: &Path, format: Format, left: &[(Vec<u8>, Header)]) {
+/// Returns a file of records, as a test in another language would write it.
+fn records(format: Format, left: &[(Vec<u8>, Header)]) -> Vec<u8> {
     let length = format.length();
     let mut file = format!("superpacket-records 1 ethernet {length}\n").into_bytes();
     for (packet, header) in left {
@@ -138,7 +133,32 @@ fn records(path: &Path, format: Format, left: &[(Vec<u8>, Header)]) {
         file.extend(&bytes[..length]);
         file.extend(packet);
     }
-    std::fs::write(path, file).expect("writes");
+    file
+}
+
+fn stream(file: &[u8]) -> Input<'static> {
+    Input::Stream {
+        file: "a file".to_owned(),
+        stream: Box::new(std::io::Cursor::new(file.to_vec())),
+    }
+}
+
+/// Returns a capture of these frames.
+fn in_memory(frames: &[Frame]) -> Packets {
+    let mut packets = Packets::new();
+    for frame in frames {
+        packets.push(LinkType::ETHERNET, Some(0), &frame.to_bytes()).expect("short");
+    }
+    packets
+}
+
+fn judge(checked: Input<'_>, origin: Input<'_>) -> CheckReport {
+    judge_by(Strictness::Linux, checked, origin)
+}
+
+fn judge_by(rules: Strictness, checked: Input<'_>, origin: Input<'_>) -> CheckReport {
+    let options = CheckOptions { rules, ..CheckOptions::default() };
+    check(checked, origin, &options, &mut ()).expect("both can be read")
 }
 
 fn check_records(
@@ -147,11 +167,28 @@ fn check_records(
     original: Input<'_>,
     rules: Strictness,
 ) -> CheckReport {
-    let folder: TempDir = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("left.records");
-    records(&path, format, left);
-    check(Input::Path(&path), original, &CheckOptions { rules, ..CheckOptions::default() }, &mut ())
-        .expect("both can be read")
+    judge_by(rules, stream(&records(format, left)), original)
+}
+
+/// Returns the names of the rules that were violated.
+fn broken(report: &CheckReport) -> BTreeSet<&'static str> {
+    report.by_rule.keys().map(|rule| rule.name()).collect()
+}
+
+/// Returns the packets of a capture, merged by the default options.
+fn coalesced(input: Input<'_>) -> Packets {
+    let mut merged = Packets::new();
+    coalesce(input, Output::Packets(&mut merged), &CoalesceOptions::default(), &mut ())
+        .expect("packets");
+    merged
+}
+
+/// Returns the packets of a capture, cut to this MTU.
+fn segmented(input: Input<'_>, mtu: u32) -> Packets {
+    let mut cut = Packets::new();
+    let options = SegmentOptions { mtu, ..SegmentOptions::default() };
+    segment(input, Output::Packets(&mut cut), &options, &mut ()).expect("packets");
+    cut
 }
 
 /// Returns packets of one flow of one of six kinds. The last TCP packet has PSH.

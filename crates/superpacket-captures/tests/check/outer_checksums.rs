@@ -30,10 +30,7 @@ fn left(frames: &[Frame], outer: Checksum) -> (Vec<u8>, Header) {
 }
 
 fn rules(frames: &[Frame], (bytes, header): (Vec<u8>, Header)) -> Vec<(&'static str, String)> {
-    let mut original = Packets::new();
-    for frame in frames {
-        original.push(LinkType::ETHERNET, Some(0), &frame.to_bytes()).expect("short");
-    }
+    let original = in_memory(frames);
     let report = check_records(
         Format::Tunnel,
         &[(bytes, header)],
@@ -94,17 +91,10 @@ fn an_original_of_either_form_is_cut_alike() {
         (Checksum::Zero, &[Checksum::Zero]),
     ] {
         for frames in in_tunnels(outer) {
-            let mut cut = Packets::new();
-            frames.iter().for_each(|frame| {
-                cut.push(LinkType::ETHERNET, None, &frame.to_bytes()).expect("short")
-            });
+            let cut = in_memory(&frames);
             for &form in forms {
-                let folder = tempfile::tempdir().expect("a folder");
-                let path = folder.path().join("sent.records");
-                records(&path, Format::Tunnel, &[left(&frames, form)]);
-                let report =
-                    check(Input::from(&cut), Input::Path(&path), &CheckOptions::default(), &mut ())
-                        .expect("both");
+                let file = records(Format::Tunnel, &[left(&frames, form)]);
+                let report = judge(Input::from(&cut), stream(&file));
                 assert_eq!(
                     (report.violations, report.segments),
                     (0, 4),

@@ -56,19 +56,14 @@ fn a_pcap_file_comes_out_as_it_went_in() {
 
 #[test]
 fn the_modified_format_is_kept_with_what_its_records_add() {
-    for byte_order in [ByteOrder::Little, ByteOrder::Big] {
-        let file = bytes(byte_order).pcap_header(MODIFIED, (2, 4), 113);
+    // Seconds, microseconds, length, length on the wire; interface, protocol, packet type.
+    let records = |file: Bytes| {
         let file = file.u32(9).u32(2).u32(3).u32(90).u32(7).u16(0x86dd).raw(&[4, 0]).raw(b"abc");
-        let mut file = file
-            .u32(10)
-            .u32(3)
-            .u32(2)
-            .u32(2)
-            .u32(0xffff_fffe)
-            .u16(0x0800)
-            .raw(&[0, 9])
-            .raw(b"de")
-            .0;
+        let file = file.u32(10).u32(3).u32(2).u32(2);
+        file.u32(0xffff_fffe).u16(0x0800).raw(&[0, 9]).raw(b"de")
+    };
+    for byte_order in [ByteOrder::Little, ByteOrder::Big] {
+        let mut file = records(bytes(byte_order).pcap_header(MODIFIED, (2, 4), 113)).0;
         let (written, after) = copy(&file, "out");
         let snap = if byte_order == ByteOrder::Big { [0, 4, 0, 0] } else { [0, 0, 4, 0] };
         file[16..20].copy_from_slice(&snap);
@@ -87,18 +82,7 @@ fn the_modified_format_is_kept_with_what_its_records_add() {
         }
         writer.write(record(0, 5_000_000_000), [&b"new"[..]]).unwrap();
         writer.finish().unwrap();
-        let expected =
-            bytes(other).u32(9).u32(2).u32(3).u32(90).u32(7).u16(0x86dd).raw(&[4, 0]).raw(b"abc");
-        let expected = expected
-            .u32(10)
-            .u32(3)
-            .u32(2)
-            .u32(2)
-            .u32(0xffff_fffe)
-            .u16(0x0800)
-            .raw(&[0, 9])
-            .raw(b"de");
-        let expected = expected.u32(5).u32(0).u32(3).u32(3).u64(0).raw(b"new").0;
+        let expected = records(bytes(other)).u32(5).u32(0).u32(3).u32(3).u64(0).raw(b"new").0;
         assert_eq!(std::fs::read(&path).unwrap()[24..], expected);
         // Other formats have no place for it.
         let (pcapng, _) = copy(&written, "out.pcapng");

@@ -11,7 +11,7 @@ use super::{check_page, conclude, inputs, reasons, unreadable, write_page};
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{
-    columns, file_heading, fitting_table, grouped, paragraph, percent, print, print_json, printable,
+    columns, file_heading, fitting_table, grouped, paragraph, percent, printable, show,
 };
 
 /// The arguments of `superpacket analyze`.
@@ -46,11 +46,7 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.html {
         write_page(path, &report.page()?)?;
     }
-    if arguments.common.json {
-        print_json(&report)?;
-    } else {
-        print(&text(&report, columns()), false)?;
-    }
+    show(arguments.common.json, &report, || text(&report, columns()))?;
     conclude(&report.unreadable)
 }
 

@@ -11,7 +11,7 @@ use super::is_stream;
 use super::options::CaptureOptions;
 use crate::failure::Failure;
 use crate::progress::Bar;
-use crate::report::{columns, grouped, hanging, paragraph, print, print_json, printable};
+use crate::report::{columns, grouped, hanging, paragraph, printable, show};
 
 /// By which rules packets are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -64,11 +64,7 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<Verdict, Failure> {
     let mut bar = Bar::new(arguments.common.quiet);
     let report =
         check(Input::Path(&arguments.checked), Input::Path(&arguments.origin), &options, &mut bar)?;
-    if arguments.common.json {
-        print_json(&report)?;
-    } else {
-        print(&text(&report, columns()), false)?;
-    }
+    show(arguments.common.json, &report, || text(&report, columns()))?;
     Ok(report.verdict)
 }
 

@@ -13,7 +13,7 @@ use super::options::CaptureOptions;
 use super::{check_page, reasons, write_page};
 use crate::failure::Failure;
 use crate::progress::{Bar, warn};
-use crate::report::{columns, file_heading, fitting_table, paragraph, print, print_json};
+use crate::report::{columns, file_heading, fitting_table, paragraph, show};
 
 /// The arguments of `superpacket steer`.
 #[derive(Debug, Args)]
@@ -102,12 +102,7 @@ pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.html {
         write_page(path, &report.page(top)?)?;
     }
-    if arguments.common.json {
-        print_json(&report)?;
-    } else {
-        print(&text(&report, top, columns()), false)?;
-    }
-    Ok(())
+    Ok(show(arguments.common.json, &report, || text(&report, top, columns()))?)
 }
 
 /// Maximum number of CPUs in the table. If there are more, only the busiest are shown.

@@ -9,7 +9,7 @@ use super::options::{CaptureOptions, Stepping};
 use super::{conclude, inputs, unreadable};
 use crate::failure::Failure;
 use crate::progress::Bar;
-use crate::report::{grouped, print, print_json, printable, table};
+use crate::report::{grouped, printable, show, table};
 
 /// The arguments of `superpacket verify`.
 #[derive(Debug, Args)]
@@ -41,11 +41,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<bool, Failure> {
     let mut bar = Bar::new(arguments.common.quiet);
     let mut report = verify(inputs(&arguments.inputs), &options, &mut bar)?;
     report.unreadable.messages = bar.into_unreadable();
-    if arguments.common.json {
-        print_json(&report)?;
-    } else {
-        print(&text(&report), false)?;
-    }
+    show(arguments.common.json, &report, || text(&report))?;
     conclude(&report.unreadable)?;
     Ok(report.mismatches == 0)
 }

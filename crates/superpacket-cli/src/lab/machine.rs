@@ -58,30 +58,28 @@ impl Machine {
 
     /// Describes the machine in one line.
     pub(super) fn line(&self) -> String {
-        let cores =
-            if self.cores == 1 { "1 core".to_owned() } else { format!("{} cores", self.cores) };
-        let cpu = if self.cpu.is_empty() { "an unnamed processor" } else { &self.cpu };
-        let guest = if self.virtual_machine { " (virtual)" } else { "" };
-        format!(
-            "{cores} of {cpu}{guest}, {}, {}, load {:.2}",
-            self.memory_text(),
-            self.kernel,
-            self.load
-        )
+        let [cores, cpu, guest] = self.processors();
+        let Self { kernel, load, .. } = self;
+        format!("{cores} of {cpu}{guest}, {}, {kernel}, load {load:.2}", self.memory_text())
     }
 
     /// Describes the machine in one line of `width` columns; a long processor name is cut.
     pub(super) fn brief(&self, width: usize) -> String {
-        let cores =
-            if self.cores == 1 { "1 core".to_owned() } else { format!("{} cores", self.cores) };
-        let guest = if self.virtual_machine { " (virtual)" } else { "" };
+        let [cores, mut cpu, guest] = self.processors();
         let rest = format!("{guest}, {}, load {:.2}", self.kernel, self.load);
         let room = width.saturating_sub(cores.len() + " of ".len() + rest.chars().count()).max(1);
-        let cpu = if self.cpu.is_empty() { "an unnamed processor" } else { &self.cpu };
-        let cut = cpu.chars().count() > room;
-        let cpu: String =
-            if cut { cpu.chars().take(room - 1).chain(['…']).collect() } else { cpu.to_owned() };
+        if cpu.chars().count() > room {
+            cpu = cpu.chars().take(room - 1).chain(['…']).collect();
+        }
         format!("{cores} of {cpu}{rest}")
+    }
+
+    /// Returns the number of cores, the name of the processor, and whether it is a virtual one.
+    fn processors(&self) -> [String; 3] {
+        let cores = if self.cores == 1 { "core" } else { "cores" };
+        let cpu = if self.cpu.is_empty() { "an unnamed processor" } else { &self.cpu };
+        let guest = if self.virtual_machine { " (virtual)" } else { "" };
+        [format!("{} {cores}", self.cores), cpu.to_owned(), guest.to_owned()]
     }
 
     /// Formats the size of the memory.

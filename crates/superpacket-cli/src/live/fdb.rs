@@ -222,7 +222,9 @@ fn line(entry: &FdbEntry, statistics: bool) -> String {
 mod tests {
     use super::*;
 
-    fn read(action: FdbAction, words: &str) -> Result<FdbRequest, String> {
+    fn read(words: &str) -> Result<FdbRequest, String> {
+        let (action, words) = words.split_once(' ').unwrap_or((words, ""));
+        let action = FdbAction::from_str(action, false)?;
         FdbRequest::read(action, &words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
@@ -231,89 +233,57 @@ mod tests {
         let station = |vlan| Station { vlan, address: [0x52, 0x54, 0, 0x12, 0x34, 0x56] };
         let port = || "packet:left".to_owned();
         let filter = |port: Option<String>, vlan, is_static| FdbFilter { port, vlan, is_static };
-        for (action, words, expected) in [
-            (FdbAction::Show, "", FdbRequest::Show(FdbFilter::default())),
+        for (words, expected) in [
+            ("show", FdbRequest::Show(FdbFilter::default())),
             (
-                FdbAction::Show,
-                "vlan 10 dev packet:left static",
+                "show vlan 10 dev packet:left static",
                 FdbRequest::Show(filter(Some(port()), Some(10), Some(true))),
             ),
             (
-                FdbAction::Show,
-                "brport packet:left dynamic",
+                "show brport packet:left dynamic",
                 FdbRequest::Show(filter(Some(port()), None, Some(false))),
             ),
             (
-                FdbAction::Add,
-                "52:54:00:12:34:56 dev packet:left master vlan 10 sticky static",
+                "add 52:54:00:12:34:56 dev packet:left master vlan 10 sticky static",
                 FdbRequest::Add(port(), station(10)),
             ),
             (
-                FdbAction::Replace,
-                "52:54:00:12:34:56 dev packet:left vlan 10 static",
+                "replace 52:54:00:12:34:56 dev packet:left vlan 10 static",
                 FdbRequest::Replace(port(), station(10)),
             ),
+            ("del 52:54:00:12:34:56 dev packet:left", FdbRequest::Delete(port(), station(0))),
             (
-                FdbAction::Del,
-                "52:54:00:12:34:56 dev packet:left",
-                FdbRequest::Delete(port(), station(0)),
-            ),
-            (
-                FdbAction::Flush,
-                "dev packet:left vlan 4094",
+                "flush dev packet:left vlan 4094",
                 FdbRequest::Flush(filter(Some(port()), Some(4094), None)),
             ),
         ] {
-            assert_eq!(read(action, words), Ok(expected), "{words}");
+            assert_eq!(read(words), Ok(expected), "{words}");
         }
-        for (action, words, says) in [
+        for (words, says) in [
+            ("add", "fdb add: no address: write fdb add ADDRESS dev PORT [vlan VID] static"),
+            ("add 52:54:00:12:34:56 static", "no port"),
+            ("add 52:54:00:12:34:56 dev packet:left", "only static entries can be added"),
+            ("add 52:54:00:12:34:56 dev packet:left dynamic", "only static entries can be added"),
             (
-                FdbAction::Add,
-                "",
-                "fdb add: no address: write fdb add ADDRESS dev PORT [vlan VID] static",
-            ),
-            (FdbAction::Add, "52:54:00:12:34:56 static", "no port"),
-            (
-                FdbAction::Add,
-                "52:54:00:12:34:56 dev packet:left",
-                "only static entries can be added",
-            ),
-            (
-                FdbAction::Add,
-                "52:54:00:12:34:56 dev packet:left dynamic",
-                "only static entries can be added",
-            ),
-            (
-                FdbAction::Add,
-                "52:54:00:12:34:56 dev packet:left permanent",
+                "add 52:54:00:12:34:56 dev packet:left permanent",
                 "\"permanent\": the bridge has no addresses of its own",
             ),
             (
-                FdbAction::Add,
-                "01:00:5e:00:00:07 dev packet:left static",
+                "add 01:00:5e:00:00:07 dev packet:left static",
                 "01:00:5e:00:00:07 is a group's address",
             ),
             (
-                FdbAction::Replace,
-                "52:54:00:12:34:56 dev packet:left",
+                "replace 52:54:00:12:34:56 dev packet:left",
                 "write fdb replace ADDRESS dev PORT [vlan VID] static",
             ),
-            (
-                FdbAction::Del,
-                "52:54:00:12:34 dev packet:left",
-                "\"52:54:00:12:34\" is no hardware address",
-            ),
-            (
-                FdbAction::Del,
-                "52:54:00:12:34:56 dev packet:left static",
-                "\"static\" is not allowed here",
-            ),
-            (FdbAction::Show, "dev", "no value after \"dev\""),
-            (FdbAction::Show, "vlan 4095", "a VLAN is 1 to 4094, not \"4095\""),
-            (FdbAction::Show, "vlan 1 vlan 2", "\"vlan\" is not allowed here, or is repeated"),
-            (FdbAction::Flush, "static", "\"static\" is not allowed here"),
+            ("del 52:54:00:12:34 dev packet:left", "\"52:54:00:12:34\" is no hardware address"),
+            ("del 52:54:00:12:34:56 dev packet:left static", "\"static\" is not allowed here"),
+            ("show dev", "no value after \"dev\""),
+            ("show vlan 4095", "a VLAN is 1 to 4094, not \"4095\""),
+            ("show vlan 1 vlan 2", "\"vlan\" is not allowed here, or is repeated"),
+            ("flush static", "\"static\" is not allowed here"),
         ] {
-            let error = read(action, words).expect_err(words);
+            let error = read(words).expect_err(words);
             assert!(error.contains(says), "{words}: {error}");
         }
     }

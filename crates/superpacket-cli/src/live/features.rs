@@ -6,7 +6,7 @@ use superpacket_port::features::Feature;
 
 use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
-use crate::report::{print, print_json, printable};
+use crate::report::{printable, show};
 
 pub(super) fn feature_name(text: &str) -> Result<Feature, String> {
     text.parse().map_err(|_| {
@@ -55,20 +55,11 @@ pub(crate) fn run(arguments: &FeaturesArguments) -> Result<(), Failure> {
         let before = client.features(Some(port))?;
         let after =
             client.set_feature(port, feature.name(), state == FeatureState::On, arguments.force)?;
-        if arguments.json {
-            print_json(&after)?;
-        } else {
-            print(&changes(before.first(), &after, feature.name()), false)?;
-        }
+        show(arguments.json, &after, || changes(before.first(), &after, feature.name()))?;
         return Ok(());
     }
     let ports = client.features(arguments.port.as_deref())?;
-    if arguments.json {
-        print_json(&ports)?;
-    } else {
-        print(&ports.iter().map(features).collect::<Vec<_>>().join("\n"), false)?;
-    }
-    Ok(())
+    Ok(show(arguments.json, &ports, || ports.iter().map(features).collect::<Vec<_>>().join("\n"))?)
 }
 
 /// Renders all offloads of a port in the format of `ethtool -k`.

@@ -13,7 +13,7 @@ use superpacket_bridge::settings::{
 use super::connection::{ControlOptions, connect};
 use crate::amount::{nanoseconds, size};
 use crate::failure::Failure;
-use crate::report::{print, print_json, printable};
+use crate::report::{printable, show};
 
 /// The arguments of `superpacket limits`.
 #[derive(Clone, Debug, Args)]
@@ -45,13 +45,9 @@ pub(crate) fn run(arguments: &LimitsArguments) -> Result<(), Failure> {
             }
             (port, ..) => client.ports(port.as_deref())?,
         };
-    if arguments.json {
-        let limits = |port: &PortReport| json!({ "port": port.port, "settings": port.settings });
-        print_json(&ports.iter().map(limits).collect::<Vec<_>>())?;
-    } else {
-        print(&ports.iter().map(limits).collect::<Vec<_>>().join("\n"), false)?;
-    }
-    Ok(())
+    let limits_json = |port: &PortReport| json!({ "port": port.port, "settings": port.settings });
+    let report = ports.iter().map(limits_json).collect::<Vec<_>>();
+    Ok(show(arguments.json, &report, || ports.iter().map(limits).collect::<Vec<_>>().join("\n"))?)
 }
 
 /// Finds a setting by its name, in which hyphens are accepted as in the configuration file.

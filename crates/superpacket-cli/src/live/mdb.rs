@@ -6,7 +6,7 @@ use superpacket_bridge::report::MdbReport;
 
 use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
-use crate::report::{print, print_json, printable};
+use crate::report::{printable, show};
 
 /// The actions of `superpacket mdb`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -48,12 +48,7 @@ pub(crate) fn run(arguments: &MdbArguments) -> Result<(), Failure> {
         }
     };
     let report = connect(&arguments.connection)?.mdb(port)?;
-    if arguments.json {
-        print_json(&report)?;
-    } else {
-        print(&text(&report, arguments.statistics), false)?;
-    }
-    Ok(())
+    Ok(show(arguments.json, &report, || text(&report, arguments.statistics))?)
 }
 
 /// Renders one entry per line, then the ports that lead to routers.

@@ -121,7 +121,9 @@ mod tests {
 
     use super::*;
 
-    fn read(action: PortAction, words: &str) -> Result<PortRequest, String> {
+    fn read(words: &str) -> Result<PortRequest, String> {
+        let (action, words) = words.split_once(' ').unwrap_or((words, ""));
+        let action = PortAction::from_str(action, false)?;
         let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
         PortRequest::read(action, &words[0], &words[1..]).map_err(|error| error.to_string())
     }
@@ -139,12 +141,12 @@ mod tests {
         };
         let (on, off) = (SettingValue::Switch(true), SettingValue::Switch(false));
         assert_eq!(
-            read(PortAction::Set, "left ring=8m queues="),
+            read("set left ring=8m queues="),
             set(&[("ring", Some("8m")), ("queues", None)], &[])
         );
         let forwarding = [("isolated", on), ("learning", off.clone()), ("mcast_flood", off)];
         assert_eq!(
-            read(PortAction::Set, "dev left isolated on learning off mcast-flood off"),
+            read("set dev left isolated on learning off mcast-flood off"),
             set(&[], &forwarding)
         );
         let mixed = [
@@ -153,41 +155,35 @@ mod tests {
             ("gro_flush_timeout", SettingValue::Number(50_000)),
         ];
         let words = "left rx_byte_rate 12M ring=8m too_big icmp gro_flush_timeout 50us";
-        assert_eq!(read(PortAction::Set, words), set(&[("ring", Some("8m"))], &mixed));
+        assert_eq!(read(&format!("set {words}")), set(&[("ring", Some("8m"))], &mixed));
         assert_eq!(
-            read(PortAction::Add, "left=tap:a?queues=2"),
+            read("add left=tap:a?queues=2"),
             Ok(PortRequest::Add("left=tap:a?queues=2".into()))
         );
-        assert_eq!(read(PortAction::Del, "dev left"), Ok(PortRequest::Delete("left".into())));
+        assert_eq!(read("del dev left"), Ok(PortRequest::Delete("left".into())));
     }
 
     #[test]
     fn invalid_arguments_are_named() {
-        for (action, words, says) in [
-            (PortAction::Set, "left", "port set: nothing to set for left"),
-            (PortAction::Set, "dev", "port set: no port: write port set NAME [OPTION=VALUE]..."),
-            (PortAction::Set, "left isolated", "no value after \"isolated\""),
-            (PortAction::Set, "left isolated yes", "isolated is on or off, not \"yes\""),
+        for (words, says) in [
+            ("set left", "port set: nothing to set for left"),
+            ("set dev", "port set: no port: write port set NAME [OPTION=VALUE]..."),
+            ("set left isolated", "no value after \"isolated\""),
+            ("set left isolated yes", "isolated is on or off, not \"yes\""),
             (
-                PortAction::Set,
-                "left hairpin on",
+                "set left hairpin on",
                 "\"hairpin\" is not a setting of a port; choose one of gso_max_size, ",
             ),
-            (PortAction::Set, "left ring=8m ring=4m", "\"ring\" is repeated"),
-            (PortAction::Set, "left isolated on isolated off", "\"isolated\" is repeated"),
+            ("set left ring=8m ring=4m", "\"ring\" is repeated"),
+            ("set left isolated on isolated off", "\"isolated\" is repeated"),
+            ("set left storm_unknown many", "storm_unknown: \"many\" is not a number of packets/s"),
             (
-                PortAction::Set,
-                "left storm_unknown many",
-                "storm_unknown: \"many\" is not a number of packets/s",
-            ),
-            (
-                PortAction::Add,
-                "tap:a isolated on",
+                "add tap:a isolated on",
                 "port add: \"isolated\" is not allowed here: write port add PORT",
             ),
-            (PortAction::Del, "left right", "\"right\" is not allowed here"),
+            ("del left right", "\"right\" is not allowed here"),
         ] {
-            let error = read(action, words).expect_err(words);
+            let error = read(words).expect_err(words);
             assert!(error.contains(says), "{words}: {error}");
         }
     }

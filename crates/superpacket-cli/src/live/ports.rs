@@ -4,17 +4,12 @@ use superpacket_bridge::report::PortReport;
 
 use super::connection::{PortQuery, connect};
 use crate::failure::Failure;
-use crate::report::{print, print_json, printable, table};
+use crate::report::{printable, show, table};
 
 /// Shows all ports, or one.
 pub(crate) fn run(arguments: &PortQuery) -> Result<(), Failure> {
     let ports = connect(&arguments.connection)?.ports(arguments.port.as_deref())?;
-    if arguments.json {
-        print_json(&ports)?;
-    } else {
-        print(&text(&ports), false)?;
-    }
-    Ok(())
+    Ok(show(arguments.json, &ports, || text(&ports))?)
 }
 
 fn text(ports: &[PortReport]) -> String {

@@ -8,7 +8,7 @@ use superpacket_daemon::control::RpsChange;
 
 use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
-use crate::report::{grouped, print, print_json, printable, table};
+use crate::report::{grouped, printable, show, table};
 
 /// The arguments of `superpacket rps`.
 #[derive(Clone, Debug, Args)]
@@ -84,12 +84,9 @@ pub(crate) fn run(arguments: &RpsArguments) -> Result<(), Failure> {
         }
     }
     let steering = client.steering()?;
-    if arguments.json {
-        print_json(&json!({ "ports": ports, "steering": steering }))?;
-    } else {
-        print(&text(&ports, &steering), false)?;
-    }
-    Ok(())
+    Ok(show(arguments.json, &json!({ "ports": ports, "steering": steering }), || {
+        text(&ports, &steering)
+    })?)
 }
 
 impl RpsArguments {

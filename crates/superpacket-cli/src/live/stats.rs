@@ -44,9 +44,9 @@ fn text(ports: &[PortStats], arguments: &StatsArguments, columns: usize) -> Stri
             .map(|(cause, count)| (format!("  {}", printable(cause)), *count));
         let drops = std::iter::once(("drops".to_owned(), port.drops.values().sum())).chain(causes);
         let queues = if arguments.queues { queue_counters(port) } else { Vec::new() };
-        let rows = counters(port)
-            .into_iter()
-            .map(|(name, count)| (name.to_owned(), count))
+        let rows = PortStats::COUNTERS
+            .iter()
+            .map(|counter| (counter.name.to_owned(), (counter.read)(port)))
             .chain(queues)
             .chain(drops);
         let mut text = format!("{}\n", printable(&port.port));
@@ -98,52 +98,6 @@ fn queue_counters(port: &PortStats) -> Vec<(String, u64)> {
             .chain(drops.map(|drops| named("drops", drops)))
     });
     counters.collect()
-}
-
-/// Returns the counters with their JSON names, except those of queues, drops and reasons.
-fn counters(port: &PortStats) -> [(&'static str, u64); 40] {
-    [
-        ("rx_packets", port.rx_packets),
-        ("rx_bytes", port.rx_bytes),
-        ("tx_packets", port.tx_packets),
-        ("tx_bytes", port.tx_bytes),
-        ("rx_super_packets", port.rx_super_packets),
-        ("rx_super_segments", port.rx_super_segments),
-        ("tx_super_packets", port.tx_super_packets),
-        ("tx_super_segments", port.tx_super_segments),
-        ("merged", port.merged),
-        ("aggregated", port.aggregated),
-        ("lro_aggregated", port.lro_aggregated),
-        ("lro_flushed", port.lro_flushed),
-        ("lro_no_desc", port.lro_no_desc),
-        ("gap_waited", port.gap_waited),
-        ("gap_filled", port.gap_filled),
-        ("gap_timed_out", port.gap_timed_out),
-        ("tx_full", port.tx_full),
-        ("tx_refused", port.tx_refused),
-        ("segmented", port.segmented),
-        ("segments", port.segments),
-        ("segmented_for_ids", port.segmented_for_ids),
-        ("segmented_for_cwr", port.segmented_for_cwr),
-        ("segmented_for_link", port.segmented_for_link),
-        ("segmented_for_tunnel", port.segmented_for_tunnel),
-        ("segmented_for_refusal", port.segmented_for_refusal),
-        ("segmented_for_size", port.segmented_for_size),
-        ("checksummed", port.checksummed),
-        ("fallbacks", port.fallbacks),
-        ("filtered", port.filtered),
-        ("disputed", port.disputed),
-        ("rx_throttled", port.rx_throttled),
-        ("mcast_malformed", port.mcast_malformed),
-        ("steered", port.steered),
-        ("in_place", port.in_place),
-        ("held_back", port.held_back),
-        ("flow_moves", port.flow_moves),
-        ("hashes_reported", port.hashes_reported),
-        ("hashes_computed", port.hashes_computed),
-        ("wake_ups", port.wake_ups),
-        ("in_place_switches", port.in_place_switches),
-    ]
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use superpacket_bridge::vlan::{PortVlanReport, VlanProtocol, VlanRange, VlanRepo
 
 use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
-use crate::report::{print, print_json, printable};
+use crate::report::{print_json, printable, show};
 
 /// The actions of `superpacket vlan`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -44,11 +44,7 @@ pub(crate) fn run(arguments: &VlanArguments) -> Result<(), Failure> {
     let changed = match request {
         VlanRequest::Show(port) => {
             let report = client.vlans(port.as_deref())?;
-            if arguments.json {
-                print_json(&report.ports)?;
-            } else {
-                print(&text(&report), false)?;
-            }
+            show(arguments.json, &report.ports, || text(&report))?;
             return Ok(());
         }
         VlanRequest::Add(port, range) => client.add_vlans(&port, &range)?,
@@ -149,7 +145,9 @@ fn text(report: &VlanReport) -> String {
 mod tests {
     use super::*;
 
-    fn read(action: VlanAction, words: &str) -> Result<VlanRequest, String> {
+    fn read(words: &str) -> Result<VlanRequest, String> {
+        let (action, words) = words.split_once(' ').unwrap_or((words, ""));
+        let action = VlanAction::from_str(action, false)?;
         VlanRequest::read(action, &words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
@@ -157,47 +155,33 @@ mod tests {
     fn it_accepts_the_syntax_of_iproute2() {
         let port = || "packet:left".to_owned();
         let range = |words: &str| words.parse::<VlanRange>().expect(words);
-        for (action, words, expected) in [
-            (VlanAction::Show, "", VlanRequest::Show(None)),
-            (VlanAction::Show, "dev packet:left", VlanRequest::Show(Some(port()))),
+        for (words, expected) in [
+            ("show", VlanRequest::Show(None)),
+            ("show dev packet:left", VlanRequest::Show(Some(port()))),
             (
-                VlanAction::Add,
-                "dev packet:left vid 10 pvid untagged master",
+                "add dev packet:left vid 10 pvid untagged master",
                 VlanRequest::Add(port(), range("10 pvid untagged")),
             ),
-            (
-                VlanAction::Add,
-                "vid 10-20 dev packet:left",
-                VlanRequest::Add(port(), range("10-20")),
-            ),
-            (
-                VlanAction::Del,
-                "dev packet:left vid 10-20",
-                VlanRequest::Delete(port(), range("10-20")),
-            ),
+            ("add vid 10-20 dev packet:left", VlanRequest::Add(port(), range("10-20"))),
+            ("del dev packet:left vid 10-20", VlanRequest::Delete(port(), range("10-20"))),
         ] {
-            assert_eq!(read(action, words), Ok(expected), "{words}");
+            assert_eq!(read(words), Ok(expected), "{words}");
         }
-        for (action, words, says) in [
+        for (words, says) in [
             (
-                VlanAction::Add,
-                "vid 10",
+                "add vid 10",
                 "vlan add: no port: write vlan add dev PORT vid VID[-VID] [pvid] [untagged]",
             ),
-            (VlanAction::Add, "dev packet:left", "no VLAN"),
-            (VlanAction::Add, "dev packet:left vid", "no value after \"vid\""),
-            (VlanAction::Add, "dev packet:left vid ten", "\"ten\" is no VLAN"),
-            (VlanAction::Add, "dev packet:left vid 4095", "a VLAN is 1 to 4094, not 4095"),
-            (
-                VlanAction::Add,
-                "dev packet:left vid 10-20 pvid",
-                "pvid is for one VLAN, not for 10-20",
-            ),
-            (VlanAction::Add, "dev packet:left vid 10 tagged", "\"tagged\" is not allowed here"),
-            (VlanAction::Del, "dev packet:left vid 10 pvid", "\"pvid\" is not allowed here"),
-            (VlanAction::Show, "vid 10", "\"vid\" is not allowed here"),
+            ("add dev packet:left", "no VLAN"),
+            ("add dev packet:left vid", "no value after \"vid\""),
+            ("add dev packet:left vid ten", "\"ten\" is no VLAN"),
+            ("add dev packet:left vid 4095", "a VLAN is 1 to 4094, not 4095"),
+            ("add dev packet:left vid 10-20 pvid", "pvid is for one VLAN, not for 10-20"),
+            ("add dev packet:left vid 10 tagged", "\"tagged\" is not allowed here"),
+            ("del dev packet:left vid 10 pvid", "\"pvid\" is not allowed here"),
+            ("show vid 10", "\"vid\" is not allowed here"),
         ] {
-            let error = read(action, words).expect_err(words);
+            let error = read(words).expect_err(words);
             assert!(error.contains(says), "{words}: {error}");
         }
         let quoted = ["dev", "packet:left", "vid", "10 pvid"].map(str::to_owned);

@@ -18,16 +18,18 @@ mod start_and_end;
 mod steering;
 mod terminal_closed;
 
-use serde_json::Value;
+use rustix::process::Signal;
 use std::io::{BufRead, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use superpacket_traffic::frame::Frame;
 
 use crate::support::namespaces::Namespace;
-use crate::support::{Bench, spaced, stderr};
+use crate::support::{
+    Bench, CommandLine, Value, assert_json, assert_refused, json, number, spaced, stderr,
+};
 
 const PORTS: [&str; 2] = ["packet:left", "packet:right"];
 
@@ -68,7 +70,7 @@ impl TestNetwork {
 
     /// Returns the packets that a port of the bridge has sent.
     fn sent(&self, port: &str) -> Option<u64> {
-        self.ask(&["stats", port])?[0]["tx_packets"].as_u64()
+        self.try_ask(&["stats", port])?[0]["tx_packets"].as_u64()
     }
 
     /// Returns the state of the interfaces between the hosts, with all attributes.
@@ -120,7 +122,7 @@ impl TestNetwork {
         let child = command.stdout(Stdio::piped()).stderr(log).spawn().expect("runs");
         let mut running = Running { child: Some(child) };
         let started = Instant::now();
-        while self.ask(&["ports"]).is_none() {
+        while self.try_ask(&["ports"]).is_none() {
             let ended = running.child.as_mut().and_then(|child| child.try_wait().expect("waits"));
             assert!(
                 ended.is_none() && started.elapsed() < Duration::from_secs(10),
@@ -136,32 +138,48 @@ impl TestNetwork {
         std::fs::read_to_string(self.bench.path("log")).unwrap_or_default()
     }
 
-    /// Runs a command against the bridge, and returns its JSON output if it succeeded.
-    fn ask(&self, arguments: &[&str]) -> Option<Value> {
+    /// Runs a command against the bridge.
+    fn run(&self, line: &(impl CommandLine + ?Sized)) -> Output {
         let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
-        let output = command
-            .args(arguments)
-            .arg("--json")
-            .arg("--control")
-            .arg(self.socket())
-            .output()
-            .expect("runs");
+        command.args(line.words()).arg("--control").arg(self.socket()).output().expect("runs")
+    }
+
+    /// Runs a command against the bridge, and returns its JSON output if it succeeded.
+    fn try_ask(&self, line: &(impl CommandLine + ?Sized)) -> Option<Value> {
+        let output = self.run(&[&line.words()[..], &["--json"]].concat());
         output
             .status
             .success()
             .then(|| serde_json::from_slice(&output.stdout).expect("JSON and nothing else"))
     }
 
+    /// Runs a command against the bridge, which must succeed, and returns its JSON output.
+    #[track_caller]
+    fn ask(&self, line: &(impl CommandLine + ?Sized)) -> Value {
+        self.try_ask(line).unwrap_or_else(|| panic!("{:?}: {}", line.words(), self.log()))
+    }
+
     /// Runs a command, and returns (exit code, standard output, standard error).
-    fn text(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
-        let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
-        let output =
-            command.args(arguments).arg("--control").arg(self.socket()).output().expect("runs");
+    fn text(&self, line: &(impl CommandLine + ?Sized)) -> (Option<i32>, String, String) {
+        let output = self.run(line);
         (
             output.status.code(),
             String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr(&output),
         )
+    }
+
+    /// Runs a command, which must print nothing but an error that contains `says`.
+    #[track_caller]
+    fn refuses(&self, line: &(impl CommandLine + ?Sized), says: &str) {
+        assert_refused(&self.run(line), &line.words(), says);
+    }
+
+    /// Ends a bridge by SIGTERM, which must succeed.
+    #[track_caller]
+    fn stop(&self, bridge: Running) {
+        bridge.signal(Signal::TERM);
+        assert_eq!(bridge.end().0, Some(0), "{}", self.log());
     }
 
     /// Returns whether the right host answers the left one. A refused connection is an answer:
@@ -198,7 +216,7 @@ struct Running {
 
 impl Running {
     /// Sends a signal. nsenter executes the bridge in its own process, so its ID is the bridge's.
-    fn signal(&self, signal: rustix::process::Signal) {
+    fn signal(&self, signal: Signal) {
         let child = self.child.as_ref().expect("runs");
         rustix::process::kill_process(rustix::process::Pid::from_child(child), signal)
             .expect("lives");

@@ -60,18 +60,18 @@ fn whole_stream(network: &TestNetwork) -> Option<Value> {
     let received =
         network.monitor_to("received.pcapng", &[PORTS[0], "--direction", "rx", "--json"]);
     let sent = network.monitor_to("sent.pcapng", &[PORTS[1], "--direction", "tx", "--json"]);
-    let before = network.ask(&["stats"]).expect("answers");
+    let before = network.ask(&["stats"]);
     network.load();
     // Wait for the last packets of the connection.
     std::thread::sleep(Duration::from_millis(300));
-    let stats = network.ask(&["stats"]).expect("answers");
+    let stats = network.ask(&["stats"]);
     let mut is_whole = true;
     for (monitor, port, counter) in [(received, 0, "rx_packets"), (sent, 1, "tx_packets")] {
         let (totals, said) = monitor.interrupt();
         let totals: Value = serde_json::from_str(&totals).expect("JSON and nothing else");
         let number = |value: &Value| value.as_u64().expect("a number");
         let (packets, dropped) = (number(&totals["packets"]), number(&totals["dropped"]));
-        assert_eq!(totals, serde_json::json!({"packets": packets, "dropped": dropped}), "{said}");
+        assert_eq!(totals, json!({"packets": packets, "dropped": dropped}), "{said}");
         assert_eq!(
             packets + dropped,
             number(&stats[port][counter]) - number(&before[port][counter]),
@@ -113,16 +113,11 @@ fn a_monitored_stream_passes_the_check_of_received_and_sent_packets() {
             && stats[1]["segments"].as_u64() > Some(1000),
         "{stats}"
     );
-    let output =
-        network.bench.run(&["check", "sent.pcapng", "--origin", "received.pcapng", "--json"]);
+    let output = network.bench.run("check sent.pcapng --origin received.pcapng --json");
     let judged = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(0), "{judged} {}", stderr(&output));
     let judged: Value = serde_json::from_str(&judged).expect("JSON");
-    assert_eq!(
-        (&judged["not_judged"]["sizes"], &judged["not_judged"]["origin_headers"]),
-        (&0.into(), &0.into()),
-        "{judged}"
-    );
+    assert_json(&judged["not_judged"], json!({ "sizes": 0, "origin_headers": 0 }));
 }
 
 #[test]
@@ -205,11 +200,10 @@ fn a_monitor_ends_with_its_port_its_bridge_and_its_reader() {
     // No packet follows, so the monitor must notice the closed pipe by other means.
     drop(reader);
     assert_eq!(with_reader.output().status.code(), Some(0));
-    network.ask(&["port", "del", PORTS[1]]).expect("is there");
+    network.ask(&["port", "del", PORTS[1]]);
     let output = with_port.output();
     assert!(output.status.success() && !stderr(&output).contains("warning"), "{output:?}");
-    bridge.signal(Signal::TERM);
-    assert_eq!(bridge.end().0, Some(0), "{}", network.log());
+    network.stop(bridge);
     let output = with_bridge.output();
     assert!(output.status.success() && !stderr(&output).contains("warning"), "{output:?}");
     for (file, ports) in [("port.pcapng", &PORTS[1..]), ("bridge.pcapng", &PORTS[..])] {
@@ -253,11 +247,7 @@ fn refused_monitors_and_outputs_are_reported() {
         (&["-c", "0"], "0 is not in 1.."),
         (&["--snaplen", "262145"], "262145 is not in 1..=262144"),
     ] {
-        let (code, out, error) = network.text(&[&["monitor"], arguments].concat());
-        assert!(
-            code == Some(2) && out.is_empty() && error.contains(says),
-            "{arguments:?}: {error}"
-        );
+        network.refuses(&[&["monitor"], arguments].concat(), says);
     }
     assert_eq!(std::fs::read(&kept).expect("is there"), b"precious");
     // A refused monitor is not left running.

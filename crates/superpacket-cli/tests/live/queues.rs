@@ -8,7 +8,7 @@ fn queues_are_counted_one_by_one() {
     let left = "packet:left?queues=2";
     let _bridge = network.bridge(&[left, PORTS[1], "--metrics", "127.0.0.1:9600"]);
     network.load();
-    let stats = network.ask(&["stats", left]).expect("answers")[0].clone();
+    let stats = network.ask(&["stats", left])[0].clone();
     let queues = stats["rx_queues"].as_array().expect("a list");
     assert_eq!(
         queues.iter().map(|queue| queue["queue"].as_u64()).collect::<Vec<_>>(),

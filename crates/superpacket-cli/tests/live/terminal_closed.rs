@@ -149,7 +149,7 @@ fn a_bridge_outlives_its_terminal_and_the_reader_of_its_log() {
         bridge.assert_rests(name);
         // Each command makes the bridge write to a log whose reader is gone.
         bridge.signal(Signal::HUP);
-        network.wait_for(name, || network.ask(&["features", PORTS[0], "gro", "off"]).is_some());
+        network.wait_for(name, || network.try_ask(&["features", PORTS[0], "gro", "off"]).is_some());
         assert!(network.reaches(), "{name}");
         bridge.assert_rests(name);
         bridge.signal(Signal::TERM);
@@ -163,7 +163,7 @@ fn a_bridge_outlives_its_terminal_and_the_reader_of_its_log() {
     }
     let mut command = program(network.middle.command("env"), FOREIGN, &arguments);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
-    network.wait_for("the bridge", || network.ask(&["ports"]).is_some());
+    network.wait_for("the bridge", || network.try_ask(&["ports"]).is_some());
     drop((child.stdout.take(), child.stderr.take()));
     goes_on("a pipe", Running { child: Some(child) });
 }

@@ -11,7 +11,7 @@ pub mod terminal;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use serde_json::Value;
+pub use serde_json::{Value, json};
 use superpacket_captures::file::{
     ByteOrder, Compression, Container, FrameOptions, Interface, LinkType, OutputFormat, Reader,
     Record, Sink, Source, TimeResolution, Timestamp, Writer,
@@ -54,9 +54,33 @@ pub fn spaced(frames: &[Frame]) -> Vec<CapturedFrame> {
         .collect()
 }
 
-/// Returns the words of a command line.
-pub fn words(line: &str) -> Vec<&str> {
-    line.split(' ').collect()
+/// A command line: a text whose words are separated by spaces, or the words.
+pub trait CommandLine {
+    fn words(&self) -> Vec<&str>;
+}
+
+impl CommandLine for str {
+    fn words(&self) -> Vec<&str> {
+        self.split(' ').collect()
+    }
+}
+
+impl CommandLine for [&str] {
+    fn words(&self) -> Vec<&str> {
+        self.to_vec()
+    }
+}
+
+impl<const N: usize> CommandLine for [&str; N] {
+    fn words(&self) -> Vec<&str> {
+        self.to_vec()
+    }
+}
+
+impl CommandLine for Vec<&str> {
+    fn words(&self) -> Vec<&str> {
+        self.clone()
+    }
 }
 
 /// A temporary directory for a test's files, in which the program is run.
@@ -75,11 +99,12 @@ impl Bench {
 
     /// Writes an Ethernet capture; the file name's extension selects the format.
     pub fn capture(&self, name: &str, frames: &[CapturedFrame]) -> PathBuf {
-        self.capture_of(
-            name,
-            &[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)],
-            frames,
-        )
+        self.capture_as(LinkType::ETHERNET, name, frames)
+    }
+
+    /// Writes a capture of this link type.
+    pub fn capture_as(&self, kind: LinkType, name: &str, frames: &[CapturedFrame]) -> PathBuf {
+        self.capture_of(name, &[Interface::new(kind, TimeResolution::NANOSECONDS)], frames)
     }
 
     /// Writes a capture with these interfaces.
@@ -119,27 +144,82 @@ impl Bench {
     }
 
     /// Runs the program in the directory.
-    pub fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().expect("the program runs")
+    pub fn run(&self, line: &(impl CommandLine + ?Sized)) -> Output {
+        self.command(line).output().expect("the program runs")
     }
 
-    pub fn command(&self, arguments: &[&str]) -> Command {
+    pub fn command(&self, line: &(impl CommandLine + ?Sized)) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_superpacket"));
-        command.args(arguments).current_dir(self.directory.path()).stdin(Stdio::null());
+        command.args(line.words()).current_dir(self.directory.path()).stdin(Stdio::null());
         command
     }
 
-    /// Runs the program with `--json`; it must succeed and print only JSON.
-    pub fn json(&self, arguments: &[&str]) -> Value {
-        let output = self.run(&[arguments, &["--json"]].concat());
-        assert_eq!(
-            output.status.code(),
-            Some(0),
-            "{arguments:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        serde_json::from_slice(&output.stdout).expect("standard output is JSON and nothing else")
+    /// Runs the program, which must succeed, and returns what it printed.
+    #[track_caller]
+    pub fn prints(&self, line: &(impl CommandLine + ?Sized)) -> String {
+        let output = self.run(line);
+        assert_eq!(output.status.code(), Some(0), "{:?}: {}", line.words(), stderr(&output));
+        String::from_utf8(output.stdout).expect("UTF-8")
     }
+
+    /// Runs the program with `--json`; it must succeed and print only JSON.
+    #[track_caller]
+    pub fn json(&self, line: &(impl CommandLine + ?Sized)) -> Value {
+        let text = self.prints(&[&line.words()[..], &["--json"]].concat());
+        serde_json::from_str(&text).expect("standard output is JSON and nothing else")
+    }
+
+    /// Runs the program, which must print nothing but an error that contains `says`, and return 2.
+    #[track_caller]
+    pub fn refuses(&self, line: &(impl CommandLine + ?Sized), says: &str) {
+        assert_refused(&self.run(line), &line.words(), says);
+    }
+
+    /// Reads the frames of a capture in the directory.
+    pub fn read(&self, name: &str) -> Vec<CapturedFrame> {
+        read(self.path(name))
+    }
+
+    /// Reads the bytes of a file in the directory.
+    pub fn bytes(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).expect("it is there")
+    }
+
+    /// Writes a file in the directory.
+    pub fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), bytes).expect("writes");
+    }
+}
+
+/// Checks that a command has printed nothing but an error that contains `says`, and returned 2.
+#[track_caller]
+pub fn assert_refused(output: &Output, line: &[&str], says: &str) {
+    let error = stderr(output);
+    assert!(
+        output.status.code() == Some(2) && output.stdout.is_empty() && error.contains(says),
+        "{line:?}: {:?}: {error}",
+        output.status
+    );
+}
+
+/// Checks the members of a report that `expected` names.
+#[track_caller]
+pub fn assert_json(report: &Value, expected: Value) {
+    fn has(found: &Value, expected: &Value) -> bool {
+        match expected {
+            Value::Object(members) => {
+                members.iter().all(|(name, member)| has(&found[name], member))
+            }
+            other => found == other,
+        }
+    }
+    assert!(has(report, &expected), "expected {expected}: {report}");
+}
+
+/// Returns a number of a report.
+#[track_caller]
+pub fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
 /// Reads the frames of a capture.
@@ -189,10 +269,5 @@ pub fn stderr(output: &Output) -> String {
 
 /// Returns the sum of a report's reasons.
 pub fn reasons(report: &Value) -> u64 {
-    report["reasons"]
-        .as_object()
-        .expect("an object")
-        .values()
-        .map(|count| count.as_u64().expect("a number"))
-        .sum()
+    report["reasons"].as_object().expect("an object").values().map(number).sum()
 }

@@ -13,7 +13,7 @@ use super::*;
 
 #[test]
 fn the_documented_example_says_what_its_comments_say() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bridge.toml");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bridge/bridge.toml");
     let config = Config::read(&path).expect("the example is right");
     assert_eq!(config.control.as_deref(), Some(Path::new("/run/superpacket/control.sock")));
     assert_eq!(config.metrics, Some(SocketAddr::from(([127, 0, 0, 1], 9600))));
@@ -119,84 +119,43 @@ fn wrong_keys_and_port_names_are_reported_with_file_line_and_key() {
 
 #[test]
 fn wrong_settings_of_ports_are_reported_with_file_line_and_key() {
-    assert_errors(&[
+    for (settings, line, says) in [
+        ("features = { turbo = true }\n", 3, "\"turbo\" is no offload"),
+        ("[port.features]\ngro = true\ngeneric-receive-offload = false\n", 4, "is there twice"),
         (
-            "[[port]]\nport = \"packet:a\"\nfeatures = { turbo = true }\n",
-            3,
-            "\"turbo\" is no offload",
-        ),
-        (
-            "[[port]]\nport = \"packet:a\"\n[port.features]\ngro = true\ngeneric-receive-offload = false\n",
-            4,
-            "is there twice",
-        ),
-        (
-            "[[port]]\nport = \"packet:a\"\ngso-max-size = 99999999\n",
+            "gso-max-size = 99999999\n",
             3,
             "gso_max_size is 0 (what the port takes) or 68 to 524280 bytes",
         ),
+        ("gro-max-size = 0\n", 3, "gro_max_size is 68 to 524280 bytes, not 0"),
+        ("lro-max-aggr = 1\n", 3, "lro_max_aggr is 0 (no limit) or 2 to 65535 packets"),
+        ("address-limit = 9999999\n", 3, "address_limit is 0 (half of the table) or 1 to 1048576"),
+        ("storm-unknown = -1\n", 3, "expected u64"),
         (
-            "[[port]]\nport = \"packet:a\"\ngro-max-size = 0\n",
-            3,
-            "gro_max_size is 68 to 524280 bytes, not 0",
-        ),
-        (
-            "[[port]]\nport = \"packet:a\"\nlro-max-aggr = 1\n",
-            3,
-            "lro_max_aggr is 0 (no limit) or 2 to 65535 packets",
-        ),
-        (
-            "[[port]]\nport = \"packet:a\"\naddress-limit = 9999999\n",
-            3,
-            "address_limit is 0 (half of the table) or 1 to 1048576",
-        ),
-        ("[[port]]\nport = \"packet:a\"\nstorm-unknown = -1\n", 3, "expected u64"),
-        (
-            "[[port]]\nport = \"packet:a\"\nrx-byte-burst = 5000000000\n",
+            "rx-byte-burst = 5000000000\n",
             3,
             "rx_byte_burst is 0 (a tenth of a second's) or 1 to 4294967296",
         ),
+        ("storage = \"heap\"\n", 3, "storage is fragments or linear"),
+        ("delivery = 1\n", 3, "expected a string"),
+        ("gro-flush-timeout = \"1h\"\n", 3, "gro_flush_timeout is at most"),
+        ("gro_flush_timeout = \"1h\"\n", 3, "gro_flush_timeout is at most"),
         (
-            "[[port]]\nport = \"packet:a\"\nstorage = \"heap\"\n",
-            3,
-            "storage is fragments or linear",
-        ),
-        ("[[port]]\nport = \"packet:a\"\ndelivery = 1\n", 3, "expected a string"),
-        (
-            "[[port]]\nport = \"packet:a\"\ngro-flush-timeout = \"1h\"\n",
-            3,
-            "gro_flush_timeout is at most",
-        ),
-        (
-            "[[port]]\nport = \"packet:a\"\ngro_flush_timeout = \"1h\"\n",
-            3,
-            "gro_flush_timeout is at most",
-        ),
-        (
-            "[[port]]\nport = \"packet:a\"\ngro_flush_timeout = \"1ms\"\ngro-flush-timeout = \"1ms\"\n",
+            "gro_flush_timeout = \"1ms\"\ngro-flush-timeout = \"1ms\"\n",
             1,
             "duplicate field `gro_flush_timeout`",
         ),
-        (
-            "[[port]]\nport = \"packet:a\"\ntoo-big = \"explode\"\n",
-            3,
-            "too_big is one of drop, icmp, fragment",
-        ),
-        ("[[port]]\nport = \"packet:a\"\nisolated = \"on\"\n", 3, "expected a boolean"),
-        ("[[port]]\nport = \"packet:a\"\nrps-cpus = \"fg\"\n", 3, "rps_cpus: EINVAL"),
-        ("[[port]]\nport = \"packet:a\"\nrps-cpus = [\"1\", \"1,,x\"]\n", 3, "\"x\""),
-        ("[[port]]\nport = \"packet:a\"\nrps-flow-cnt = 999999999999\n", 3, "rps_flow_cnt: EINVAL"),
-        (
-            "[[port]]\nport = \"packet:a\"\nin-place-below = \"never\"\n",
-            3,
-            "is \"auto\", or a number of packets a second",
-        ),
-        (
-            "[[port]]\nport = \"packet:a\"\nin-place-below = -1\n",
-            3,
-            "expected a number, a boolean or a word",
-        ),
-    ]);
+        ("too-big = \"explode\"\n", 3, "too_big is one of drop, icmp, fragment"),
+        ("isolated = \"on\"\n", 3, "expected a boolean"),
+        ("rps-cpus = \"fg\"\n", 3, "rps_cpus: EINVAL"),
+        ("rps-cpus = [\"1\", \"1,,x\"]\n", 3, "\"x\""),
+        ("rps-flow-cnt = 999999999999\n", 3, "rps_flow_cnt: EINVAL"),
+        ("in-place-below = \"never\"\n", 3, "is \"auto\", or a number of packets a second"),
+        ("in-place-below = -1\n", 3, "expected a number, a boolean or a word"),
+    ] {
+        let text = format!("[[port]]\nport = \"packet:a\"\n{settings}");
+        assert_errors(&[(&text, line, says)]);
+    }
 }
 
 #[test]
@@ -329,7 +288,7 @@ fn static_entries_are_given_to_their_ports() {
 
 #[test]
 fn settings_of_ports_have_the_names_of_commands_and_hyphens_do_as_well() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bridge.toml");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bridge/bridge.toml");
     let example = std::fs::read_to_string(path).expect("the example is there");
     let (head, rest) = example.split_once("\n[[port]]").expect("ports");
     let hyphens = rest.lines().map(|line| match line.split_once(" = ") {

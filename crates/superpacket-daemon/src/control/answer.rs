@@ -5,23 +5,20 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use superpacket_bridge::fdb::{FdbFilter, MOST_LISTED, Station};
 use superpacket_bridge::monitor::{MAX_SNAPLEN, MonitorSettings};
-use superpacket_bridge::report::MdbReport;
+use superpacket_bridge::report::{MdbReport, PortRps};
 use superpacket_bridge::settings::{
-    NamedSettings, PortChange, PortSettings, SettingValue, SteeringSettings,
+    NamedSettings, PortChange, PortSettings, SettingValue, SteeringSettings, possible_cpus,
 };
 use superpacket_bridge::vlan::VlanRange;
+use superpacket_bridge::{Bridge, BridgeError};
 use superpacket_port::SpecError;
 use superpacket_port::features::Feature;
+use superpacket_steer::CpuMask;
 
-use super::Control;
+use super::RpsChange;
 use super::request::{Address, ControlError, ErrorCode, PROTOCOL, Reply, Request, ServedBy};
 use crate::monitor::{MonitorReport, stream_to};
 use crate::serve::Found;
-
-/// Performs a request, and returns its answer or the takeover of its connection.
-pub(super) fn answer(request: Request, control: &dyn Control) -> Found {
-    perform(request, control).unwrap_or_else(|refusal| Found::Reply(refuse(refusal)))
-}
 
 /// Returns the answer line for a refused request.
 pub(super) fn refuse(refusal: ControlError) -> Vec<u8> {
@@ -38,8 +35,8 @@ fn reply<T: Serialize>(reply: &Reply<T>) -> Vec<u8> {
     line
 }
 
-/// Performs a request, by the function of `control` with its name.
-fn perform(request: Request, control: &dyn Control) -> Result<Found, ControlError> {
+/// Performs a request, and returns its answer or the takeover of its connection.
+pub(super) fn perform(request: Request, bridge: &Bridge) -> Result<Found, ControlError> {
     match request {
         Request::Version {} => value(ServedBy {
             protocol: PROTOCOL,
@@ -47,69 +44,87 @@ fn perform(request: Request, control: &dyn Control) -> Result<Found, ControlErro
             pid: std::process::id(),
         }),
         Request::Ports { port } => {
-            value(only(control.ports(), port.as_deref(), |report| &report.port)?)
+            value(only(bridge.ports(), port.as_deref(), |report| &report.port)?)
         }
         Request::Features { port } => {
-            value(only(control.features(), port.as_deref(), |report| &report.port)?)
+            value(only(bridge.features(), port.as_deref(), |report| &report.port)?)
         }
         Request::Stats { port } => {
-            value(only(control.stats(), port.as_deref(), |report| &report.port)?)
+            value(only(bridge.stats(), port.as_deref(), |report| &report.port)?)
         }
         Request::SetFeature { port, feature, on, force } => {
-            value(control.set_feature(&port, offload(&feature)?, on, force)?)
+            value(bridge.set_feature(&port, offload(&feature)?, on, force)?)
         }
         Request::AddPort { port } => {
             let spec = port
                 .parse()
                 .map_err(|error: SpecError| ControlError::new(ErrorCode::Refused, error))?;
-            value(control.add_port(spec)?)
+            value(bridge.add_port(PortSettings::new(spec))?)
         }
         Request::SetPort { port, options, settings } => {
-            value(control.set_port(&port, &port_change(options, settings)?)?)
+            value(bridge.set_port(&port, &port_change(options, settings)?)?)
         }
-        Request::DelPort { port } => value(control.remove_port(&port)?),
+        Request::DelPort { port } => value(bridge.remove_port(&port)?),
         Request::Fdb { port, vlan, is_static, after, most } => {
             let after = after.map(|Address { mac, vlan }| station(&mac, vlan)).transpose()?;
             let filter = FdbFilter { port, vlan, is_static };
-            value(control.fdb(&filter, after, most.unwrap_or(MOST_LISTED))?)
+            value(bridge.fdb(&filter, after, most.unwrap_or(MOST_LISTED))?)
         }
         Request::AddFdb { port, mac, vlan, replace } => value(match replace {
-            true => control.replace_static_entry(&port, station(&mac, vlan)?)?,
-            false => control.add_static_entry(&port, station(&mac, vlan)?)?,
+            true => bridge.replace_static_entry(&port, station(&mac, vlan)?)?,
+            false => bridge.add_static_entry(&port, station(&mac, vlan)?)?,
         }),
         Request::DelFdb { port, mac, vlan } => {
-            value(control.delete_entry(&port, station(&mac, vlan)?)?)
+            value(bridge.delete_entry(&port, station(&mac, vlan)?)?)
         }
         Request::FlushFdb { port, vlan } => {
-            value(control.flush_fdb(&FdbFilter { port, vlan, is_static: None })?)
+            value(bridge.flush_fdb(&FdbFilter { port, vlan, is_static: None })?)
         }
         Request::Vlan { port } => {
-            let mut report = control.vlans();
+            let mut report = bridge.vlans();
             report.ports = only(report.ports, port.as_deref(), |port| &port.ifname)?;
             value(report)
         }
         Request::AddVlan { port, vlan, vlan_end, pvid, untagged } => {
-            value(control.add_vlans(&port, &range(vlan, vlan_end, pvid, untagged)?)?)
+            value(bridge.add_vlans(&port, &range(vlan, vlan_end, pvid, untagged)?)?)
         }
         Request::DelVlan { port, vlan, vlan_end } => {
-            value(control.delete_vlans(&port, &range(vlan, vlan_end, false, false)?)?)
+            value(bridge.delete_vlans(&port, &range(vlan, vlan_end, false, false)?)?)
         }
-        Request::Mdb { port } => value(mdb(control, port.as_deref())?),
-        Request::Rps { port } => {
-            value(only(control.rps(), port.as_deref(), |report| &report.port)?)
+        Request::Mdb { port } => {
+            let mut report = bridge.mdb();
+            if let Some(port) = &port {
+                only(bridge.ports(), Some(port), |known| &known.port)?;
+                keep_port(&mut report, port);
+            }
+            value(report)
         }
-        Request::SetRps { port, queue, change } => value(control.set_rps(&port, queue, &change)?),
-        Request::Steering {} => value(control.steering()),
+        Request::Rps { port } => value(only(bridge.rps(), port.as_deref(), |report| &report.port)?),
+        Request::SetRps { port, queue, change } => value(set_rps(bridge, &port, queue, &change)?),
+        Request::Steering {} => value(bridge.steering()),
         Request::SetSteering { settings } => {
             check_names::<SteeringSettings>(&settings)?;
-            value(control.set_steering(&settings)?)
+            value(bridge.change_steering_settings(|steering| {
+                let mut named = settings.iter();
+                named.try_for_each(|(name, value)| steering.set(name, value.clone()))
+            })?)
         }
         Request::Monitor { ports, direction, snaplen, count } => {
             let snaplen = snaplen.unwrap_or(MAX_SNAPLEN);
-            let monitor = control.monitor(&MonitorSettings { ports, direction, snaplen, count })?;
+            let monitor = bridge.monitor(&MonitorSettings { ports, direction, snaplen, count })?;
             let text = reply(&Reply::Ok(MonitorReport::new(&monitor)));
             Ok(Found::HandOver(Box::new(move |socket| stream_to(monitor, socket, text))))
         }
+    }
+}
+
+impl From<BridgeError> for ControlError {
+    fn from(error: BridgeError) -> Self {
+        let code = match error {
+            BridgeError::NoSuchPort { .. } => ErrorCode::UnknownPort,
+            _ => ErrorCode::Refused,
+        };
+        ControlError::new(code, error)
     }
 }
 
@@ -151,15 +166,31 @@ fn port_change(
     Ok(PortChange { options, settings })
 }
 
-/// Returns the memberships in multicast groups of all ports, or of one.
-fn mdb(control: &dyn Control, port: Option<&str>) -> Result<MdbReport, ControlError> {
-    let mut report = control.mdb();
-    if let Some(port) = port {
-        only(control.ports(), Some(port), |known| &known.port)?;
-        report.mdb.retain(|entry| entry.port == port);
-        report.router.retain(|router| router.port == port);
-    }
-    Ok(report)
+/// Changes the steering of a receive queue's packets; without `queue`, of all of the port's queues.
+fn set_rps(
+    bridge: &Bridge,
+    port: &str,
+    queue: Option<u16>,
+    change: &RpsChange,
+) -> Result<PortRps, ControlError> {
+    let wrong = |problem: String| BridgeError::Mask { port: port.into(), problem };
+    let mask = match change {
+        RpsChange::Mask(text) => {
+            CpuMask::parse(text, possible_cpus()).map_err(|error| wrong(error.to_string()))?
+        }
+        RpsChange::CpuList(text) => {
+            CpuMask::parse_list(text, possible_cpus()).map_err(|error| wrong(error.to_string()))?
+        }
+        RpsChange::Auto => return Ok(bridge.set_rps_auto(port, queue)?),
+        RpsChange::FlowCount(count) => return Ok(bridge.set_rps_flow_count(port, queue, *count)?),
+    };
+    Ok(bridge.set_rps_cpus(port, queue, &mask)?)
+}
+
+/// Removes the memberships of other ports than this one.
+pub(super) fn keep_port(report: &mut MdbReport, port: &str) {
+    report.mdb.retain(|entry| entry.port == port);
+    report.router.retain(|router| router.port == port);
 }
 
 fn range(

@@ -117,44 +117,32 @@ impl Client {
             Err(error) => Err(malformed(error.to_string())),
         }
     }
+}
 
+/// The requests. They return the errors of [`ask`](Client::ask).
+impl Client {
     /// Returns the versions of the protocol and of the program, and the bridge's process ID.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn version(&mut self) -> Result<ServedBy, ClientError> {
         self.ask(&Request::Version {})
     }
 
     /// Returns a summary of all ports, or of one.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn ports(&mut self, port: Option<&str>) -> Result<Vec<PortReport>, ClientError> {
         self.ask(&Request::Ports { port: port.map(str::to_owned) })
     }
 
     /// Returns the offloads of all ports, or of one.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn features(&mut self, port: Option<&str>) -> Result<Vec<PortFeatures>, ClientError> {
         self.ask(&Request::Features { port: port.map(str::to_owned) })
     }
 
     /// Returns the counters of all ports, or of one.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn stats(&mut self, port: Option<&str>) -> Result<Vec<PortStats>, ClientError> {
         self.ask(&Request::Stats { port: port.map(str::to_owned) })
     }
 
     /// Switches an offload of a port, by its name in ethtool. `force` allows
     /// `large-receive-offload` although packets are forwarded.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn set_feature(
         &mut self,
         port: &str,
@@ -171,36 +159,24 @@ impl Client {
     }
 
     /// Adds and opens a port, given by its port string.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn add_port(&mut self, port: &str) -> Result<PortReport, ClientError> {
         self.ask(&Request::AddPort { port: port.to_owned() })
     }
 
     /// Changes options of a port's string and settings of the port: all of them, or none if one is
     /// refused.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn set_port(&mut self, port: &str, change: &PortChange) -> Result<PortReport, ClientError> {
         let PortChange { options, settings } = change.clone();
         self.ask(&Request::SetPort { port: port.to_owned(), options, settings })
     }
 
     /// Closes and removes a port, and returns its last summary.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn remove_port(&mut self, port: &str) -> Result<PortReport, ClientError> {
         self.ask(&Request::DelPort { port: port.to_owned() })
     }
 
     /// Returns the selected entries of the address table that follow `after`. There are at most
     /// `most` entries, and at most [`MOST_LISTED`](superpacket_bridge::fdb::MOST_LISTED).
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn fdb(
         &mut self,
         filter: &FdbFilter,
@@ -213,9 +189,6 @@ impl Client {
     }
 
     /// Adds a static entry to the address table.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn add_static_entry(
         &mut self,
         port: &str,
@@ -231,9 +204,6 @@ impl Client {
     }
 
     /// Adds a static entry to the address table, or replaces the station's entry there.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn replace_static_entry(
         &mut self,
         port: &str,
@@ -249,35 +219,23 @@ impl Client {
     }
 
     /// Deletes a static or learned entry of the address table.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn delete_entry(&mut self, port: &str, station: Station) -> Result<FdbEntry, ClientError> {
         let vlan = Some(station.vlan).filter(|&vlan| vlan != 0);
         self.ask(&Request::DelFdb { port: port.to_owned(), mac: station.mac(), vlan })
     }
 
     /// Deletes learned addresses, and returns how many.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn flush_fdb(&mut self, filter: &FdbFilter) -> Result<usize, ClientError> {
         let FdbFilter { port, vlan, .. } = filter.clone();
         self.ask(&Request::FlushFdb { port, vlan })
     }
 
     /// Returns the VLANs of all ports, or of one.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn vlans(&mut self, port: Option<&str>) -> Result<VlanReport, ClientError> {
         self.ask(&Request::Vlan { port: port.map(str::to_owned) })
     }
 
     /// Adds a port to VLANs, or changes its flags in them.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn add_vlans(
         &mut self,
         port: &str,
@@ -289,9 +247,6 @@ impl Client {
     }
 
     /// Removes a port from a range of VLANs.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn delete_vlans(
         &mut self,
         port: &str,
@@ -302,26 +257,17 @@ impl Client {
     }
 
     /// Returns the memberships in IP multicast groups of all ports, or of one.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn mdb(&mut self, port: Option<&str>) -> Result<MdbReport, ClientError> {
         self.ask(&Request::Mdb { port: port.map(str::to_owned) })
     }
 
     /// Returns the steering of packets of all ports, or of one.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn rps(&mut self, port: Option<&str>) -> Result<Vec<PortRps>, ClientError> {
         self.ask(&Request::Rps { port: port.map(str::to_owned) })
     }
 
     /// Changes the steering of a receive queue's packets; without `queue`, of all of the port's
     /// queues.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn set_rps(
         &mut self,
         port: &str,
@@ -333,18 +279,12 @@ impl Client {
     }
 
     /// Returns the steering settings that apply to all ports, and the workers.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn steering(&mut self) -> Result<SteeringReport, ClientError> {
         self.ask(&Request::Steering {})
     }
 
     /// Starts a monitor, which copies packets that ports receive and send. The connection becomes
     /// the monitor's stream.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn monitor(
         mut self,
         settings: &MonitorSettings,
@@ -358,9 +298,6 @@ impl Client {
     }
 
     /// Changes a steering setting that applies to all ports, by its name.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ask`](Client::ask).
     pub fn set_steering(
         &mut self,
         name: &str,

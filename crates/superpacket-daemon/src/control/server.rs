@@ -2,15 +2,15 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::process::Uid;
+use superpacket_bridge::Bridge;
 
-use super::answer::{answer, refuse};
-use super::request::read;
+use super::answer::{perform, refuse};
+use super::request::{Request, read};
 use super::socket::SocketFile;
-use super::{Control, ControlError, ControlSocket, ErrorCode, MAX_REQUEST};
+use super::{ControlError, ControlSocket, ErrorCode, MAX_REQUEST};
 use crate::serve::{Answer, Bounds, Found, Rejection, Server, ServerCounts, ServerProtocol};
 
 /// Limits for clients. Programs that watch a bridge send a request per second, and few run at the
@@ -22,29 +22,11 @@ pub(super) const BOUNDS: Bounds = Bounds {
     stall: Duration::from_secs(1),
 };
 
-/// Counters of the control socket's connections and requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ControlCounters {
-    /// Number of connections accepted.
-    pub accepted: u64,
-    /// Number of connections from users without permission.
-    pub refused: u64,
-    /// Number of connections closed in favour of a new one: all places were taken, and they had
-    /// been idle longest.
-    pub crowded: u64,
-    /// Number of requests longer than [`MAX_REQUEST`].
-    pub too_long: u64,
-    /// Number of connections closed because the client did not send or read in time.
-    pub late: u64,
-    /// Number of requests answered, with errors included.
-    pub answered: u64,
-}
-
 /// A thread that serves a control socket. Dropping it stops the thread and removes the socket's
 /// file.
 #[derive(Debug)]
 pub struct ControlServer {
-    server: Server,
+    _server: Server,
     // Fields are dropped in order: the server's drop joins its thread first.
     _file: SocketFile,
 }
@@ -54,40 +36,32 @@ impl ControlServer {
     ///
     /// # Errors
     /// Returns the system's error if a thread or a descriptor cannot be created.
-    pub fn start(socket: ControlSocket, control: Arc<dyn Control>) -> std::io::Result<Self> {
-        ControlServer::start_within(socket, control, BOUNDS)
+    pub fn start(socket: ControlSocket, bridge: Arc<Bridge>) -> std::io::Result<Self> {
+        ControlServer::start_within(socket, BOUNDS, Arc::default(), move |request| {
+            perform(request, &bridge)
+        })
     }
 
-    /// Starts a server like [`start`](Self::start), with other limits.
+    /// Starts a server with other limits, which performs requests by a function.
     pub(super) fn start_within(
         socket: ControlSocket,
-        control: Arc<dyn Control>,
         bounds: Bounds,
+        counts: Arc<ServerCounts>,
+        perform: impl Fn(Request) -> Result<Found, ControlError> + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
         let (listener, file) = socket.into_parts();
-        let protocol = ControlProtocol { control, user: rustix::process::geteuid() };
-        let server = Server::start("control", listener, bounds, Arc::default(), protocol)?;
-        Ok(ControlServer { server, _file: file })
-    }
-
-    /// Returns the counters since the server started.
-    pub fn counters(&self) -> ControlCounters {
-        let ServerCounts { accepted, refused, crowded, too_long, late, answered } =
-            self.server.counts();
-        ControlCounters {
-            accepted: accepted.load(Ordering::Relaxed),
-            refused: refused.load(Ordering::Relaxed),
-            crowded: crowded.load(Ordering::Relaxed),
-            too_long: too_long.load(Ordering::Relaxed),
-            late: late.load(Ordering::Relaxed),
-            answered: answered.load(Ordering::Relaxed),
-        }
+        let answer =
+            move |request| perform(request).unwrap_or_else(|refusal| Found::Reply(refuse(refusal)));
+        let user = rustix::process::geteuid();
+        let protocol = ControlProtocol { answer: Arc::new(answer), user };
+        let server = Server::start("control", listener, bounds, counts, protocol)?;
+        Ok(ControlServer { _server: server, _file: file })
     }
 }
 
 /// The protocol of the control socket: one JSON object per line.
 struct ControlProtocol {
-    control: Arc<dyn Control>,
+    answer: Arc<dyn Fn(Request) -> Found + Send + Sync>,
     /// The user, besides root, who may send requests.
     user: Uid,
 }
@@ -122,12 +96,12 @@ impl ServerProtocol for ControlProtocol {
                 };
                 // Opening or closing a port may take long; reports do not wait for it.
                 if request.is_report()
-                    && let Found::Reply(text) = answer(request.clone(), &*self.control)
+                    && let Found::Reply(text) = (self.answer)(request.clone())
                 {
                     return Answer::Reply { consumed, text, close: false };
                 }
-                let control = Arc::clone(&self.control);
-                Answer::Later { consumed, work: Box::new(move || answer(request, &*control)) }
+                let answer = Arc::clone(&self.answer);
+                Answer::Later { consumed, work: Box::new(move || answer(request)) }
             }
             None if ended && !received.is_empty() => {
                 let text = refuse(ControlError::new(

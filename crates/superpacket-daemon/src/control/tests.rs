@@ -5,24 +5,41 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use superpacket_bridge::Bridge;
 use superpacket_bridge::fdb::{FdbFilter, FdbPage, Station};
-use superpacket_bridge::settings::{InPlace, PortChange, SettingValue};
+use superpacket_bridge::report::{MdbEntry, MdbReport, MdbRouter};
+use superpacket_bridge::settings::{
+    BridgeSettings, InPlace, PortChange, PortSettings, SettingValue, UsableCpus, possible_cpus,
+};
 use superpacket_bridge::vlan::{VlanProtocol, VlanReport};
 
+use super::answer::{keep_port, perform};
 use super::server::BOUNDS;
 use super::*;
-use crate::fake_bridge::FakeBridge;
-use crate::serve::Bounds;
+use crate::serve::{Bounds, ServerCounts};
 
-/// A served control socket in a temporary directory.
+/// A served control socket in a temporary directory, of a bridge with the ports `a` and `b`.
 struct Bench {
     path: PathBuf,
     server: ControlServer,
-    bridge: Arc<FakeBridge>,
+    counts: Arc<ServerCounts>,
+    bridge: Arc<Bridge>,
+    locks: Arc<Locks>,
     _directory: tempfile::TempDir,
+}
+
+/// Locks that the server takes before it performs requests. A test holds one to make requests slow,
+/// and poisons it to make them panic.
+#[derive(Default)]
+struct Locks {
+    /// Taken for `set-port` with options.
+    opening: Mutex<()>,
+    /// Taken for `stats`.
+    stats: Mutex<()>,
 }
 
 impl Bench {
@@ -31,14 +48,41 @@ impl Bench {
     }
 
     fn within(bounds: Bounds) -> Self {
+        Bench::start(bounds, BridgeSettings::default())
+    }
+
+    fn start(bounds: Bounds, settings: BridgeSettings) -> Self {
+        static BENCHES: AtomicU32 = AtomicU32::new(0);
+        let number = BENCHES.fetch_add(1, Ordering::Relaxed);
+        let ports = ["a", "b"].map(|name| {
+            let port = format!("{name}=memory:bench-{number}-{name}");
+            PortSettings::new(port.parse().expect("a port string"))
+        });
+        let settings = BridgeSettings { ports: ports.into(), threads: 1, ..settings };
+        let bridge = Arc::new(Bridge::start(settings).expect("memory needs nothing"));
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("control.sock");
         let socket = ControlSocket::bind(&path).expect("binds");
-        let bridge = Arc::new(FakeBridge::new());
-        let server =
-            ControlServer::start_within(socket, Arc::clone(&bridge) as Arc<dyn Control>, bounds)
-                .expect("starts");
-        Bench { path, server, bridge, _directory: directory }
+        let (counts, locks) = (Arc::<ServerCounts>::default(), Arc::<Locks>::default());
+        let (performing, before) = (bridge.clone(), locks.clone());
+        let server = ControlServer::start_within(socket, bounds, counts.clone(), move |request| {
+            match &request {
+                Request::SetPort { options, .. } if !options.is_empty() => {
+                    drop(before.opening.lock().expect("no panic"));
+                }
+                Request::Stats { .. } => drop(before.stats.lock().expect("no panic")),
+                _ => {}
+            }
+            perform(request, &performing)
+        });
+        Bench {
+            path,
+            server: server.expect("starts"),
+            counts,
+            bridge,
+            locks,
+            _directory: directory,
+        }
     }
 
     /// Connects without the client, to send arbitrary bytes.
@@ -46,6 +90,11 @@ impl Bench {
         let stream = UnixStream::connect(&self.path).expect("connects");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("bounded");
         stream
+    }
+
+    /// Returns a counter of the server.
+    fn count(&self, counter: fn(&ServerCounts) -> &AtomicU64) -> u64 {
+        counter(&self.counts).load(Ordering::Relaxed)
     }
 
     fn client(&self) -> Client {
@@ -66,17 +115,18 @@ fn reports_and_offloads_are_answered() {
     let mut client = bench.client();
     let served = client.version().expect("answers");
     assert_eq!((served.protocol, served.pid), (PROTOCOL, std::process::id()));
-    assert_eq!(client.ports(None).expect("answers"), FakeBridge::new().ports());
-    assert_eq!(client.stats(Some("tap:b")).expect("answers"), FakeBridge::new().stats()[1..]);
-    let features = client.set_feature("packet:a", "gro", false, false).expect("answers");
+    assert_eq!(client.ports(None).expect("answers"), bench.bridge.ports());
+    let stats = client.stats(Some("b")).expect("answers");
+    assert_eq!(stats.iter().map(|stats| stats.port.as_str()).collect::<Vec<_>>(), ["b"]);
+    let features = client.set_feature("a", "gro", false, false).expect("answers");
     let gro = features
         .features
         .iter()
         .find(|report| report.feature == "generic-receive-offload")
         .expect("is there");
     assert!(!gro.requested && !gro.active);
-    assert_eq!(client.features(Some("packet:a")).expect("answers"), [features]);
-    assert_eq!(bench.server.counters().answered, 5);
+    assert_eq!(client.features(Some("a")).expect("answers"), [features]);
+    assert_eq!(bench.count(|counts| &counts.answered), 5);
 }
 
 #[test]
@@ -92,7 +142,7 @@ fn port_settings_are_changed() {
         ("in_place_below", 9.into()),
     ] {
         let change = PortChange::setting(name, value.clone());
-        let changed = client.set_port("tap:b", &change).expect("answers");
+        let changed = client.set_port("b", &change).expect("answers");
         assert_eq!(changed.settings[name], value);
         assert_eq!((&changed.settings["delivery"]), &"per-poll".into());
     }
@@ -104,15 +154,12 @@ fn port_settings_are_changed() {
         ]
         .into(),
     };
-    let changed = client.set_port("tap:b", &change).expect("answers");
-    assert_eq!(
-        (changed.port.as_str(), changed.string.as_str()),
-        ("tap:b", "tap:b?queues=2"),
-        "the name stays"
-    );
+    let changed = client.set_port("b", &change).expect("answers");
+    assert_eq!(changed.port, "b", "the name stays");
+    assert!(changed.string.ends_with("-b?queues=2"), "{}", changed.string);
     let settings = &changed.settings;
     assert_eq!((&settings["isolated"], &settings["storm_unknown"]), (&false.into(), &9.into()));
-    assert_eq!(bench.server.counters().answered, 7);
+    assert_eq!(bench.count(|counts| &counts.answered), 7);
 }
 
 #[test]
@@ -120,39 +167,41 @@ fn the_address_table_is_listed_and_changed() {
     let bench = Bench::new();
     let mut client = bench.client();
     let station = |last: u8, vlan| Station { vlan, address: [2, 0, 0, 0, 0, last] };
-    let added = [(1, 0), (2, 0), (1, 10)].map(|(last, vlan)| {
-        client.add_static_entry("tap:b", station(last, vlan)).expect("answers")
-    });
+    let added = [(1, 0), (2, 0), (1, 10)]
+        .map(|(last, vlan)| client.add_static_entry("b", station(last, vlan)).expect("answers"));
     assert_eq!((added[2].mac.as_str(), added[2].vlan), ("02:00:00:00:00:01", Some(10)));
     let all = FdbFilter::default();
     let first = client.fdb(&all, None, 2).expect("answers");
     assert_eq!(first, FdbPage { entries: added[..2].to_vec(), more: 1 });
     let rest = client.fdb(&all, first.entries.last(), 2).expect("answers");
     assert_eq!(rest, FdbPage { entries: added[2..].to_vec(), more: 0 });
-    assert_eq!(client.delete_entry("tap:b", station(1, 10)).expect("answers"), added[2]);
+    assert_eq!(client.delete_entry("b", station(1, 10)).expect("answers"), added[2]);
     assert_eq!(
-        client
-            .fdb(&FdbFilter { port: Some("packet:a".into()), ..all.clone() }, None, 9)
-            .expect("answers"),
+        client.fdb(&FdbFilter { port: Some("a".into()), ..all.clone() }, None, 9).expect("answers"),
         FdbPage::default()
     );
-    assert_eq!(client.flush_fdb(&all).expect("answers"), 3);
-    assert_eq!(bench.server.counters().answered, 8);
+    assert_eq!(client.flush_fdb(&all).expect("answers"), 0, "static entries stay");
+    assert_eq!(bench.count(|counts| &counts.answered), 8);
 }
 
 #[test]
 fn vlans_are_changed_and_groups_are_listed() {
-    let bench = Bench::new();
+    let settings = BridgeSettings {
+        vlan_filtering: true,
+        vlan_protocol: VlanProtocol::Dot1Ad,
+        multicast_snooping: true,
+        ..BridgeSettings::default()
+    };
+    let bench = Bench::start(BOUNDS, settings);
     let mut client = bench.client();
-    let added =
-        client.add_vlans("tap:b", &"10-20 untagged".parse().expect("reads")).expect("answers");
+    let added = client.add_vlans("b", &"10-20 untagged".parse().expect("reads")).expect("answers");
     let json = serde_json::json!([
         {"vlan": 1, "flags": ["PVID", "Egress Untagged"]},
         {"vlan": 10, "vlanEnd": 20, "flags": ["Egress Untagged"]},
     ]);
     assert_eq!(serde_json::to_value(&added.vlans).expect("JSON"), json);
-    let deleted = client.delete_vlans("tap:b", &"1-19".parse().expect("reads")).expect("answers");
-    let report = client.vlans(Some("tap:b")).expect("answers");
+    let deleted = client.delete_vlans("b", &"1-19".parse().expect("reads")).expect("answers");
+    let report = client.vlans(Some("b")).expect("answers");
     assert_eq!(
         (deleted.vlans.len(), report),
         (
@@ -164,56 +213,60 @@ fn vlans_are_changed_and_groups_are_listed() {
             }
         )
     );
-    let mdb = client.mdb(Some("tap:b")).expect("answers");
-    assert_eq!((mdb.multicast_snooping, mdb.mdb.len(), mdb.router.len()), (true, 1, 0));
-    assert_eq!(client.mdb(None).expect("answers"), FakeBridge::new().mdb());
-    assert_eq!(bench.server.counters().answered, 5);
+    let mdb = client.mdb(Some("b")).expect("answers");
+    assert_eq!((mdb.multicast_snooping, mdb.mdb.len(), mdb.router.len()), (true, 0, 0));
+    assert_eq!(client.mdb(None).expect("answers"), bench.bridge.mdb());
+    assert_eq!(bench.count(|counts| &counts.answered), 5);
+    let entry = |port: &str| MdbEntry { port: port.into(), ..MdbEntry::default() };
+    let router = vec![MdbRouter { port: "a".into(), timer: 255 }];
+    let mdb = vec![entry("a"), entry("b")];
+    let mut report = MdbReport { mdb, router, ..MdbReport::default() };
+    keep_port(&mut report, "b");
+    assert_eq!((report.mdb, report.router), (vec![entry("b")], vec![]));
 }
 
 #[test]
 fn steering_is_changed() {
     let bench = Bench::new();
     let mut client = bench.client();
-    let rps = client.set_rps("tap:b", None, &RpsChange::Mask("5".into())).expect("answers");
+    let usable = UsableCpus::read().mask();
+    let (mask, list) = (usable.sysfs(possible_cpus()).to_string(), usable.list().to_string());
+    for (queue, change, effective) in [
+        (None, RpsChange::Mask(mask.clone()), list.as_str()),
+        (None, RpsChange::Mask(String::new()), ""),
+        (Some(0), RpsChange::CpuList(list.clone()), &list),
+    ] {
+        let rps = client.set_rps("b", queue, &change).expect("answers");
+        assert_eq!(rps.queues[0].effective_list, effective);
+        assert_eq!(rps.queues[0].rps_cpus == mask, !effective.is_empty());
+    }
     assert_eq!(
-        (rps.queues[0].rps_cpus.as_str(), rps.queues[0].effective_list.as_str()),
-        ("5", "0,2")
-    );
-    assert_eq!(
-        client
-            .set_rps("tap:b", Some(0), &RpsChange::CpuList("1-3".into()))
-            .expect("answers")
-            .queues[0]
-            .rps_cpus,
-        "e"
-    );
-    assert_eq!(
-        client.set_rps("tap:b", None, &RpsChange::FlowCount(64)).expect("answers").queues[0]
+        client.set_rps("b", None, &RpsChange::FlowCount(64)).expect("answers").queues[0]
             .rps_flow_cnt,
         64
     );
     assert_eq!(
-        client.rps(Some("tap:b")).expect("answers")[0].in_place_below,
+        client.rps(Some("b")).expect("answers")[0].in_place_below,
         InPlace::Automatic,
         "the default"
     );
     for when in [InPlace::Below(9), InPlace::NEVER, InPlace::Automatic] {
-        client.set_port("tap:b", &PortChange::setting("in_place_below", when)).expect("answers");
-        assert_eq!(client.rps(Some("tap:b")).expect("answers")[0].in_place_below, when);
+        client.set_port("b", &PortChange::setting("in_place_below", when)).expect("answers");
+        assert_eq!(client.rps(Some("b")).expect("answers")[0].in_place_below, when);
     }
     let steering = client.set_steering("netdev_max_backlog", 300).expect("answers");
     assert_eq!(steering.settings["netdev_max_backlog"], 300.into());
     assert_eq!(client.steering().expect("answers"), steering);
-    assert_eq!(bench.server.counters().answered, 12);
+    assert_eq!(bench.count(|counts| &counts.answered), 13);
 }
 
 /// Two requests, of which the first waits for the lock `opening` of the bridge.
-const SLOW: &[u8] = b"{\"request\":\"set-port\",\"port\":\"tap:b\",\"options\":{\"queues\":\"2\"}}\n{\"request\":\"version\"}\n";
+const SLOW: &[u8] = b"{\"request\":\"set-port\",\"port\":\"b\",\"options\":{\"queues\":\"2\"}}\n{\"request\":\"version\"}\n";
 
 #[test]
 fn reports_do_not_wait_for_a_change_that_takes_long() {
     let bench = Bench::new();
-    let opening = bench.bridge.opening.lock().expect("no panic");
+    let opening = bench.locks.opening.lock().expect("no panic");
     let mut slow = bench.raw();
     slow.write_all(SLOW).expect("sent");
     let mut gone = bench.raw();
@@ -221,7 +274,7 @@ fn reports_do_not_wait_for_a_change_that_takes_long() {
     drop(gone);
     let mut client = bench.client();
     for _ in 0..20 {
-        assert_eq!(client.stats(None).expect("at once"), FakeBridge::new().stats());
+        assert_eq!(client.stats(None).expect("at once").len(), 2);
     }
     slow.set_read_timeout(Some(Duration::from_millis(50))).expect("bounded");
     assert!(
@@ -232,21 +285,21 @@ fn reports_do_not_wait_for_a_change_that_takes_long() {
     drop(opening);
     let mut lines = BufReader::new(slow).lines();
     let mut line = || lines.next().expect("an answer").expect("reads");
-    assert!(line().contains("tap:b?queues=2"), "in the order of the questions");
+    assert!(line().contains("?queues=2"), "in the order of the questions");
     assert!(line().contains("\"pid\""));
-    assert_eq!(client.ports(Some("tap:b")).expect("answers")[0].string, "tap:b?queues=2");
+    assert!(client.ports(Some("b")).expect("answers")[0].string.ends_with("?queues=2"));
 }
 
 #[test]
 fn waiting_changes_are_limited_in_number() {
     let bench = Bench::within(Bounds { connections: 2, ..BOUNDS });
-    let opening = bench.bridge.opening.lock().expect("no panic");
+    let opening = bench.locks.opening.lock().expect("no panic");
     // One request is being answered, and two wait. The first client gives way to the next.
     let mut waiting: Vec<_> = (0..3)
         .map(|number| {
             let mut stream = bench.raw();
             stream.write_all(SLOW).expect("sent");
-            let accepted = || bench.server.counters().accepted > number;
+            let accepted = || bench.count(|counts| &counts.accepted) > number;
             while !accepted() {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -282,17 +335,17 @@ fn poison<T: Send>(lock: &std::sync::Mutex<T>) {
 #[test]
 fn a_panic_of_a_change_is_reported_and_later_changes_are_served() {
     let bench = Bench::new();
-    let opening = bench.bridge.opening.lock().expect("no panic");
+    let opening = bench.locks.opening.lock().expect("no panic");
     let mut panics = bench.raw();
     panics.write_all(SLOW).expect("sent");
-    while bench.server.counters().accepted < 1 {
+    while bench.count(|counts| &counts.accepted) < 1 {
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(Duration::from_millis(20));
     let mut behind = bench.raw();
     behind
         .write_all(
-            b"{\"request\":\"set-port\",\"port\":\"tap:b\",\"settings\":{\"lro_max_aggr\":43}}\n",
+            b"{\"request\":\"set-port\",\"port\":\"b\",\"settings\":{\"lro_max_aggr\":43}}\n",
         )
         .expect("sent");
     behind.set_read_timeout(Some(Duration::from_millis(50))).expect("bounded");
@@ -320,7 +373,7 @@ fn a_panic_of_a_change_is_reported_and_later_changes_are_served() {
     assert_eq!(
         bench
             .client()
-            .set_port("tap:b", &PortChange::setting("lro_max_aggr", 44))
+            .set_port("b", &PortChange::setting("lro_max_aggr", 44))
             .expect("changes go on")
             .settings["lro_max_aggr"],
         44.into()
@@ -332,7 +385,7 @@ fn a_panic_of_a_report_ends_only_its_connection() {
     let bench = Bench::new();
     let mut other = bench.client();
     other.version().expect("answers");
-    poison(&bench.bridge.ports);
+    poison(&bench.locks.stats);
     let mut stream = bench.raw();
     stream.write_all(b"{\"request\":\"stats\"}\n{\"request\":\"version\"}\n").expect("sent");
     let said = rest(stream);
@@ -380,148 +433,72 @@ fn a_change_without_a_thread_is_refused_with_the_reason() {
     client.ask::<serde_json::Value>(&change).expect("there is one now");
 }
 
-/// Returns the request that sets a setting of `tap:b`.
+/// Returns the request that sets a setting of port `b`.
 fn set_port(name: &str, value: SettingValue) -> Request {
     Request::SetPort {
-        port: "tap:b".into(),
+        port: "b".into(),
         options: Default::default(),
         settings: [(name.to_owned(), value)].into(),
     }
 }
 
-/// Sends a request that the bridge refuses, and returns the refusal.
-fn refused(client: &mut Client, request: Request) -> ControlError {
-    match client.ask::<serde_json::Value>(&request) {
-        Err(ClientError::Refused(refusal)) => refusal,
-        other => panic!("{request:?}: {other:?}"),
-    }
-}
-
-fn port(name: &str) -> String {
-    name.to_owned()
-}
-
 #[test]
-fn refused_offloads_and_limits_say_why() {
+fn refusals_have_a_code_and_say_why() {
     let bench = Bench::new();
     let mut client = bench.client();
-    let lro =
-        |force| Request::SetFeature { port: port("tap:b"), feature: "lro".into(), on: true, force };
-    let refusal = refused(&mut client, lro(false));
-    assert!(
-        refusal.code == ErrorCode::Refused && refusal.message.contains("cannot be restored"),
-        "{refusal}"
-    );
-    let refusal = refused(&mut client, Request::Stats { port: Some(port("packet:x")) });
-    assert!(
-        refusal.code == ErrorCode::UnknownPort
-            && refusal.message.contains("there are packet:a, tap:b"),
-        "{refusal}"
-    );
-    let refusal = refused(
-        &mut client,
-        Request::SetFeature {
-            port: port("tap:b"),
-            feature: "turbo".into(),
-            on: true,
-            force: false,
-        },
-    );
-    assert!(
-        refusal.code == ErrorCode::UnknownName
-            && refusal.message.contains("there are rx-checksumming"),
-        "{refusal}"
-    );
-    let refusal = refused(&mut client, set_port("gro_max_size", (1 << 40).into()));
-    assert!(refusal.message.contains("68 to 524280 bytes"), "{refusal}");
-    client.ask::<serde_json::Value>(&lro(true)).expect("forced");
-}
-
-#[test]
-fn refused_aggregation_and_forwarding_say_why() {
-    let bench = Bench::new();
-    let mut client = bench.client();
-    let refusal = refused(&mut client, set_port("storage", "heap".into()));
-    assert!(
-        refusal.code == ErrorCode::Refused && refusal.message.contains("fragments or linear"),
-        "{refusal}"
-    );
-    let refusal = refused(&mut client, set_port("speed", true.into()));
-    assert!(
-        refusal.code == ErrorCode::UnknownName
-            && refusal.message.contains("delivery, gro_past_push, gro_udp_no_checksum"),
-        "{refusal}"
-    );
-    let refusal = refused(&mut client, set_port("hairpin", true.into()));
-    assert!(
-        refusal.code == ErrorCode::UnknownName && refusal.message.contains("isolated, learning"),
-        "{refusal}"
-    );
-}
-
-#[test]
-fn refused_port_settings_say_why() {
-    let bench = Bench::new();
-    let mut client = bench.client();
+    let b = || "b".to_owned();
+    let feature = |feature: &str, force| Request::SetFeature {
+        port: b(),
+        feature: feature.into(),
+        on: true,
+        force,
+    };
     let set = |settings: &[(&str, SettingValue)]| Request::SetPort {
-        port: port("tap:b"),
+        port: b(),
         options: Default::default(),
-        settings: settings
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), value.clone()))
-            .collect(),
+        settings: settings.iter().map(|(name, value)| ((*name).into(), value.clone())).collect(),
     };
-    let refusal = refused(
-        &mut client,
-        set(&[("isolated", SettingValue::Switch(true)), ("hairpin", SettingValue::Switch(true))]),
-    );
-    assert!(
-        refusal.code == ErrorCode::UnknownName
-            && refusal.message.starts_with("\"hairpin\" is not a setting of a port"),
-        "{refusal}"
-    );
-    let refusal = refused(&mut client, set(&[("isolated", SettingValue::Number(1))]));
-    assert!(
-        refusal.code == ErrorCode::Refused
-            && refusal.message.contains("isolated is on or off, not 1"),
-        "{refusal}"
-    );
-    let refusal = refused(&mut client, set(&[]));
-    assert!(
-        refusal.code == ErrorCode::Malformed
-            && refusal.message.contains("it takes options, settings, or both"),
-        "{refusal}"
-    );
-    let refusal = refused(&mut client, set_port("too_big", "explode".into()));
-    assert!(
-        refusal.code == ErrorCode::Refused && refusal.message.contains("drop, icmp, fragment"),
-        "{refusal}"
-    );
-}
-
-#[test]
-fn refused_addresses_say_why() {
-    let bench = Bench::new();
-    let mut client = bench.client();
-    let added = |mac: &str, vlan| Request::AddFdb {
-        port: port("tap:b"),
-        mac: mac.into(),
-        vlan,
-        replace: false,
-    };
-    for (request, says) in [
-        (added("01:00:5e:00:00:07", None), "01:00:5e:00:00:07 is a group's address"),
-        (added("00:00:00:00:00:00", None), "00:00:00:00:00:00 is no station's address"),
-        (added("here", None), "\"here\" is no hardware address"),
-        (added("02:00:00:00:00:01", Some(4095)), "not 4095"),
+    let address =
+        |mac: &str, vlan| Request::AddFdb { port: b(), mac: mac.into(), vlan, replace: false };
+    use ErrorCode::{Malformed, Refused, UnknownName, UnknownPort};
+    for (request, code, says) in [
+        (feature("lro", false), Refused, "cannot be cut into the packets"),
+        (feature("turbo", false), UnknownName, "there are rx-checksumming"),
+        (Request::Stats { port: Some("packet:x".into()) }, UnknownPort, "there are a, b"),
+        (set(&[("gro_max_size", (1 << 40).into())]), Refused, "68 to 524280 bytes"),
+        (set(&[("storage", "heap".into())]), Refused, "fragments or linear"),
         (
-            Request::DelFdb { port: port("tap:b"), mac: "02:00:00:00:00:01".into(), vlan: Some(7) },
+            set(&[("speed", true.into())]),
+            UnknownName,
+            "delivery, gro_past_push, gro_udp_no_checksum",
+        ),
+        (set(&[("hairpin", true.into())]), UnknownName, "isolated, learning"),
+        (
+            set(&[("isolated", true.into()), ("hairpin", true.into())]),
+            UnknownName,
+            "\"hairpin\" is not a setting of a port",
+        ),
+        (set(&[("isolated", 1.into())]), Refused, "isolated is on or off, not 1"),
+        (set(&[]), Malformed, "it takes options, settings, or both"),
+        (set(&[("too_big", "explode".into())]), Refused, "drop, icmp, fragment"),
+        (address("01:00:5e:00:00:07", None), Refused, "01:00:5e:00:00:07 is a group's address"),
+        (address("00:00:00:00:00:00", None), Refused, "00:00:00:00:00:00 is no station's address"),
+        (address("here", None), Refused, "\"here\" is no hardware address"),
+        (address("02:00:00:00:00:01", Some(4095)), Refused, "not 4095"),
+        (
+            Request::DelFdb { port: b(), mac: "02:00:00:00:00:01".into(), vlan: Some(7) },
+            Refused,
             "02:00:00:00:00:01 vlan 7: there is no entry",
         ),
     ] {
-        let refusal = refused(&mut client, request);
-        assert!(refusal.code == ErrorCode::Refused && refusal.message.contains(says), "{refusal}");
+        match client.ask::<serde_json::Value>(&request) {
+            Err(ClientError::Refused(refusal)) => {
+                assert!(refusal.code == code && refusal.message.contains(says), "{refusal:?}");
+            }
+            other => panic!("{request:?}: {other:?}"),
+        }
     }
+    client.ask::<serde_json::Value>(&feature("lro", true)).expect("forced");
 }
 
 #[test]
@@ -565,7 +542,7 @@ fn a_line_without_end_closes_the_connection() {
         assert!(written < 16 << 20, "it is read without end");
     }
     assert!(rest(stream).starts_with(r#"{"error":{"code":"too-long""#));
-    assert_eq!(bench.server.counters().too_long, 1);
+    assert_eq!(bench.count(|counts| &counts.too_long), 1);
     // A line whose line feed comes too late is refused too.
     let mut stream = bench.raw();
     stream.write_all(&[&[b' '; MAX_REQUEST][..], b"\n"].concat()).expect("fits the socket");
@@ -631,8 +608,7 @@ fn silent_and_slow_clients_are_closed_after_a_while() {
     assert!(drips.join().expect("no panic").contains("too-slow"));
     assert!(rest(silent).contains("too-slow"));
     bench.client().version().expect("there is room again");
-    let counters = bench.server.counters();
-    assert_eq!((counters.crowded, counters.late), (0, 3), "{counters:?}");
+    assert_eq!((bench.count(|counts| &counts.crowded), bench.count(|counts| &counts.late)), (0, 3));
     drop(deaf);
 }
 
@@ -648,7 +624,7 @@ fn silent_clients_do_not_lock_others_out() {
     let bench = Bench::new();
     let silent: Vec<UnixStream> = (0..100).map(|_| bench.raw()).collect();
     is_served_at_once(&bench);
-    let crowded = bench.server.counters().crowded;
+    let crowded = bench.count(|counts| &counts.crowded);
     assert_eq!(crowded, 85, "the 84 that found all places taken, and the new one");
     let mut silent = silent.into_iter();
     let first = rest(silent.next().expect("the one that was idle longest"));
@@ -680,7 +656,7 @@ fn the_longest_idle_connection_gives_way_even_if_another_is_older() {
     let mut asking = bench.client();
     asking.version().expect("is served");
     let silent = bench.raw();
-    while bench.server.counters().accepted < 2 {
+    while bench.count(|counts| &counts.accepted) < 2 {
         std::thread::yield_now();
     }
     asking.version().expect("is served");
@@ -701,7 +677,7 @@ fn ask_for_much(bench: &Bench) -> (UnixStream, std::thread::JoinHandle<std::io::
     let (mut before, mut after) = (0, 1);
     while before != after {
         std::thread::sleep(Duration::from_millis(200));
-        (before, after) = (after, bench.server.counters().answered);
+        (before, after) = (after, bench.count(|counts| &counts.answered));
     }
     (stream, writing)
 }
@@ -711,7 +687,7 @@ fn a_connection_with_a_pending_answer_gives_way_after_idle_ones() {
     let bench = Bench::within(Bounds { connections: 2, stall: Duration::from_secs(60), ..BOUNDS });
     let (answered, writing) = ask_for_much(&bench);
     let silent = bench.raw();
-    while bench.server.counters().accepted < 2 {
+    while bench.count(|counts| &counts.accepted) < 2 {
         std::thread::yield_now();
     }
     is_served_at_once(&bench);
@@ -748,7 +724,7 @@ fn many_clients_at_once_are_all_served() {
             });
         }
     });
-    assert_eq!(bench.server.counters().answered, 600);
+    assert_eq!(bench.count(|counts| &counts.answered), 600);
 }
 
 #[test]
@@ -795,7 +771,7 @@ fn another_user_is_refused_and_does_not_harm_others() {
         return;
     };
     assert!(matches!(error, ClientError::Denied { .. }), "{error}");
-    assert_eq!(bench.server.counters().accepted, 0);
+    assert_eq!(bench.count(|counts| &counts.accepted), 0);
     // ... and if the mode is changed, the server refuses them.
     std::fs::set_permissions(&bench.path, std::fs::Permissions::from_mode(0o666)).expect("changes");
     let error = as_another(|| {
@@ -807,6 +783,9 @@ fn another_user_is_refused_and_does_not_harm_others() {
     let said =
         as_another(|| rest(UnixStream::connect(&bench.path).expect("connects"))).expect("root");
     assert!(said.contains(r#""code":"forbidden""#) && said.contains("65534"), "{said}");
-    assert_eq!((bench.server.counters().refused, bench.server.counters().answered), (2, 0));
+    assert_eq!(
+        (bench.count(|counts| &counts.refused), bench.count(|counts| &counts.answered)),
+        (2, 0)
+    );
     bench.client().version().expect("root is served");
 }

@@ -14,7 +14,7 @@ mod simulated;
 #[cfg(test)]
 mod tests;
 
-use super::{Column, Entry, Experiment, Session};
+use super::{Column, Entry, Experiment};
 use crate::error::LabError;
 
 /// The RPS experiment, as the list of experiments has it.
@@ -23,43 +23,22 @@ pub const ENTRY: Entry = Entry {
     headline: "transactions of 500 connections, steered over not (Herbert, 2010)",
     source: "Tom Herbert, \"rps: Receive Packet Steering\" (v7), 2010",
     summary: "500 connections with one outstanding request of one byte each: transactions per second and CPU usage, without steering and with CPU masks.",
-    live,
+    live: live::run,
     // A ninth variant exists if the automatic mask is neither empty nor all CPUs.
     measurements: |plan| if plan.quick { 8 } else { 9 } * plan.rounds,
     model,
 };
-
-/// Measures on this machine: without steering, with masks, and with the kernel's RPS for
-/// comparison.
-///
-/// # Errors
-/// [`LabError::Forbidden`] and [`LabError::Unsupported`] if this machine cannot run it;
-/// [`LabError::Cancelled`]; errors of hosts and bridge.
-pub fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
-    live::run(session)
-}
 
 /// Simulates the original report's machines and larger ones, and counts the work per packet on the
 /// model NIC. The result is the same in every run.
 ///
 /// # Errors
 /// [`LabError::System`] if the model NIC gets no descriptors.
-pub fn model() -> Result<Experiment, LabError> {
+fn model() -> Result<Experiment, LabError> {
     let (mut tables, marks) = simulated::tables();
     tables.push(card::table()?);
     tables.extend(curve::tables());
-    Ok(Experiment { tables, marks, notes: simulated::notes(), ..empty() })
-}
-
-fn empty() -> Experiment {
-    Experiment {
-        name: ENTRY.name,
-        source: ENTRY.source,
-        summary: ENTRY.summary,
-        tables: Vec::new(),
-        marks: Vec::new(),
-        notes: Vec::new(),
-    }
+    Ok(Experiment { tables, marks, notes: simulated::notes(), ..Experiment::new(&ENTRY) })
 }
 
 const TRANSACTIONS: Column = Column { name: "transactions", title: "tps", unit: "1/s", digits: 0 };

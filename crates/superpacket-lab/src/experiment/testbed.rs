@@ -68,19 +68,14 @@ impl Hosts {
     ) -> Result<Testbed, LabError> {
         let settings =
             BridgeSettings { ports: ports.into(), threads: 2, ..BridgeSettings::default() };
-        let (bridge, bridge_threads) = self.middle.run(|| -> Result<_, LabError> {
-            // Threads inherit the affinity of the thread that starts them.
-            pin_this_thread(cpus)?;
-            let bridge = Bridge::start(settings).map_err(|error| {
-                LabError::system(error.to_string(), io::Error::other("the bridge"))
-            })?;
+        let bridge = start_bridge(&self.middle, settings, cpus)?;
+        let bridge_threads = self.middle.run(|| -> Result<_, LabError> {
             let namespace = fs::read_link("/proc/thread-self/ns/net")
                 .context(|| "the middle's namespace".into())?;
-            let bridge_threads = [
+            Ok([
                 thread_path(&namespace, "superpacket-0")?,
                 thread_path(&namespace, "superpacket-1")?,
-            ];
-            Ok((bridge, bridge_threads))
+            ])
         })?;
         let testbed = Testbed { a: self.a, b: self.b, bridge, bridge_threads };
         let meeting =
@@ -176,6 +171,20 @@ pub(crate) fn task_time(path: &Path) -> Result<Duration, LabError> {
             })
         }
     }
+}
+
+/// Starts a bridge on a host, with its threads on these CPUs (empty: all).
+pub(crate) fn start_bridge(
+    host: &Host,
+    settings: BridgeSettings,
+    cpus: &[usize],
+) -> Result<Bridge, LabError> {
+    host.run(|| {
+        // Threads inherit the affinity of the thread that starts them.
+        pin_this_thread(cpus)?;
+        Bridge::start(settings)
+            .map_err(|error| LabError::system("the bridge", io::Error::other(error)))
+    })
 }
 
 /// Parses a port as the bridge's command line takes it.

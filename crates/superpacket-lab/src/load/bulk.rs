@@ -6,15 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::EventFlags;
-use rustix::io::Errno;
-
 use crate::cpu::{CpuTime, MachineSample, pin_this_thread};
 use crate::error::{Context, LabError};
 use crate::load::bulk_direction::{
     BulkDirection, RunningBulkDirection, ThreadOutcome, ThreadWork, distribute,
 };
-use crate::load::flow::{Content, Expected, Receive, ReceiveFlow, SendFlow, Step};
+use crate::load::flow::{BulkFlow, Content, Expected, Receive, ReceiveFlow, SendFlow, Step};
 use crate::load::gate::{AbortOnFailure, Gate};
 use crate::load::poller::{Poller, StallDetector};
 use crate::load::report::BulkReport;
@@ -245,44 +242,52 @@ impl TcpBulk {
             senders: Vec::new(),
             receivers: Vec::new(),
         };
-        let spawn = |what: &str| thread::Builder::new().name(format!("lab:{what}"));
         for flows in distribute(direction.receivers, self.threads) {
             let (name, cpus) = (direction.name.clone(), direction.receiver_cpus);
-            let thread = spawn("receive")
-                .spawn_scoped(scope, move || self.receive(gate, &name, cpus, flows));
+            let thread = thread::Builder::new()
+                .name("lab:receive".into())
+                .spawn_scoped(scope, move || self.move_bytes(gate, &name, cpus, flows));
             running.receivers.push(thread.context(|| "starting a thread".into())?);
         }
         for flows in distribute(direction.senders, self.threads) {
             let (name, cpus) = (direction.name.clone(), direction.sender_cpus);
-            let thread =
-                spawn("send").spawn_scoped(scope, move || self.send(gate, &name, cpus, flows));
+            let thread = thread::Builder::new()
+                .name("lab:send".into())
+                .spawn_scoped(scope, move || self.move_bytes(gate, &name, cpus, flows));
             running.senders.push(thread.context(|| "starting a thread".into())?);
         }
         Ok(running)
     }
 
-    fn send(
+    /// Runs a thread, which sends or receives the bytes of these flows.
+    fn move_bytes<Flow: BulkFlow>(
         &self,
         gate: &Gate,
         name: &str,
         cpus: &[usize],
-        mut flows: Vec<SendFlow>,
-    ) -> ThreadOutcome<SendFlow> {
+        mut flows: Vec<Flow>,
+    ) -> ThreadOutcome<Flow> {
         let mut guard = AbortOnFailure::new(gate);
         pin_this_thread(cpus)?;
         let mut poller = Poller::new()?;
         for (index, flow) in flows.iter().enumerate() {
-            poller.add(&flow.socket, index, EventFlags::OUT)?;
+            poller.add(flow.socket(), index, Flow::INTEREST)?;
         }
         let mut buffer = vec![0x55; self.message];
         let start = gate.wait();
         let deadline = match self.until {
-            Until::Time(time) => Some(start + time),
-            Until::Bytes(_) => None,
+            Until::Time(time) if Flow::SENDS => Some(start + time),
+            _ => None,
         };
         let cpu = CpuTime::of_this_thread();
         let (mut left, mut calls) = (flows.len(), 0);
-        let mut progress = StallDetector::new(name, "sender", flows.len(), self.stall);
+        let role = if Flow::SENDS { "sender" } else { "receiver" };
+        let mut progress = StallDetector::new(name, role, flows.len(), self.stall);
+        let broken = |flow: &Flow, error| {
+            let what =
+                format!("{name}: {role} of flow {} after {} bytes", flow.number(), flow.bytes());
+            LabError::system(what, error)
+        };
         let mut ready = Vec::new();
         while left > 0 {
             if gate.is_aborted() {
@@ -291,78 +296,17 @@ impl TcpBulk {
             poller.wait(&mut ready)?;
             for &index in &ready {
                 let flow = &mut flows[index];
-                let mut finished = false;
-                // Bounded, so that a flow with a fast receiver does not starve the others.
+                // Bounded, so that a flow with a fast other side does not starve the others.
                 for _ in 0..16 {
                     match flow
-                        .step(&mut buffer)
-                        .map_err(|error| broken(name, "sender", flow.number, flow.sent, error))?
+                        .step(&mut buffer, self.receive)
+                        .map_err(|error| broken(flow, error))?
                     {
-                        Step::Moved(_) => calls += 1,
-                        Step::Blocked => break,
-                        Step::Finished => {
-                            finished = true;
-                            break;
-                        }
-                    }
-                }
-                progress.record(index, Instant::now());
-                if finished {
-                    poller.remove(&flow.socket)?;
-                    flow.finish()
-                        .map_err(|error| broken(name, "sender", flow.number, flow.sent, error))?;
-                    left -= 1;
-                }
-            }
-            let now = Instant::now();
-            if deadline.is_some_and(|deadline| now >= deadline) {
-                for flow in flows.iter_mut().filter(|flow| !flow.done) {
-                    flow.finish()
-                        .map_err(|error| broken(name, "sender", flow.number, flow.sent, error))?;
-                }
-                break;
-            }
-            progress.check(now, |index| {
-                (!flows[index].done).then(|| (flows[index].number, flows[index].sent))
-            })?;
-        }
-        let cpu = CpuTime::of_this_thread() - cpu;
-        guard.disarm();
-        Ok(Some(ThreadWork { flows, cpu, calls }))
-    }
-
-    fn receive(
-        &self,
-        gate: &Gate,
-        name: &str,
-        cpus: &[usize],
-        mut flows: Vec<ReceiveFlow>,
-    ) -> ThreadOutcome<ReceiveFlow> {
-        let mut guard = AbortOnFailure::new(gate);
-        pin_this_thread(cpus)?;
-        let mut poller = Poller::new()?;
-        for (index, flow) in flows.iter().enumerate() {
-            poller.add(&flow.socket, index, EventFlags::IN)?;
-        }
-        let mut buffer = vec![0; self.message];
-        let start = gate.wait();
-        let cpu = CpuTime::of_this_thread();
-        let (mut left, mut calls) = (flows.len(), 0);
-        let mut progress = StallDetector::new(name, "receiver", flows.len(), self.stall);
-        let mut ready = Vec::new();
-        while left > 0 {
-            if gate.is_aborted() {
-                return Ok(None);
-            }
-            poller.wait(&mut ready)?;
-            for &index in &ready {
-                let flow = &mut flows[index];
-                for _ in 0..16 {
-                    match flow.step(&mut buffer, self.receive).map_err(|error| {
-                        broken(name, "receiver", flow.number, flow.received, error)
-                    })? {
                         Step::Moved(length) => {
                             calls += 1;
+                            if Flow::SENDS {
+                                continue;
+                            }
                             if let Some(meter) = &self.meter {
                                 meter.fetch_add(length as u64, Ordering::Relaxed);
                             }
@@ -374,9 +318,8 @@ impl TcpBulk {
                         }
                         Step::Blocked => break,
                         Step::Finished => {
-                            poller.remove(&flow.socket)?;
-                            flow.done = true;
-                            flow.seconds = start.elapsed().as_secs_f64();
+                            poller.remove(flow.socket())?;
+                            flow.finish(start).map_err(|error| broken(flow, error))?;
                             left -= 1;
                             break;
                         }
@@ -384,16 +327,20 @@ impl TcpBulk {
                 }
                 progress.record(index, Instant::now());
             }
-            progress.check(Instant::now(), |index| {
-                (!flows[index].done).then(|| (flows[index].number, flows[index].received))
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                for flow in flows.iter_mut().filter(|flow| !flow.is_done()) {
+                    flow.finish(start).map_err(|error| broken(flow, error))?;
+                }
+                break;
+            }
+            progress.check(now, |index| {
+                let flow = &flows[index];
+                (!flow.is_done()).then(|| (flow.number(), flow.bytes()))
             })?;
         }
         let cpu = CpuTime::of_this_thread() - cpu;
         guard.disarm();
         Ok(Some(ThreadWork { flows, cpu, calls }))
     }
-}
-
-fn broken(load: &str, role: &str, flow: usize, bytes: u64, error: Errno) -> LabError {
-    LabError::system(format!("{load}: {role} of flow {flow} after {bytes} bytes"), error)
 }

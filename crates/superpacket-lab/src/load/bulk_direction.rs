@@ -9,7 +9,7 @@ use superpacket_port::system::tcp_info;
 
 use crate::cpu::CpuTime;
 use crate::error::{Context, LabError};
-use crate::load::flow::{ReceiveFlow, SendFlow};
+use crate::load::flow::{BulkFlow, ReceiveFlow, SendFlow};
 use crate::load::report::{DirectionReport, FlowReport};
 use crate::pattern::Checker;
 
@@ -112,7 +112,7 @@ fn compare(load: &str, sender: &SendFlow, receiver: &ReceiveFlow) -> Result<Opti
 }
 
 /// Joins all threads and merges their results; returns the first error.
-fn join_all<Flow: HasFlowNumber>(
+fn join_all<Flow: BulkFlow>(
     threads: Vec<thread::ScopedJoinHandle<'_, ThreadOutcome<Flow>>>,
 ) -> ThreadOutcome<Flow> {
     let mut all = ThreadWork { flows: Vec::new(), cpu: CpuTime::default(), calls: 0 };
@@ -128,26 +128,10 @@ fn join_all<Flow: HasFlowNumber>(
             Err(error) => failure = failure.or(Some(error)),
         }
     }
-    all.flows.sort_by_key(HasFlowNumber::number);
+    all.flows.sort_by_key(BulkFlow::number);
     match failure {
         Some(error) => Err(error),
         None => Ok(complete.then_some(all)),
-    }
-}
-
-trait HasFlowNumber {
-    fn number(&self) -> usize;
-}
-
-impl HasFlowNumber for SendFlow {
-    fn number(&self) -> usize {
-        self.number
-    }
-}
-
-impl HasFlowNumber for ReceiveFlow {
-    fn number(&self) -> usize {
-        self.number
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
+use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown, sockopt};
 
@@ -30,6 +32,31 @@ pub(crate) enum Step {
     Finished,
 }
 
+/// A half of a flow, which a thread moves the bytes of.
+pub(crate) trait BulkFlow {
+    /// Whether this half sends.
+    const SENDS: bool;
+    /// The event of its socket at which it can go on.
+    const INTEREST: EventFlags;
+
+    /// Sends or receives once: at most one `buffer`, or from a file as much as the call accepts.
+    fn step(&mut self, buffer: &mut [u8], receive: Receive) -> Result<Step, Errno>;
+
+    /// Ends this half of a load that began at `start`. The end of a sending half tells the
+    /// receiver that the flow has ended.
+    fn finish(&mut self, start: Instant) -> Result<(), Errno>;
+
+    fn socket(&self) -> &OwnedFd;
+
+    /// Returns the index of the flow in the load.
+    fn number(&self) -> usize;
+
+    /// Returns the number of bytes sent or received.
+    fn bytes(&self) -> u64;
+
+    fn is_done(&self) -> bool;
+}
+
 /// Payload of a sending flow.
 pub(crate) enum Content {
     /// The unchanged content of the buffer.
@@ -52,9 +79,11 @@ pub(crate) struct SendFlow {
     pub(crate) done: bool,
 }
 
-impl SendFlow {
-    /// Sends once: at most one `buffer`, or from a file as much as the call accepts.
-    pub(crate) fn step(&mut self, buffer: &mut [u8]) -> Result<Step, Errno> {
+impl BulkFlow for SendFlow {
+    const SENDS: bool = true;
+    const INTEREST: EventFlags = EventFlags::OUT;
+
+    fn step(&mut self, buffer: &mut [u8], _: Receive) -> Result<Step, Errno> {
         let left = self.limit - self.sent;
         if left == 0 {
             return Ok(Step::Finished);
@@ -87,8 +116,7 @@ impl SendFlow {
         }
     }
 
-    /// Closes the sending side, so that the receiver sees the end of the flow.
-    pub(crate) fn finish(&mut self) -> Result<(), Errno> {
+    fn finish(&mut self, _: Instant) -> Result<(), Errno> {
         self.done = true;
         match shutdown(&self.socket, Shutdown::Write) {
             // The other side is gone; its thread reports the cause.
@@ -97,6 +125,24 @@ impl SendFlow {
         }
     }
 
+    fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    fn number(&self) -> usize {
+        self.number
+    }
+
+    fn bytes(&self) -> u64 {
+        self.sent
+    }
+
+    fn is_done(&self) -> bool {
+        self.done
+    }
+}
+
+impl SendFlow {
     /// Returns the XXH3 hash of the sent bytes; `None` for unchecked content.
     pub(crate) fn digest(&self) -> Result<Option<u64>, LabError> {
         match &self.content {
@@ -127,9 +173,11 @@ pub(crate) struct ReceiveFlow {
     pub(crate) done: bool,
 }
 
-impl ReceiveFlow {
-    /// Receives once into `buffer`.
-    pub(crate) fn step(&mut self, buffer: &mut [u8], receive: Receive) -> Result<Step, Errno> {
+impl BulkFlow for ReceiveFlow {
+    const SENDS: bool = false;
+    const INTEREST: EventFlags = EventFlags::IN;
+
+    fn step(&mut self, buffer: &mut [u8], receive: Receive) -> Result<Step, Errno> {
         if self.quick_acknowledgements {
             // The kernel resets this mode from time to time (tcp(7)).
             sockopt::set_tcp_quickack(&self.socket, true)?;
@@ -154,5 +202,27 @@ impl ReceiveFlow {
             Err(Errno::INTR) => Ok(Step::Moved(0)),
             Err(error) => Err(error),
         }
+    }
+
+    fn finish(&mut self, start: Instant) -> Result<(), Errno> {
+        self.done = true;
+        self.seconds = start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    fn number(&self) -> usize {
+        self.number
+    }
+
+    fn bytes(&self) -> u64 {
+        self.received
+    }
+
+    fn is_done(&self) -> bool {
+        self.done
     }
 }

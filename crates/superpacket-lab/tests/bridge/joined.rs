@@ -36,12 +36,15 @@ impl Drop for Joined {
     }
 }
 
-fn started(result: Result<Bridge, superpacket_bridge::BridgeError>) -> Result<Bridge, LabError> {
-    result.map_err(|error| LabError::system(error.to_string(), io::Error::other("the bridge")))
+pub fn port(text: &str) -> PortSettings {
+    PortSettings::new(text.parse().expect("a port string"))
 }
 
-fn port(text: &str) -> PortSettings {
-    PortSettings::new(text.parse().expect("a port string"))
+/// Starts a bridge with these ports on a host.
+pub fn start(host: &Host, ports: Vec<PortSettings>) -> Result<Bridge, LabError> {
+    let settings = BridgeSettings { ports, ..BridgeSettings::default() };
+    let bridge = host.run(|| Ok::<_, LabError>(Bridge::start(settings)))?;
+    bridge.map_err(|error| LabError::system(error.to_string(), io::Error::other("the bridge")))
 }
 
 /// Joins two hosts by ports `KIND:port-a` and `KIND:port-b` on veth pairs; `None` if the machine
@@ -65,8 +68,7 @@ fn joined(
     let names = ["port-a", "port-b"].map(|name| format!("{kind}:{name}{options}"));
     let mut ports: Vec<_> = names.iter().map(|name| port(name)).collect();
     change(&mut ports);
-    let settings = BridgeSettings { ports, ..BridgeSettings::default() };
-    let bridge = started(hosts.middle.run(|| Ok::<_, LabError>(Bridge::start(settings)))?)?;
+    let bridge = start(&hosts.middle, ports)?;
     let ThreeHosts { a, b, middle, a_side, b_side } = hosts;
     Ok(Some(Joined {
         a,
@@ -120,11 +122,7 @@ pub fn by_wires(settings: [WireSettings; 2]) -> Result<Option<Joined>, LabError>
     let (wire_b, b, b_side) =
         Wire::between(&Host::new("B")?, "eth0", &middle, "port-b", settings[1])?;
     let names = ["port-a", "port-b"].map(|name| format!("packet:{name}"));
-    let settings = BridgeSettings {
-        ports: names.iter().map(|name| port(name)).collect(),
-        ..BridgeSettings::default()
-    };
-    let bridge = started(middle.run(|| Ok::<_, LabError>(Bridge::start(settings)))?)?;
+    let bridge = start(&middle, names.iter().map(|name| port(name)).collect())?;
     let (a, b) = (Station::new(a, 1)?, Station::new(b, 2)?);
     Ok(Some(Joined {
         a,
@@ -167,11 +165,7 @@ fn by_device(
 ) -> Result<Option<Joined>, LabError> {
     let Some(middle) = available_or_skip(Host::new("M")) else { return Ok(None) };
     let names = ["dev-a", "dev-b"].map(|name| format!("{kind}:{name}{options}"));
-    let settings = BridgeSettings {
-        ports: names.iter().map(|name| port(name)).collect(),
-        ..BridgeSettings::default()
-    };
-    let bridge = started(middle.run(|| Ok::<_, LabError>(Bridge::start(settings)))?)?;
+    let bridge = start(&middle, names.iter().map(|name| port(name)).collect())?;
     let station = |device: &str, host: &str, number| {
         let link = middle.link(device).move_to(&Host::new(host)?)?;
         link.up()?;

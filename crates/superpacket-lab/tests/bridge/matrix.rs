@@ -10,7 +10,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use superpacket_bridge::Bridge;
-use superpacket_bridge::settings::{BridgeSettings, PortChange, PortSettings};
+use superpacket_bridge::settings::PortChange;
 use superpacket_lab::{
     CapturedFrame, Host, LabError, Link, RawOptions, RawSocket, available_or_skip,
 };
@@ -19,6 +19,7 @@ use superpacket_traffic::frame::{
     Carrier, Checksum, Frame, Geneve, Gre, Ip, Mpls, Pppoe, Vlan, Vxlan,
 };
 
+use crate::joined::{port, start};
 use crate::numbered::Numbered;
 
 /// Frames per cell; all of them merge into one packet.
@@ -187,7 +188,6 @@ impl Matrix {
         let Some(middle) = available_or_skip(Host::new("M")) else { return Ok(None) };
         let (a, b, kernel) = (Host::new("A")?, Host::new("B")?, Host::new("K")?);
         let (a_link, a_side) = Link::veth(&a, "eth0", &middle, "port-a")?;
-        let port = |text: &str| PortSettings::new(text.parse().expect("a port string"));
         let names = [
             "packet:port-a".to_owned(),
             if egress == Egress::Tap { "tap:port-b" } else { "packet:port-b" }.to_owned(),
@@ -213,14 +213,7 @@ impl Matrix {
         for link in [&a_side, &b_link] {
             link.set_feature("generic-receive-offload", false)?;
         }
-        let settings = BridgeSettings {
-            ports: names.iter().map(|name| port(name)).collect(),
-            ..BridgeSettings::default()
-        };
-        let bridge = middle.run(|| Ok::<_, LabError>(Bridge::start(settings)))?;
-        let bridge = bridge.map_err(|error| {
-            LabError::system(error.to_string(), std::io::Error::other("the bridge"))
-        })?;
+        let bridge = start(&middle, names.iter().map(|name| port(name)).collect())?;
         if egress != Egress::Device {
             let inner = match inner {
                 Some(inner) => inner,

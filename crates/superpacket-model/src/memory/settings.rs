@@ -1,7 +1,5 @@
 //! The settings of one end of a memory link.
 
-use std::str::FromStr;
-
 use superpacket_port::features::{Feature, FeatureSet, resolve};
 use superpacket_port::{SpecError, SpecOptions};
 
@@ -13,18 +11,6 @@ pub enum WhenFull {
     StopReason,
     /// The packet is dropped. The receiving end counts it.
     Drop,
-}
-
-impl FromStr for WhenFull {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "stop" => Ok(WhenFull::StopReason),
-            "drop" => Ok(WhenFull::Drop),
-            _ => Err(()),
-        }
-    }
 }
 
 /// The settings of one end of a link in memory.
@@ -77,10 +63,11 @@ impl MemorySettings {
     pub fn from_options(options: &SpecOptions) -> Result<Self, SpecError> {
         options.only(&["slots", "queues", "full", "mtu", "tx", "sg", "tso", "uso"])?;
         let default = MemorySettings::default();
+        let full = [("stop", WhenFull::StopReason), ("drop", WhenFull::Drop)];
         let settings = MemorySettings {
             slots: options.value("slots", "takes a number of packets", default.slots)?,
             queues: options.value("queues", "takes a number of queues", default.queues)?,
-            full: options.value("full", "takes stop or drop", default.full)?,
+            full: options.choice("full", default.full, &full)?,
             mtu: options.value("mtu", "takes a number of bytes", default.mtu)?,
             checksums: options.switch("tx", default.checksums)?,
             scatter_gather: options.switch("sg", default.scatter_gather)?,

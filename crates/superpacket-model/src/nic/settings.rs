@@ -34,21 +34,6 @@ impl PageSize {
     }
 }
 
-impl FromStr for PageSize {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "4k" => Ok(PageSize::Page4K),
-            "8k" => Ok(PageSize::Page8K),
-            "16k" => Ok(PageSize::Page16K),
-            "32k" => Ok(PageSize::Page32K),
-            "linear" => Ok(PageSize::Linear),
-            _ => Err(()),
-        }
-    }
-}
-
 /// The card's report on received checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RxSums {
@@ -62,19 +47,6 @@ pub enum RxSums {
     Complete,
 }
 
-impl FromStr for RxSums {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "none" => Ok(RxSums::None),
-            "verified" => Ok(RxSums::Verified),
-            "complete" => Ok(RxSums::Complete),
-            _ => Err(()),
-        }
-    }
-}
-
 /// The padding of received frames that are shorter than 60 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Padding {
@@ -86,19 +58,6 @@ pub enum Padding {
     Garbage,
 }
 
-impl FromStr for Padding {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "off" => Ok(Padding::Off),
-            "on" => Ok(Padding::Zero),
-            "garbage" => Ok(Padding::Garbage),
-            _ => Err(()),
-        }
-    }
-}
-
 /// The treatment of frames that arrive for a full ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RingFull {
@@ -107,18 +66,6 @@ pub enum RingFull {
     /// Packets wait in the wrapped port while any ring is full; that port may drop them. The frames
     /// of a super-packet enter the ring together, even beyond its capacity.
     Wait,
-}
-
-impl FromStr for RingFull {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "drop" => Ok(RingFull::Drop),
-            "wait" => Ok(RingFull::Wait),
-            _ => Err(()),
-        }
-    }
 }
 
 /// The limit of TCP super-packets that the card segments.
@@ -260,22 +207,31 @@ impl NicSettings {
             full: if wrapping { RingFull::Wait } else { RingFull::Drop },
             ..NicSettings::default()
         };
-        let strip_vlan = match options.get("vlan") {
-            None | Some("strip") => true,
-            Some("keep") => false,
-            Some(_) => return Err(options.wrong("vlan", "takes strip or keep")),
-        };
+        let pages = [
+            ("4k", PageSize::Page4K),
+            ("8k", PageSize::Page8K),
+            ("16k", PageSize::Page16K),
+            ("32k", PageSize::Page32K),
+            ("linear", PageSize::Linear),
+        ];
+        let sums = [
+            ("none", RxSums::None),
+            ("verified", RxSums::Verified),
+            ("complete", RxSums::Complete),
+        ];
+        let padding = [("off", Padding::Off), ("on", Padding::Zero), ("garbage", Padding::Garbage)];
+        let full = [("drop", RingFull::Drop), ("wait", RingFull::Wait)];
         let settings = NicSettings {
-            page: options.value("page", "takes 4k, 8k, 16k, 32k or linear", default.page)?,
+            page: options.choice("page", default.page, &pages)?,
             headroom: options.bytes("headroom", default.headroom)?,
             copy: options.bytes("copy", default.copy)?,
-            sums: options.value("csum", "takes none, verified or complete", default.sums)?,
-            strip_vlan,
-            padding: options.value("pad", "takes off, on or garbage", default.padding)?,
+            sums: options.choice("csum", default.sums, &sums)?,
+            strip_vlan: options.choice("vlan", true, &[("strip", true), ("keep", false)])?,
+            padding: options.choice("pad", default.padding, &padding)?,
             queues: options.value("queues", "takes 1 to 128", default.queues)?,
             hash: options.switch("hash", default.hash)?,
             ring: options.value("ring", "takes a number of frames", default.ring)?,
-            full: options.value("full", "takes drop or wait", default.full)?,
+            full: options.choice("full", default.full, &full)?,
             mtu: options.value("mtu", "takes 68 to 65000 bytes", default.mtu)?,
             scatter_gather: options.switch("sg", default.scatter_gather)?,
             checksums: options.switch("tx", default.checksums)?,

@@ -104,22 +104,16 @@ impl PacketOptions {
                 "takes fewer, or smaller rings: 4,096m of memory at most together",
             ));
         }
-        let name = options.get("fanout").unwrap_or("hash");
-        let fanout = FANOUT.iter().find(|(known, _)| *known == name).map(|&(_, mode)| mode);
-        let fanout = fanout.ok_or_else(|| {
-            options.wrong("fanout", "takes hash, balance, cpu, rollover, random or queue")
-        })?;
-        let kernel_segmentation = match options.get("tso") {
-            None | Some("kernel") => true,
-            Some("device") => false,
-            Some(_) => return Err(options.wrong("tso", "takes device or kernel")),
-        };
         Ok(PacketOptions {
             ring,
             queues,
-            fanout,
+            fanout: options.choice("fanout", libc::PACKET_FANOUT_HASH, &FANOUT)?,
             promiscuous: options.switch("promiscuous", true)?,
-            kernel_segmentation,
+            kernel_segmentation: options.choice(
+                "tso",
+                true,
+                &[("device", false), ("kernel", true)],
+            )?,
         })
     }
 }

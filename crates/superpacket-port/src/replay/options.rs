@@ -74,11 +74,8 @@ impl ReplayOptions {
             }
             Some("record") => {
                 options.only(&["mode", "layer"])?;
-                let layer = match options.get("layer") {
-                    None | Some("ethernet") => Layer::Ethernet,
-                    Some("ip") => Layer::Ip,
-                    Some(_) => return Err(options.wrong("layer", "takes ethernet or ip")),
-                };
+                let layers = [("ethernet", Layer::Ethernet), ("ip", Layer::Ip)];
+                let layer = options.choice("layer", Layer::Ethernet, &layers)?;
                 ReplayMode::Record { layer }
             }
             Some(_) => return Err(options.wrong("mode", "takes replay or record")),

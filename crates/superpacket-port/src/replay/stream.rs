@@ -142,14 +142,7 @@ impl Pipe {
                 self.head.extend_from_slice(&bytes[..length]);
                 Ok(length == 0)
             }
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                ) =>
-            {
-                Ok(false)
-            }
+            Err(error) if is_temporary(&error) => Ok(false),
             Err(error) => Err(failed(error)),
         }
     }
@@ -294,27 +287,38 @@ struct StoppableInput {
 impl Read for StoppableInput {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            let mut descriptors =
-                [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.file, PollFlags::IN)];
-            match poll(&mut descriptors, None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            if !descriptors[0].revents().is_empty() {
-                return Err(io::Error::other("the port was closed"));
-            }
-            // The pipe's end and errors also count: reading reports them.
-            if !descriptors[1].revents().is_empty() {
-                match self.file.read(buffer) {
-                    // Another process that reads the same pipe was faster.
-                    Err(error)
-                        if matches!(
-                            error.kind(),
-                            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                        ) => {}
-                    result => return result,
-                }
+            wait_for(&self.file, PollFlags::IN, &self.stop)?;
+            match self.file.read(buffer) {
+                // Another process that reads the same pipe was faster.
+                Err(error) if is_temporary(&error) => {}
+                result => return result,
             }
         }
     }
+}
+
+/// Waits until a pipe can be read or written (`events`). The pipe's end and errors also count:
+/// reading or writing reports them.
+///
+/// # Errors
+/// The system call's error, or one that says that the descriptor `stop` is readable.
+pub(super) fn wait_for(file: &File, events: PollFlags, stop: &OwnedFd) -> io::Result<()> {
+    loop {
+        let mut descriptors = [PollFd::new(stop, PollFlags::IN), PollFd::new(file, events)];
+        match poll(&mut descriptors, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !descriptors[0].revents().is_empty() {
+            return Err(io::Error::other("the port was closed"));
+        }
+        if !descriptors[1].revents().is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+/// Returns whether a read or write may succeed when it is tried again.
+pub(super) fn is_temporary(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -15,10 +15,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::stream::{is_temporary, wait_for};
 use superpacket_captures::file::{
     CaptureError, FrameOptions, Interface, OutputFormat, OutputPlace, Record, Sink, Timestamp,
     Writer, open_special,
@@ -326,25 +327,10 @@ struct StoppableOutput {
 impl Write for StoppableOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
-            let mut descriptors =
-                [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.file, PollFlags::OUT)];
-            match poll(&mut descriptors, None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            if !descriptors[0].revents().is_empty() {
-                return Err(io::Error::other("the port was closed, and nobody read on"));
-            }
-            // A closed reading end also counts: writing reports it.
-            if !descriptors[1].revents().is_empty() {
-                match self.file.write(&bytes[..bytes.len().min(self.piece)]) {
-                    Err(error)
-                        if matches!(
-                            error.kind(),
-                            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                        ) => {}
-                    result => return result,
-                }
+            wait_for(&self.file, PollFlags::OUT, &self.stop)?;
+            match self.file.write(&bytes[..bytes.len().min(self.piece)]) {
+                Err(error) if is_temporary(&error) => {}
+                result => return result,
             }
         }
     }

@@ -66,14 +66,32 @@ impl SpecOptions {
         bytes.ok_or_else(|| self.wrong(key, "takes a number of bytes: 2048, 4k, 1m"))
     }
 
+    /// Returns the value that `choices` gives to an option's word, or `default` if the option is
+    /// absent.
+    ///
+    /// # Errors
+    /// [`SpecError::Option`] for other words, with the words of `choices`.
+    pub fn choice<T: Copy>(
+        &self,
+        key: &str,
+        default: T,
+        choices: &[(&str, T)],
+    ) -> Result<T, SpecError> {
+        let Some(word) = self.get(key) else { return Ok(default) };
+        let found = choices.iter().find(|(known, _)| *known == word);
+        found.map(|(_, value)| *value).ok_or_else(|| {
+            let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
+            let (last, others) = words.split_last().unwrap_or((&"nothing", &[]));
+            self.wrong(key, &format!("takes {} or {last}", others.join(", ")))
+        })
+    }
+
     /// Returns whether an option is `on` or `off`; `default` if the option is absent.
+    ///
+    /// # Errors
+    /// [`SpecError::Option`] for other words.
     pub fn switch(&self, key: &str, default: bool) -> Result<bool, SpecError> {
-        match self.get(key) {
-            None => Ok(default),
-            Some("on") => Ok(true),
-            Some("off") => Ok(false),
-            Some(_) => Err(self.wrong(key, "takes on or off")),
-        }
+        self.choice(key, default, &[("on", true), ("off", false)])
     }
 
     /// Returns an error about the option `key`, with a phrase that says what is wrong with it.

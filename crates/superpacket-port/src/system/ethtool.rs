@@ -139,7 +139,10 @@ impl<'a> Ethtool<'a> {
     /// # Errors
     /// The system call's error.
     pub fn switch(&self, switch: FeatureSwitch) -> io::Result<bool> {
-        Ok(self.value(switch.commands()[0])? != 0)
+        // struct ethtool_value: cmd, value.
+        let mut words = [0; 2];
+        self.call(switch.commands()[0], &mut words)?;
+        Ok(words[1] != 0)
     }
 
     /// Switches a group of features on or off.
@@ -148,16 +151,6 @@ impl<'a> Ethtool<'a> {
     /// The system call's error.
     pub fn set_switch(&self, switch: FeatureSwitch, on: bool) -> io::Result<()> {
         self.call(switch.commands()[1], &mut [0, u32::from(on)])
-    }
-
-    /// Returns whether the device aggregates received packets (LRO), and whether it reports flow
-    /// hashes. Uses a command older than named features.
-    ///
-    /// # Errors
-    /// The system call's error.
-    pub fn legacy_flags(&self) -> io::Result<(bool, bool)> {
-        let flags = self.value(ETHTOOL_GFLAGS)?;
-        Ok((flags & ETH_FLAG_LRO != 0, flags & ETH_FLAG_RXHASH != 0))
     }
 
     /// Returns the number of receive and transmit queues in use (`ethtool -l`). Combined queues
@@ -191,13 +184,6 @@ impl<'a> Ethtool<'a> {
         Ok(bytes(&words[3..]).chunks_exact(NAME).map(text).collect())
     }
 
-    /// Runs a command that reads one number (`struct ethtool_value`).
-    fn value(&self, command: u32) -> io::Result<u32> {
-        let mut words = [0; 2];
-        self.call(command, &mut words)?;
-        Ok(words[1])
-    }
-
     /// Makes one `SIOCETHTOOL` call. Every structure consists of 32-bit words, or of bytes within
     /// such words, and begins with a word for the command.
     fn call(&self, command: u32, words: &mut [u32]) -> io::Result<()> {
@@ -221,17 +207,14 @@ impl<'a> Ethtool<'a> {
     }
 }
 
-// Commands, sets and flags of `linux/ethtool.h`.
+// Commands and sets of `linux/ethtool.h`.
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
-const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_SFEATURES: u32 = 0x3b;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETH_SS_FEATURES: u32 = 4;
-const ETH_FLAG_LRO: u32 = 1 << 15;
-const ETH_FLAG_RXHASH: u32 = 1 << 28;
 
 /// Length of `struct ethtool_drvinfo`, in 32-bit words.
 const DRIVER_INFO: usize = 49;

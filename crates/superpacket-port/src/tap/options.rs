@@ -47,27 +47,21 @@ impl TapOptions {
             None => None,
             Some(parsed) => parsed.map_err(|problem| options.wrong("offload", &problem))?,
         };
-        let header = match options.get("header") {
-            None => None,
-            Some("10") => Some(Format::Plain),
-            Some("12") => Some(Format::Buffers),
-            Some("24") => Some(Format::Tunnel),
-            Some(_) => return Err(options.wrong("header", "takes 10, 12 or 24")),
-        };
-        let order = match options.get("endian") {
-            None | Some("native") => None,
-            Some("little") => Some(ByteOrder::Little),
-            Some("big") => Some(ByteOrder::Big),
-            Some(_) => return Err(options.wrong("endian", "takes native, little or big")),
-        };
+        let formats = [("10", Format::Plain), ("12", Format::Buffers), ("24", Format::Tunnel)];
+        let orders =
+            [("native", None), ("little", Some(ByteOrder::Little)), ("big", Some(ByteOrder::Big))];
         Ok(TapOptions {
             queues,
             persist: switch("persist")?,
             mtu,
             up: switch("up")?,
             offloads,
-            header,
-            order,
+            header: options.choice(
+                "header",
+                None,
+                &formats.map(|(word, format)| (word, Some(format))),
+            )?,
+            order: options.choice("endian", None, &orders)?,
         })
     }
 }

@@ -83,17 +83,20 @@ impl XdpOptions {
     pub(super) fn read(spec: &PortSpec) -> Result<Self, SpecError> {
         let options = spec.options();
         options.only(&KNOWN)?;
-        let one_of = |key: &str, takes: &str, values: &[&str]| match options.get(key) {
-            None => Ok(0),
-            Some(value) => values
-                .iter()
-                .position(|known| *known == value)
-                .ok_or_else(|| options.wrong(key, takes)),
-        };
-        let attach = [AttachOption::Auto, AttachOption::Native, AttachOption::Generic]
-            [one_of("mode", "takes auto, native or generic", &["auto", "native", "generic"])?];
-        let copying = [CopyMode::Auto, CopyMode::Copy, CopyMode::Zero]
-            [one_of("copy", "takes auto, copy or zero", &["auto", "copy", "zero"])?];
+        let attach = options.choice(
+            "mode",
+            AttachOption::Auto,
+            &[
+                ("auto", AttachOption::Auto),
+                ("native", AttachOption::Native),
+                ("generic", AttachOption::Generic),
+            ],
+        )?;
+        let copying = options.choice(
+            "copy",
+            CopyMode::Auto,
+            &[("auto", CopyMode::Auto), ("copy", CopyMode::Copy), ("zero", CopyMode::Zero)],
+        )?;
         if attach == AttachOption::Generic && copying == CopyMode::Zero {
             return Err(options
                 .wrong("copy", "is not available with mode=generic: zero copy needs the driver"));
@@ -103,7 +106,11 @@ impl XdpOptions {
             return Err(options
                 .wrong("hash", "is not available with mode=generic: the driver is asked for it"));
         }
-        let switches = [AutoSwitch::Auto, AutoSwitch::On, AutoSwitch::Off];
+        let auto_switch = |key: &str, on: &str| {
+            let words =
+                [("auto", AutoSwitch::Auto), (on, AutoSwitch::On), ("off", AutoSwitch::Off)];
+            options.choice(key, AutoSwitch::Auto, &words)
+        };
         let frames = options.value("frames", "takes a power of two from 64 to 65536", 4096u32)?;
         if !frames.is_power_of_two() || !(64..=65536).contains(&frames) {
             return Err(options.wrong("frames", "takes a power of two from 64 to 65536"));
@@ -119,8 +126,7 @@ impl XdpOptions {
         if queue.is_some_and(|queue| queue >= u32::from(u16::MAX)) {
             return Err(options.wrong("queue", "takes a number less than 65535"));
         }
-        let multi_buffer =
-            switches[one_of("multi_buffer", "takes auto, on or off", &["auto", "on", "off"])?];
+        let multi_buffer = auto_switch("multi_buffer", "on")?;
         let gather = options.switch("gather", false)?;
         if gather && multi_buffer == AutoSwitch::Off {
             return Err(options.wrong(
@@ -138,8 +144,7 @@ impl XdpOptions {
             multi_buffer: if gather { AutoSwitch::On } else { multi_buffer },
             gather,
             busy_poll: options.value("busy_poll", "takes microseconds", 0)?,
-            partial: switches
-                [one_of("partial", "takes auto, detect or off", &["auto", "detect", "off"])?],
+            partial: auto_switch("partial", "detect")?,
             promiscuous: options.switch("promiscuous", true)?,
             hash,
         })

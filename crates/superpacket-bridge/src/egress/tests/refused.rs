@@ -142,11 +142,7 @@ fn a_port_that_is_down_or_gone_drops_the_rest_with_a_count() {
     let gone = superpacket_port::PortError::Gone { port: "test".into() };
     let mut gone = Some(gone);
     let mut bench = Bench::refusing(|_| (), move |_| gone.take().map(StopReason::Gone));
-    let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
-    aggregator
-        .bypass(RxPacket::new(Buffer::from(frame)), &mut |packet: SuperPacket<'_, Buffer>| {
-            bench.add(packet)
-        });
+    pass(RxPacket::new(Buffer::from(frame)), &mut |packet| bench.add(packet));
     assert_eq!(
         bench.egress.flush(&mut bench.outgoing, &mut bench.segmenter, &mut Copies::default()),
         Err(Broken)

@@ -31,17 +31,13 @@ fn provider(ports: &[&[&str]]) -> Bench {
 impl Bench {
     /// Receives a packet through VLAN tag sorting, as a receive queue does, and returns what each
     /// port was given.
-    fn take(&mut self, port: usize, mut packet: RxPacket<Buffer>) -> Vec<Vec<Left>> {
+    fn take(&mut self, port: usize, mut packet: RxPacket<Buffer>) -> Vec<Vec<SentFrame>> {
         tag::sort(&mut packet, self.forwarder.vlan_protocol);
         self.pass(port, packet)
     }
 
     /// Does the same with the packets aggregated from these frames.
-    fn take_all(&mut self, port: usize, frames: &[Vec<u8>], beside: bool) -> Vec<Vec<Left>> {
-        let mut aggregator = Aggregator::new(
-            Policy::gro().with_partial_checksums().with_mode(Mode::Gro { udp: true }),
-            HashKey::new(1),
-        );
+    fn take_all(&mut self, port: usize, frames: &[Vec<u8>], beside: bool) -> Vec<Vec<SentFrame>> {
         let filters_by = self.forwarder.vlan_protocol;
         let packet = |frame: &Vec<u8>| {
             let mut packet = RxPacket::new(Buffer::from(frame.clone()));
@@ -54,17 +50,16 @@ impl Bench {
             tag::sort(&mut packet, filters_by);
             packet
         };
-        let mut packets = frames.iter().map(packet).collect();
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) =
             &mut |packet| self.forwarder.forward(&self.ports[port].0, packet);
-        aggregator.receive_batch(&mut packets, 0, sink);
-        aggregator.flush_all(sink);
+        let policy = gro().with_mode(Mode::Gro { udp: true });
+        aggregate(policy, frames.iter().map(packet), sink);
         self.sent()
     }
 
     /// Receives a frame, and returns the frame that each port was given.
     fn gets(&mut self, port: usize, frame: &[u8]) -> Vec<Option<Vec<u8>>> {
-        let one = |left: Vec<Left>| {
+        let one = |left: Vec<SentFrame>| {
             assert!(left.len() <= 1, "once at most");
             left.into_iter().next().map(|left| left.bytes)
         };
@@ -269,7 +264,7 @@ fn able_and_not() -> Bench {
 }
 
 /// Returns the wire frames of a port that segments super-packets itself.
-fn on_the_wire(left: &[Left]) -> Vec<Vec<u8>> {
+fn on_the_wire(left: &[SentFrame]) -> Vec<Vec<u8>> {
     let mut bench = Bench::new(&[1500; 2], |_| ());
     bench.lack(
         1,

@@ -68,7 +68,7 @@ pub struct PacketsRow {
     pub bytes_out: u64,
 }
 
-/// A receiver of rows while a capture is read. `()` ignores them.
+/// A receiver of rows while a capture is read. `()` ignores them, and a pair of vectors keeps them.
 pub trait Rows {
     /// Receives flows, in the order in which they were first seen.
     ///
@@ -89,6 +89,18 @@ impl Rows for () {
     }
 
     fn packets(&mut self, _rows: &[PacketsRow]) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+impl Rows for (Vec<FlowRow>, Vec<PacketsRow>) {
+    fn flows(&mut self, rows: &[FlowRow]) -> Result<(), Error> {
+        self.0.extend_from_slice(rows);
+        Ok(())
+    }
+
+    fn packets(&mut self, rows: &[PacketsRow]) -> Result<(), Error> {
+        self.1.extend_from_slice(rows);
         Ok(())
     }
 }
@@ -298,28 +310,13 @@ impl FlowCount {
 mod tests {
     use super::*;
 
-    #[derive(Default)]
-    struct Kept(Vec<FlowRow>, Vec<PacketsRow>);
-
-    impl Rows for Kept {
-        fn flows(&mut self, rows: &[FlowRow]) -> Result<(), Error> {
-            self.0.extend_from_slice(rows);
-            Ok(())
-        }
-
-        fn packets(&mut self, rows: &[PacketsRow]) -> Result<(), Error> {
-            self.1.extend_from_slice(rows);
-            Ok(())
-        }
-    }
-
     #[test]
     fn full_tables_are_handed_out_and_rows_add_up() {
         let label = {
             let frame = superpacket_traffic::frame::Frame::tcp4(1, 99).to_bytes();
             Label::of(&frame, superpacket::packet::Layer::Ethernet).expect("TCP")
         };
-        let mut kept = Kept::default();
+        let mut kept = (Vec::new(), Vec::new());
         let mut tables = Tables::new(&mut kept, 1000);
         let count = MOST_FLOWS as u64 + 10;
         for number in 0..count {
@@ -334,7 +331,7 @@ mod tests {
         tables.after(9999, None);
         tables.after(70_000, Some(5_000_500));
         tables.emit_all().expect("kept");
-        let Kept(flows, packets) = kept;
+        let (flows, packets) = kept;
         assert_eq!(flows.len() as u64, count + 1);
         assert_eq!(flows.iter().map(|row| row.packets_in).sum::<u64>(), count);
         let third: Vec<_> = flows

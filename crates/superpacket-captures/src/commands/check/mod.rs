@@ -11,6 +11,7 @@
 mod fields;
 mod fragment_ids;
 mod judge;
+mod judge_alone;
 mod linux_flow;
 mod matching;
 mod never_left;
@@ -19,6 +20,7 @@ mod pairs;
 mod records;
 mod rule;
 mod stream;
+mod virtio;
 mod window;
 
 use std::collections::BTreeMap;

@@ -54,15 +54,10 @@ fn verify_finds_no_mismatch_anywhere() {
             let output = bench.run(&[&["verify", &name, "--json"], arguments].concat());
             match output.status.code() {
                 Some(0) => {
-                    let report: serde_json::Value =
-                        serde_json::from_slice(&output.stdout).expect("JSON");
+                    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
                     assert_eq!(report["mismatches"], 0, "{name}");
-                    assert_eq!(
-                        reasons(&report),
-                        report["packets_out"].as_u64().expect("a number"),
-                        "{name}"
-                    );
-                    merged += report["merged"].as_u64().expect("a number");
+                    assert_eq!(reasons(&report), number(&report["packets_out"]), "{name}");
+                    merged += number(&report["merged"]);
                 }
                 // The file is no capture, or has an impossible record; the error names the file.
                 Some(2) => assert!(stderr(&output).contains(&name), "{}", stderr(&output)),
@@ -95,7 +90,7 @@ fn the_output_of_coalesce_and_segment_has_right_checksums() {
                 continue;
             }
             assert_eq!(output.status.code(), Some(0), "{name}: {}", stderr(&output));
-            let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
             let (frames, wrong_before) = before.expect("what the program reads can be read");
             assert_eq!(report["packets_in"], frames);
             let (out, wrong_after) = wrong(
@@ -110,7 +105,7 @@ fn the_output_of_coalesce_and_segment_has_right_checksums() {
             );
             written += out;
             if command[0] == "segment" {
-                cut += report["super_packets"].as_u64().expect("a number");
+                cut += number(&report["super_packets"]);
             }
         }
     }
@@ -128,12 +123,12 @@ fn analyze_takes_all_at_once() {
         .collect();
     let output = bench.run(&arguments);
     assert!(matches!(output.status.code(), Some(0 | 2)), "{}", stderr(&output));
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let files = report["files"].as_array().expect("an array");
     assert!(files.len() > 200);
     assert_eq!(
         report["packets_in"].as_u64(),
-        Some(files.iter().map(|file| file["packets_in"].as_u64().expect("a number")).sum())
+        Some(files.iter().map(|file| number(&file["packets_in"])).sum())
     );
     for policy in ["lro", "gro", "gro_udp", "lro_acks"] {
         let effect = &report["policies"][policy];

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use crate::support::*;
-use superpacket_captures::file::{Interface, LinkType, TimeResolution};
+use superpacket_captures::file::LinkType;
 use superpacket_traffic::frame::Frame;
 
 const LIMIT: u64 = 64_000;
@@ -112,11 +112,7 @@ fn flows_made_to_hold_as_much_as_they_can() {
             }));
         }
     }
-    bench.capture_of(
-        "tiny.pcap",
-        &[Interface::new(LinkType::LINUX_SLL, TimeResolution::NANOSECONDS)],
-        &frames,
-    );
+    bench.capture_as(LinkType::LINUX_SLL, "tiny.pcap", &frames);
     all_commands(&bench, "tiny.pcap");
     // The same segments interleaved, so that all flows are held at once; then other flows that
     // replace them.
@@ -171,7 +167,7 @@ fn options_of_16_megabytes() {
         body.extend(comment.repeat(243));
         file.extend(block(6, &body));
     }
-    std::fs::write(bench.path("long.pcapng"), file).expect("writes");
+    bench.write("long.pcapng", file);
     for (name, out) in [
         ("long.pcapng", "out.pcapng"),
         ("long.pcapng", "out.pcap"),

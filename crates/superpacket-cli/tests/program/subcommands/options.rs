@@ -79,8 +79,8 @@ fn options_stay_with_held_packets_and_merged_packets_keep_the_last_ones() {
     let alone = from_host(Frame::tcp4(7, 400), 9);
     let ack = from_host(Frame::tcp4(7, 0), 8);
     let frames = [flow[0].clone(), alone, flow[1].clone(), ack, flow[2].clone()];
-    std::fs::write(bench.path("in.pcapng"), commented(&frames)).expect("writes");
-    let report = bench.json(&["coalesce", "in.pcapng", "-o", "out.pcapng"]);
+    bench.write("in.pcapng", commented(&frames));
+    let report = bench.json("coalesce in.pcapng -o out.pcapng");
     assert_eq!((report["packets_out"].as_u64(), report["merged"].as_u64()), (Some(3), Some(2)));
     let mut found = options(&bench, "out.pcapng");
     found.sort();
@@ -88,17 +88,17 @@ fn options_stay_with_held_packets_and_merged_packets_keep_the_last_ones() {
     // Checksums that are completed on the way do not change that.
     let partial = from_host(Frame::tcp4(7, 400), 9)
         .with(|frame| frame.tcp_mut().checksum = superpacket_traffic::frame::Checksum::Partial);
-    std::fs::write(bench.path("in.pcapng"), commented(&[partial])).expect("writes");
-    bench.json(&["coalesce", "in.pcapng", "-o", "out.pcapng"]);
+    bench.write("in.pcapng", commented(&[partial]));
+    bench.json("coalesce in.pcapng -o out.pcapng");
     assert_eq!(options(&bench, "out.pcapng"), [(454, kept(0))]);
     // The same with LRO and its merged acknowledgements, of which only the headers are left.
-    std::fs::write(bench.path("in.pcapng"), commented(&frames)).expect("writes");
-    bench.json(&["coalesce", "in.pcapng", "-o", "out.pcapng", "--mode", "lro"]);
+    bench.write("in.pcapng", commented(&frames));
+    bench.json("coalesce in.pcapng -o out.pcapng --mode lro");
     let mut found = options(&bench, "out.pcapng");
     found.sort();
     assert_eq!(found, [(54, kept(3)), (454, kept(1)), (54 + 1500, kept_by_merged(4))]);
     // The pcap format has no place for the options.
-    bench.json(&["coalesce", "in.pcapng", "-o", "out.pcap"]);
+    bench.json("coalesce in.pcapng -o out.pcap");
     assert!(options(&bench, "out.pcap").iter().all(|(_, options)| options.is_empty()));
 }
 
@@ -109,8 +109,8 @@ fn options_of_any_length_are_survived() {
     // Nearly as much as a record may contain.
     let options = option(1, &[b'x'; 65_535]).repeat(240);
     let file = pcapng(frames.iter().map(|frame| (frame.to_bytes(), options.clone())));
-    std::fs::write(bench.path("in.pcapng"), file).expect("writes");
-    let report = bench.json(&["coalesce", "in.pcapng", "-o", "out.pcapng"]);
+    bench.write("in.pcapng", file);
+    let report = bench.json("coalesce in.pcapng -o out.pcapng");
     assert_eq!(report["packets_in"], 4);
     for command in [&["verify", "in.pcapng"][..], &["analyze", "in.pcapng"]] {
         assert_eq!(bench.json(command)["packets_in"], 4);
@@ -146,17 +146,14 @@ fn a_modified_pcap_stays_one_with_what_its_records_say() {
     let flow = tcp_flow(3, 500);
     let frames =
         [flow[0].clone(), from_host(Frame::tcp4(7, 400), 9), flow[1].clone(), flow[2].clone()];
-    std::fs::write(bench.path("in.pcap"), modified(&frames)).expect("writes");
-    bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"]);
-    assert_eq!(
-        std::fs::read(bench.path("out.pcap")).expect("reads")[..4],
-        0xa1b2_cd34u32.to_le_bytes()
-    );
+    bench.write("in.pcap", modified(&frames));
+    bench.json("coalesce in.pcap -o out.pcap");
+    assert_eq!(bench.bytes("out.pcap")[..4], 0xa1b2_cd34u32.to_le_bytes());
     let mut found = options(&bench, "out.pcap");
     found.sort();
     assert_eq!(found, [(454, added(1).to_vec()), (1554, added(3).to_vec())]);
     // Each segment keeps the interface of its super-packet.
-    bench.json(&["segment", "out.pcap", "-o", "again.pcap", "--mtu", "540"]);
+    bench.json("segment out.pcap -o again.pcap --mtu 540");
     let mut found = options(&bench, "again.pcap");
     found.sort();
     assert_eq!(
@@ -169,6 +166,6 @@ fn a_modified_pcap_stays_one_with_what_its_records_say() {
         ]
     );
     // Untouched packets are written byte for byte.
-    bench.json(&["segment", "in.pcap", "-o", "same.pcap"]);
-    assert!(std::fs::read(bench.path("same.pcap")).expect("reads") == modified(&frames));
+    bench.json("segment in.pcap -o same.pcap");
+    assert!(bench.bytes("same.pcap") == modified(&frames));
 }

@@ -56,32 +56,28 @@ fn no_command_of_root_makes_a_file_that_others_can_write() {
     for command in COMMANDS {
         let out = bench.path("out");
         create(&out, OTHER, 0o6777);
-        let output = bench.run(&[command, &["out"]].concat());
-        assert_eq!(output.status.code(), Some(0), "{command:?}: {}", stderr(&output));
+        bench.prints(&[command, &["out"]].concat());
         assert_eq!(owner_and_mode(&out), (0, 0o755), "{command:?}");
         // A link of the other user, to a file of root.
         fs::remove_file(&out).expect("removes");
         create(&bench.path("precious"), 0, 0o600);
         symlink("precious", &out).expect("a link");
         lchown(&out, Some(OTHER), Some(OTHER)).expect("gives away");
-        let output = bench.run(&[command, &["out"]].concat());
-        assert_eq!(output.status.code(), Some(2), "{command:?}");
-        assert!(
-            stderr(&output).contains("out belongs to another user (uid 65534) and is not followed"),
-            "{}",
-            stderr(&output)
+        bench.refuses(
+            &[command, &["out"]].concat(),
+            "out belongs to another user (uid 65534) and is not followed",
         );
-        assert_eq!(fs::read(bench.path("precious")).expect("reads"), b"old", "{command:?}");
+        assert_eq!(bench.bytes("precious"), b"old", "{command:?}");
         fs::remove_file(&out).expect("removes");
     }
 }
 
 /// Runs the program as the other user, who may lack access to its path.
-fn run_as_other(bench: &Bench, arguments: &[&str]) -> Output {
+fn run_as_other(bench: &Bench, line: &str) -> Output {
     let program = File::open(env!("CARGO_BIN_EXE_superpacket")).expect("opens");
     let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
     command
-        .args(arguments)
+        .args(line.split(' '))
         .current_dir(bench.path("."))
         .uid(OTHER)
         .gid(OTHER)
@@ -95,14 +91,14 @@ fn another_user_keeps_the_modes_of_their_own_files_and_replaces_no_others() {
     for (old, expected) in [(0o600, 0o600), (0o6751, 0o751), (0o664, 0o664)] {
         let out = bench.path("out");
         create(&out, OTHER, old);
-        let output = run_as_other(&bench, &["coalesce", "in.pcap", "-o", "out"]);
+        let output = run_as_other(&bench, "coalesce in.pcap -o out");
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         assert_eq!(owner_and_mode(&out), (OTHER, expected), "from {old:o}");
         fs::remove_file(&out).expect("removes");
     }
     let precious = bench.path("precious");
     create(&precious, 0, 0o666);
-    let output = run_as_other(&bench, &["coalesce", "in.pcap", "-o", "precious"]);
+    let output = run_as_other(&bench, "coalesce in.pcap -o precious");
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(
         (owner_and_mode(&precious), fs::read(&precious).expect("reads")),
@@ -110,8 +106,8 @@ fn another_user_keeps_the_modes_of_their_own_files_and_replaces_no_others() {
     );
     // Links of root are followed, such as those in /dev.
     symlink("out", bench.path("link")).expect("a link");
-    let output = run_as_other(&bench, &["coalesce", "in.pcap", "-o", "link"]);
+    let output = run_as_other(&bench, "coalesce in.pcap -o link");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(owner_and_mode(&bench.path("out")).0, OTHER);
-    assert!(!read(bench.path("out")).is_empty());
+    assert!(!bench.read("out").is_empty());
 }

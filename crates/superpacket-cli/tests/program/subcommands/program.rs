@@ -28,22 +28,17 @@ fn help_has_examples_and_goes_to_standard_output() {
         &["steer", "--help"],
         &["generate", "--help"],
     ] {
-        let output = bench.run(arguments);
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
-        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        let text = bench.prints(arguments);
         assert!(text.contains("Usage:"), "{text}");
         assert!(arguments.len() == 1 || text.contains("Examples:"), "{text}");
     }
-    let text = String::from_utf8(bench.run(&["--help"]).stdout).expect("UTF-8");
+    let text = bench.prints(&["--help"]);
     assert!(
         text.contains("Exit codes: 0 done, 1 the check failed, 2 bad usage or unreadable input"),
         "{text}"
     );
-    assert!(
-        !String::from_utf8_lossy(&bench.run(&["verify", "--help"]).stdout).contains("inject"),
-        "the fault is for tests"
-    );
-    assert!(String::from_utf8_lossy(&bench.run(&["--version"]).stdout).starts_with("superpacket "));
+    assert!(!bench.prints("verify --help").contains("inject"), "the fault is for tests");
+    assert!(bench.prints(&["--version"]).starts_with("superpacket "));
 }
 
 #[test]
@@ -57,12 +52,8 @@ fn help_says_the_ranges_that_hold() {
         ("segment", "--mtu", 68, 65_535),
         ("segment", "--udp-size", 1, 65_535),
     ] {
-        let help = bench.run(&[command, "--help"]).stdout;
-        let help = String::from_utf8(help)
-            .expect("UTF-8")
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
+        let help = bench.prints(&[command, "--help"]);
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
         let (_, text) = help.split_once(&format!("{option} <N>")).expect("it is described");
         let text = text.split(" --").next().expect("some text");
         assert!(text.contains(&format!("{least} to {most}")), "{option}: {text}");
@@ -88,9 +79,7 @@ fn negative_values_are_refused_by_what_they_are() {
         (["coalesce", "--max-flows", "-1"], "-1 is not in 1..=1024"),
         (["segment", "--mtu", "-1500"], "-1500 is not in 68..=65535"),
     ] {
-        let output = bench.run(&[&arguments[..], &["in.pcap", "-o", "out.pcap"]].concat());
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
+        bench.refuses(&[&arguments[..], &["in.pcap", "-o", "out.pcap"]].concat(), words);
     }
 }
 
@@ -107,9 +96,7 @@ fn an_empty_capture_has_no_averages() {
         &["analyze", "in.pcap", "in.pcap", "--html", "both.html"],
         &["steer", "in.pcap", "--cpus", "f", "--html", "spread.html"],
     ] {
-        let output = bench.run(arguments);
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
-        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        let text = bench.prints(arguments);
         assert!(!text.contains("0.0") && !text.contains("NaN"), "{text}");
         assert!(matches!(arguments[0], "verify" | "check") || text.contains(" -"), "{text}");
     }
@@ -130,10 +117,9 @@ fn errors_in_compressed_files_are_described() {
     let mut bytes = std::fs::read(path).expect("it was written");
     let length = bytes.len();
     bytes.extend_from_slice(b"garbage");
-    std::fs::write(bench.path("in.pcap.gz"), bytes).expect("writes");
+    bench.write("in.pcap.gz", bytes);
     // A frame header with a window of 16 MiB: exponent 14.
-    std::fs::write(bench.path("in.pcap.zst"), [0x28, 0xb5, 0x2f, 0xfd, 0, 14 << 3, 1, 0, 0])
-        .expect("writes");
+    bench.write("in.pcap.zst", [0x28, 0xb5, 0x2f, 0xfd, 0, 14 << 3, 1, 0, 0]);
     for (name, words) in [
         ("in.pcap.gz", format!("in.pcap.gz: packet 4, byte 534: the gzip stream ends at byte {length} of the compressed file")),
         ("in.pcap.zst", "in.pcap.zst: packet 1, byte 0: not supported: its zstd window of 16777216 bytes is above the limit".to_owned()),
@@ -174,20 +160,20 @@ fn bad_usage_is_exit_code_2() {
 fn completions_and_man_pages_name_every_command() {
     let bench = Bench::new();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
-        let text = String::from_utf8(bench.run(&["completions", shell]).stdout).expect("UTF-8");
+        let text = bench.prints(&["completions", shell]);
         let words: Vec<&str> =
             text.split(|sign: char| !sign.is_alphanumeric() && sign != '-').collect();
         COMMANDS
             .iter()
             .for_each(|command| assert!(words.contains(command), "{shell} {command}: {text}"));
     }
-    let page = String::from_utf8(bench.run(&["man"]).stdout).expect("UTF-8");
+    let page = bench.prints(&["man"]);
     assert!(page.contains(".TH superpacket 1"), "{page}");
     COMMANDS.iter().for_each(|command| assert!(page.contains(command), "{command}"));
-    let page = String::from_utf8(bench.run(&["man", "coalesce"]).stdout).expect("UTF-8");
+    let page = bench.prints("man coalesce");
     assert!(page.contains(".TH superpacket-coalesce 1") && page.contains("hold"), "{page}");
     for command in COMMANDS {
-        let page = String::from_utf8(bench.run(&["man", command]).stdout).expect("UTF-8");
+        let page = bench.prints(&["man", command]);
         assert!(
             page.contains(&format!(".TH superpacket-{command} 1")) && page.contains("\\-\\-json"),
             "{page}"
@@ -202,8 +188,8 @@ fn completions_and_man_pages_name_every_command() {
 #[test]
 fn unreadable_input_is_exit_code_2_and_named() {
     let bench = Bench::new();
-    std::fs::write(bench.path("empty.pcap"), "").expect("writes");
-    std::fs::write(bench.path("text.pcap"), "this is no capture").expect("writes");
+    bench.write("empty.pcap", "");
+    bench.write("text.pcap", "this is no capture");
     for (file, message) in [
         ("absent.pcap", "superpacket: absent.pcap: cannot be opened"),
         ("empty.pcap", "superpacket: empty.pcap: not a capture file: it is empty"),
@@ -243,7 +229,7 @@ fn a_file_cut_in_mid_record_is_processed_up_to_there() {
         ] {
             let output = bench.run(&[command, &["--json"]].concat());
             assert_eq!(output.status.code(), Some(0), "{command:?}");
-            let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
             assert_eq!(report["packets_in"], 4, "{command:?}");
             assert!(
                 stderr(&output).contains(&format!("warning: {name}: cut short in packet 5")),
@@ -257,9 +243,7 @@ fn a_file_cut_in_mid_record_is_processed_up_to_there() {
             };
             assert_eq!(cut["packet"], 5);
             std::fs::remove_file(bench.path("out.pcap")).ok();
-            let output = bench.run(&[command, &["--strict"]].concat());
-            assert_eq!(output.status.code(), Some(2), "{command:?}");
-            assert!(stderr(&output).contains("cut short in packet 5"), "{}", stderr(&output));
+            bench.refuses(&[command, &["--strict"]].concat(), "cut short in packet 5");
             assert!(!bench.path("out.pcap").exists());
         }
     }
@@ -268,7 +252,7 @@ fn a_file_cut_in_mid_record_is_processed_up_to_there() {
 #[test]
 fn a_reader_that_stops_is_no_panic() {
     let bench = Bench::new();
-    assert_eq!(bench.run(&["generate", "big.pcap", "--size", "8M"]).status.code(), Some(0));
+    assert_eq!(bench.run("generate big.pcap --size 8M").status.code(), Some(0));
     for arguments in [
         &["coalesce", "big.pcap", "-o", "-"][..],
         &["segment", "big.pcap", "-o", "-"],
@@ -298,8 +282,8 @@ fn a_reader_that_stops_is_no_panic() {
 #[test]
 fn no_progress_bar_without_a_terminal() {
     let bench = Bench::new();
-    bench.run(&["generate", "big.pcap", "--size", "8M"]);
-    let output = bench.run(&["coalesce", "big.pcap", "-o", "out.pcap"]);
+    bench.run("generate big.pcap --size 8M");
+    let output = bench.run("coalesce big.pcap -o out.pcap");
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
 }
 
@@ -313,21 +297,17 @@ fn generated_captures_are_right_and_always_the_same() {
         };
         let report = generate("one.pcap", &[]);
         generate("two.pcap", &[]);
-        assert!(
-            std::fs::read(bench.path("one.pcap")).expect("reads")
-                == std::fs::read(bench.path("two.pcap")).expect("reads"),
-            "{workload}"
-        );
-        let frames = read(bench.path("one.pcap"));
-        assert_eq!(report["packets_out"].as_u64(), Some(frames.len() as u64));
+        assert!(bench.bytes("one.pcap") == bench.bytes("two.pcap"), "{workload}");
+        let frames = bench.read("one.pcap");
+        assert_eq!(report["packets_out"], frames.len() as u64);
         assert!(
             report["bytes_out"].as_u64().is_some_and(|bytes| (512_000..550_000).contains(&bytes))
         );
         frames.iter().for_each(|frame| assert_right(&frame.data));
         assert!(frames.windows(2).all(|pair| pair[0].time < pair[1].time));
         generate("super.pcap", &["--uncut"]);
-        read(bench.path("super.pcap")).iter().for_each(|frame| assert_right(&frame.data));
-        let verified = bench.json(&["verify", "one.pcap"]);
+        bench.read("super.pcap").iter().for_each(|frame| assert_right(&frame.data));
+        let verified = bench.json("verify one.pcap");
         assert!(
             verified["mismatches"] == 0
                 && verified["merged"].as_u64().is_some_and(|merged| merged > 100)
@@ -342,9 +322,9 @@ fn segmenting_generated_super_packets_gives_the_generated_segments() {
         let extra = if name == "super.pcap" { &["--uncut"][..] } else { &[] };
         bench.json(&[&["generate", name, "--size", "1M", "--flows", "3"][..], extra].concat());
     }
-    bench.json(&["segment", "super.pcap", "-o", "out.pcap"]);
+    bench.json("segment super.pcap -o out.pcap");
     let data =
-        |name: &str| read(bench.path(name)).into_iter().map(|frame| frame.data).collect::<Vec<_>>();
+        |name: &str| bench.read(name).into_iter().map(|frame| frame.data).collect::<Vec<_>>();
     let (cut, out) = (data("cut.pcap"), data("out.pcap"));
     let common = cut.len().min(out.len());
     assert!(common > 600 && cut[..common] == out[..common]);
@@ -354,8 +334,8 @@ fn segmenting_generated_super_packets_gives_the_generated_segments() {
 fn the_demo_capture_is_what_generate_makes() {
     let demo = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/demo.pcap.gz");
     let bench = Bench::new();
-    bench.json(&["generate", "demo.pcap.gz", "--workload", "mixed", "--size", "1M"]);
-    assert!(read(&demo) == read(bench.path("demo.pcap.gz")));
+    bench.json("generate demo.pcap.gz --workload mixed --size 1M");
+    assert!(read(&demo) == bench.read("demo.pcap.gz"));
     assert!(std::fs::metadata(&demo).expect("is there").len() < 300_000);
     let report = bench.json(&["verify", &demo.display().to_string()]);
     assert!(

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 
 use crate::support::*;
-use serde_json::Value;
 use superpacket_captures::file::{Interface, LinkType, TimeResolution};
 use superpacket_traffic::frame::Frame;
 
@@ -60,10 +59,6 @@ fn rows<'a>(report: &'a Value, key: &str) -> &'a [Value] {
     report[key].as_array().expect("an array")
 }
 
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
-}
-
 #[test]
 fn published_flows_go_where_the_kernel_sends_them() {
     let bench = Bench::new();
@@ -71,21 +66,13 @@ fn published_flows_go_where_the_kernel_sends_them() {
     // CPUs 2, 3, 5 and 40, as a mask and as a list.
     for host in [["--cpus", "100,0000002c"], ["--cpus", "0,,100,2C"], ["--cpu-list", "2-3,5,40"]] {
         let report = bench.json(&["steer", "in.pcap", host[0], host[1]]);
-        assert_eq!(
-            (report["command"].as_str(), report["file"].as_str()),
-            (Some("steer"), Some("in.pcap"))
-        );
-        assert_eq!(
-            (report["mask"].as_str(), report["cpu_list"].as_str()),
-            (Some("100,0000002c"), Some("2-3,5,40"))
-        );
-        assert_eq!(
-            (
-                number(&report["packets_in"]),
-                number(&report["packets_out"]),
-                number(&report["reasons"]["steered"])
-            ),
-            (36, 36, 36)
+        assert_json(
+            &report,
+            json!({
+                "command": "steer", "file": "in.pcap", "mask": "100,0000002c",
+                "cpu_list": "2-3,5,40", "packets_in": 36, "packets_out": 36,
+                "reasons": { "steered": 36 }
+            }),
         );
         let flows = rows(&report, "flows");
         assert_eq!(flows.len(), 8);
@@ -94,17 +81,13 @@ fn published_flows_go_where_the_kernel_sends_them() {
                 [*source, *destination].map(|text| text.parse().expect("well formed"));
             // The flows with the most packets come first.
             let flow = &flows[7 - index];
-            assert_eq!(
-                (flow["src"].as_str(), flow["dst"].as_str()),
-                (Some(&*from.ip().to_string()), Some(&*to.ip().to_string()))
-            );
-            assert_eq!(
-                (number(&flow["sport"]), number(&flow["dport"])),
-                (from.port().into(), to.port().into())
-            );
-            assert_eq!(
-                (flow["proto"].as_str(), flow["hash"].as_str()),
-                (Some("tcp"), Some(&*format!("{hash:08x}")))
+            assert_json(
+                flow,
+                json!({
+                    "src": from.ip(), "dst": to.ip(),
+                    "sport": from.port(), "dport": to.port(),
+                    "proto": "tcp", "hash": format!("{hash:08x}")
+                }),
             );
             let cpu = [2, 3, 5, 40][(*hash >> 30) as usize];
             assert_eq!(
@@ -163,7 +146,7 @@ fn keys_directions_and_tunnels() {
         ]),
     );
     assert_eq!(hashes(&["tunnel.pcap", "--cpus", "f"]), [&plain[0], &plain[1], "c626b0ea"]);
-    let report = bench.json(&["steer", "tunnel.pcap", "--cpus", "f", "--outer"]);
+    let report = bench.json("steer tunnel.pcap --cpus f --outer");
     let flows = rows(&report, "flows");
     assert_eq!(
         (flows.len(), number(&flows[0]["packets"]), flows[0]["proto"].as_str()),
@@ -188,11 +171,8 @@ fn packets_that_are_not_steered_are_counted_by_kind() {
         ..CapturedFrame::at(0, whole[..60].to_vec())
     });
     bench.capture("in.pcap", &frames);
-    let report = bench.json(&["steer", "in.pcap", "--cpus", "3"]);
-    assert_eq!(
-        (number(&report["reasons"]["no_hash"]), number(&report["reasons"]["steered"])),
-        (1, 5)
-    );
+    let report = bench.json("steer in.pcap --cpus 3");
+    assert_json(&report["reasons"], json!({ "no_hash": 1, "steered": 5 }));
     assert_eq!(reasons(&report), number(&report["packets_out"]));
     let of = |proto: &str, ports: bool| {
         rows(&report, "flows")
@@ -209,20 +189,14 @@ fn packets_that_are_not_steered_are_counted_by_kind() {
             rows(&report, "flows").iter().all(|flow| flow["cpu"].is_null())
                 && report["imbalance"].is_null()
         );
-        assert!(
-            String::from_utf8_lossy(&bench.run(&["steer", "in.pcap", "--cpus", off]).stdout)
-                .contains("steering is off")
-        );
+        assert!(bench.prints(&["steer", "in.pcap", "--cpus", off]).contains("steering is off"));
     }
     bench.capture_of(
         "can.pcap",
         &[Interface::new(LinkType(227), TimeResolution::NANOSECONDS)],
         &[CapturedFrame::at(0, vec![0; 16])],
     );
-    assert_eq!(
-        number(&bench.json(&["steer", "can.pcap", "--cpus", "3"])["reasons"]["link_type"]),
-        1
-    );
+    assert_eq!(number(&bench.json("steer can.pcap --cpus 3")["reasons"]["link_type"]), 1);
 }
 
 #[test]
@@ -240,7 +214,7 @@ fn the_flow_limit_drops_from_flows_with_more_than_half() {
         })
         .collect();
     bench.capture("in.pcap", &spaced(&frames));
-    let report = bench.json(&["steer", "in.pcap", "--cpus", "f"]);
+    let report = bench.json("steer in.pcap --cpus f");
     let limit = &report["flow_limit"];
     assert_eq!((number(&limit["flows"]), number(&limit["history"])), (1, 128));
     // All packets of the flow except the first 64.
@@ -250,9 +224,7 @@ fn the_flow_limit_drops_from_flows_with_more_than_half() {
         rows(&report, "cpus").iter().map(|cpu| number(&cpu["flow_limited"])).sum::<u64>(),
         1500 - 64
     );
-    let text =
-        String::from_utf8(bench.run(&["steer", "in.pcap", "--cpus", "f", "--top", "1"]).stdout)
-            .expect("UTF-8");
+    let text = bench.prints("steer in.pcap --cpus f --top 1");
     for words in [
         "4 CPUs, 0-3",
         "with the published key",
@@ -292,30 +264,22 @@ fn unreadable_arguments_and_files_are_named() {
         (&["--cpus", "3", "--html", "-"], "--html needs a file"),
         (&[], "required"),
     ] {
-        let output = bench.run(&[&["steer", "in.pcap"], arguments].concat());
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(
-            output.stdout.is_empty() && stderr(&output).contains(words),
-            "{arguments:?}: {}",
-            stderr(&output)
-        );
+        bench.refuses(&[&["steer", "in.pcap"], arguments].concat(), words);
     }
-    let output = bench.run(&["steer", "absent.pcap", "--cpus", "3"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("absent.pcap"), "{}", stderr(&output));
+    bench.refuses("steer absent.pcap --cpus 3", "absent.pcap");
     // A truncated file gives a warning, or with --strict an error.
-    let bytes = std::fs::read(bench.path("in.pcap")).expect("reads");
-    std::fs::write(bench.path("cut.pcap"), &bytes[..bytes.len() - 3]).expect("writes");
-    let report = bench.json(&["steer", "cut.pcap", "--cpus", "3"]);
+    let bytes = bench.bytes("in.pcap");
+    bench.write("cut.pcap", &bytes[..bytes.len() - 3]);
+    let report = bench.json("steer cut.pcap --cpus 3");
     assert_eq!((number(&report["packets_in"]), number(&report["cut_short"]["packet"])), (35, 36));
-    assert_eq!(bench.run(&["steer", "cut.pcap", "--cpus", "3", "--strict"]).status.code(), Some(2));
+    bench.refuses("steer cut.pcap --cpus 3 --strict", "");
 }
 
 #[test]
 fn flows_beyond_the_room_there_is_are_said_to_be_left_out() {
     let bench = Bench::new();
-    bench.json(&words("generate flows.pcap --size 10M --flows 60000 --burst 1 --payload 10"));
-    let report = bench.json(&["steer", "flows.pcap", "--cpus", "ff"]);
+    bench.json("generate flows.pcap --size 10M --flows 60000 --burst 1 --payload 10");
+    let report = bench.json("steer flows.pcap --cpus ff");
     let listed: u64 = rows(&report, "flows").iter().map(|flow| number(&flow["packets"])).sum();
     assert_eq!(rows(&report, "flows").len(), 100_000);
     let left_out = number(&report["left_out"]["packets"]);
@@ -325,7 +289,7 @@ fn flows_beyond_the_room_there_is_are_said_to_be_left_out() {
         rows(&report, "cpus").iter().map(|cpu| number(&cpu["packets"])).sum::<u64>(),
         number(&report["packets_in"])
     );
-    let output = bench.run(&["steer", "flows.pcap", "--cpus", "ff"]);
+    let output = bench.run("steer flows.pcap --cpus ff");
     assert!(
         stderr(&output)
             .contains("warning: flows.pcap: flows beyond the first 100,000 are not listed"),
@@ -339,8 +303,7 @@ fn the_page_is_self_contained_and_escapes_the_file_s_name() {
     let bench = Bench::new();
     let name = if cfg!(windows) { "in'&amp;.pcap" } else { "<img src=x onerror=alert(1)>'&.pcap" };
     bench.capture(name, &published());
-    let output = bench.run(&["steer", name, "--cpus", "ff", "--html", "report.html"]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    bench.prints(&["steer", name, "--cpus", "ff", "--html", "report.html"]);
     let page = std::fs::read_to_string(bench.path("report.html")).expect("is there");
     // The page may break names after their separators.
     let page = page.replace("<wbr>", "");

@@ -63,7 +63,6 @@ fn in_a_pipe_there_is_none() {
 #[test]
 fn quiet_draws_none_on_a_terminal_either() {
     let bench = bench();
-    let (output, drawn) =
-        on_a_terminal(bench.command(&["coalesce", "in.pcap", "-o", "out.pcap", "--quiet"]), 100);
+    let (output, drawn) = on_a_terminal(bench.command("coalesce in.pcap -o out.pcap --quiet"), 100);
     assert_eq!((output.status.code(), drawn.as_str()), (Some(0), ""));
 }

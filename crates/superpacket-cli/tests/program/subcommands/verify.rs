@@ -34,11 +34,10 @@ fn every_byte_is_restored() {
     for arguments in [&[][..], &["--batch", "0", "--hold", "1h"], &["--batch", "70"], &["--no-udp"]]
     {
         let report = bench.json(&[&["verify", "in.pcap"], arguments].concat());
-        assert_eq!(report["mismatches"], 0, "{report}");
-        assert_eq!(report["packets_in"], 210);
-        let merged = report["merged"].as_u64().expect("a number");
+        assert_json(&report, json!({ "mismatches": 0, "packets_in": 210 }));
+        let merged = number(&report["merged"]);
         assert!(merged > 100, "{merged}");
-        assert_eq!(report["packets_out"].as_u64(), Some(210 - merged));
+        assert_eq!(report["packets_out"], 210 - merged);
         assert_eq!(
             report["segments"].as_u64(),
             report["super_packets"].as_u64().map(|packets| packets + merged)
@@ -64,10 +63,10 @@ fn unequal_packets_are_restored_too() {
         })
         .collect();
     bench.capture("in.pcap", &spaced(&frames));
-    let report = bench.json(&["verify", "in.pcap"]);
+    let report = bench.json("verify in.pcap");
     assert_eq!(report["mismatches"], 0, "{report}");
-    assert!((20..=40).contains(&report["packets_out"].as_u64().expect("a number")), "{report}");
-    let damaged = bench.run(&["verify", "in.pcap", "--inject-fault", "1"]);
+    assert!((20..=40).contains(&number(&report["packets_out"])), "{report}");
+    let damaged = bench.run("verify in.pcap --inject-fault 1");
     assert_eq!(damaged.status.code(), Some(1), "what is damaged is found");
 }
 
@@ -122,11 +121,11 @@ fn a_fault_in_a_merge_is_found() {
         assert!(text.contains("NOT reversible") && text.contains("in.pcap: packet "), "{text}");
         let output = bench.run(&["verify", "in.pcap", "--inject-fault", fault, "--json"]);
         assert_eq!(output.status.code(), Some(1));
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert!(report["mismatches"].as_u64().is_some_and(|mismatches| mismatches >= 1));
     }
     assert_eq!(
-        bench.run(&["verify", "in.pcap", "--inject-fault", "100000"]).status.code(),
+        bench.run("verify in.pcap --inject-fault 100000").status.code(),
         Some(0),
         "there is no such super-packet"
     );
@@ -137,16 +136,19 @@ fn several_files_are_reported_each_and_together() {
     let bench = Bench::new();
     bench.capture("one.pcap", &traffic());
     bench.capture("two.pcapng.gz", &traffic());
-    let report = bench.json(&["verify", "one.pcap", "two.pcapng.gz"]);
+    let report = bench.json("verify one.pcap two.pcapng.gz");
     assert_eq!(report["packets_in"], 420);
     let files = report["files"].as_array().expect("an array");
     assert_eq!(
         files.iter().map(|file| file["file"].as_str().expect("a name")).collect::<Vec<_>>(),
         ["one.pcap", "two.pcapng.gz"]
     );
-    assert!(files.iter().all(|file| file["packets_in"] == 210
-        && reasons(file) == file["packets_out"].as_u64().expect("a number")));
-    let text = bench.run(&["verify", "one.pcap", "two.pcapng.gz"]);
+    assert!(
+        files
+            .iter()
+            .all(|file| file["packets_in"] == 210 && reasons(file) == number(&file["packets_out"]))
+    );
+    let text = bench.run("verify one.pcap two.pcapng.gz");
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     for word in [
         "one.pcap",
@@ -165,11 +167,11 @@ fn several_files_are_reported_each_and_together() {
 fn one_unreadable_file_does_not_hide_the_others() {
     let bench = Bench::new();
     bench.capture("one.pcap", &traffic());
-    std::fs::write(bench.path("text.pcap"), "not a capture").expect("writes");
+    bench.write("text.pcap", "not a capture");
     for command in ["verify", "analyze"] {
         let output = bench.run(&[command, "text.pcap", "one.pcap", "absent.pcap", "--json"]);
         assert_eq!(output.status.code(), Some(2), "{command}");
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!(
             (report["packets_in"].as_u64(), report["unreadable"].as_array().map(Vec::len)),
             (Some(210), Some(2))

@@ -22,20 +22,15 @@ use crate::paired::{Paired, Summary};
 
 /// The experiment.
 pub const ENTRY: Entry = Entry {
-    name: NAME,
-    headline: HEADLINE,
-    source: SOURCE,
-    summary: SUMMARY,
+    name: "ack",
+    headline: "a sender, pure ACKs aggregated over ACKs as they come (Gallatin, 2007)",
+    source: "Gallatin, [PATCH] LRO ack aggregation, 2007",
+    summary: "A host sends a file to receivers that acknowledge more or less often, without and with pure ACKs aggregated by its card: \
+              throughput, the sender's CPU time, and that time per KB.",
     live,
     measurements,
     model: model::run,
 };
-
-const NAME: &str = "ack";
-const HEADLINE: &str = "a sender, pure ACKs aggregated over ACKs as they come (Gallatin, 2007)";
-const SOURCE: &str = "Gallatin, [PATCH] LRO ack aggregation, 2007";
-const SUMMARY: &str = "A host sends a file to receivers that acknowledge more or less often, without and with pure ACKs aggregated by its card: \
-                       throughput, the sender's CPU time, and that time per KB.";
 
 /// The receiver's acknowledgement behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +168,7 @@ fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
             }
             let time = session.plan.time;
             variants.push(Variant::new(
-                format!("{NAME}: receiver {}, {row}", receiver.name()),
+                format!("ack: receiver {}, {row}", receiver.name()),
                 move || testbed.measure(time),
             ));
         }
@@ -199,11 +194,6 @@ fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
     ))
 }
 
-/// Returns one value of each round's sample.
-fn values(samples: &[AckSample], value: fn(&AckSample) -> f64) -> Vec<f64> {
-    samples.iter().map(value).collect()
-}
-
 fn report(
     receivers: &[ReceiverKind],
     samples: &[Vec<AckSample>],
@@ -213,10 +203,7 @@ fn report(
     let mut rows = Vec::new();
     let mut marks = Vec::new();
     for (&receiver, pair) in receivers.iter().zip(samples.chunks_exact(2)) {
-        let demand = Paired::new(
-            &values(&pair[1], |sample| sample.demand),
-            &values(&pair[0], |sample| sample.demand),
-        );
+        let demand = Paired::of(&pair[1], &pair[0], |sample| sample.demand);
         let group = format!("receiver {}", receiver.name());
         let source = receiver.source();
         let measured = |row: usize| {
@@ -232,9 +219,8 @@ fn report(
             rows.push(Row { source: measured(0), ..row });
         }
         for (on, (samples, name)) in pair.iter().zip(ROWS).enumerate() {
-            let figure = |value: fn(&AckSample) -> f64| {
-                Some(Figure::from(Summary::new(&values(samples, value))))
-            };
+            let figure =
+                |value: fn(&AckSample) -> f64| Some(Figure::from(Summary::of(samples, value)));
             let figures = vec![
                 figure(|sample| sample.throughput * 1000.0),
                 figure(|sample| sample.sender_cpu),
@@ -253,15 +239,12 @@ fn report(
                 source_ratio: source.filter(|_| on == 1).map(|source| source[2][3] / source[1][3]),
             });
         }
-        let throughput = Paired::new(
-            &values(&pair[1], |sample| sample.throughput),
-            &values(&pair[0], |sample| sample.throughput),
-        );
+        let throughput = Paired::of(&pair[1], &pair[0], |sample| sample.throughput);
         let of_source = |column: usize| source.map(|source| source[2][column] / source[1][column]);
         let [less, more] = receiver.briefs();
         let mark = |what: &str, paired: &Paired, side, target, brief, source| {
             let mark =
-                Mark::paired(format!("{NAME}: {what}, with over without"), paired, side, target);
+                Mark::paired(format!("ack: {what}, with over without"), paired, side, target);
             Mark { brief, source, ..mark }
         };
         if let Some(target) = receiver.demand_target() {
@@ -284,14 +267,7 @@ fn report(
     let accounts = cpu_costs::table(accounts.collect(), rounds);
     let table = Table::new(Form::Live, "TCP SENDFILE, local sender", &COLUMNS, rows, rounds);
     let table = Table { plot: Plot::Marks(&[3]), ..table };
-    Experiment {
-        name: NAME,
-        source: SOURCE,
-        summary: SUMMARY,
-        tables: vec![table, accounts],
-        marks,
-        notes,
-    }
+    Experiment { tables: vec![table, accounts], marks, notes, ..Experiment::new(&ENTRY) }
 }
 
 #[cfg(test)]

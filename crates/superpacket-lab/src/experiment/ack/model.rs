@@ -3,7 +3,7 @@
 use superpacket::aggregate::Policy;
 use superpacket_model::nic::{NicSettings, Padding};
 
-use super::{NAME, ROWS, ReceiverKind, SOURCE, SUMMARY};
+use super::{ENTRY, ROWS, ReceiverKind};
 use crate::error::LabError;
 use crate::experiment::{Column, Experiment, Form, Mark, Plot, Ratio, Row, Side, Table};
 use crate::model::{Acknowledgements, CardCounts, receive};
@@ -62,14 +62,7 @@ pub(super) fn run() -> Result<Experiment, LabError> {
     let notes = vec![
         "Counted ACKs have 54 bytes, without timestamps, and are padded to 60 on the wire, as in the source. Merged ACKs lose their padding; single ones keep it.".to_owned(),
     ];
-    Ok(Experiment {
-        name: NAME,
-        source: SOURCE,
-        summary: SUMMARY,
-        tables: vec![table],
-        marks,
-        notes,
-    })
+    Ok(Experiment { tables: vec![table], marks, notes, ..Experiment::new(&ENTRY) })
 }
 
 /// Receives the ACKs for all segments on the model NIC, and returns the counts.

@@ -17,20 +17,15 @@ use crate::load::{PatternFile, Source};
 
 /// The experiment.
 pub const ENTRY: Entry = Entry {
-    name: NAME,
-    headline: HEADLINE,
-    source: SOURCE,
-    summary: SUMMARY,
+    name: "lro",
+    headline: "throughput by LRO to a receiver, timestamps off (Gallatin, 2007)",
+    source: "Gallatin, Generic Large Receive Offload: review, 2007",
+    summary: "A host receives a file by a card that fills pages or linear buffers, and whose driver merges by LRO, by GRO or not: \
+              throughput and the receiver's CPU, for three pairs of MTUs.",
     live,
     measurements,
     model: model::run,
 };
-
-const NAME: &str = "lro";
-const HEADLINE: &str = "throughput by LRO to a receiver, timestamps off (Gallatin, 2007)";
-const SOURCE: &str = "Gallatin, Generic Large Receive Offload: review, 2007";
-const SUMMARY: &str = "A host receives a file by a card that fills pages or linear buffers, and whose driver merges by LRO, by GRO or not: \
-                       throughput and the receiver's CPU, for three pairs of MTUs.";
 
 /// The buffers that the card fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +159,7 @@ fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
             let testbed = LroTestbed::new(buffers, mtus, merge, file.clone(), session.cpus)?;
             refused = refused.or_else(|| testbed.refused.clone());
             let name = format!(
-                "{NAME}: {}, MTU {} to {}, {}",
+                "lro: {}, MTU {} to {}, {}",
                 buffers.name(),
                 mtus.sender,
                 mtus.receiver,

@@ -3,7 +3,7 @@
 use superpacket::aggregate::{Policy, Storage};
 use superpacket_model::nic::{NicSettings, PageSize};
 
-use super::{Buffers, Merge, Mtus, NAME, SOURCE, SUMMARY, count_limit, is_limited};
+use super::{Buffers, ENTRY, Merge, Mtus, count_limit, is_limited};
 use crate::error::LabError;
 use crate::experiment::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
 use crate::model::{CardCounts, Segments, receive};
@@ -80,18 +80,11 @@ pub(super) fn run() -> Result<Experiment, LabError> {
     tables.push(Table::new(Form::Model, title, &BUFFERS, rows, 1));
     let briefs = ["counted: packets of 64 frames", "counted: the same, MTU 1500 to 9000"];
     let marks = ["1500 to 1500", "1500 to 9000"].into_iter().zip(most).zip(briefs).map(|((mtus, most), brief)| {
-        let name = format!("{NAME}: packets that the host is handed of {POLL} frames by LRO, MTU {mtus}, whatever the buffers, at most");
+        let name = format!("lro: packets that the host is handed of {POLL} frames by LRO, MTU {mtus}, whatever the buffers, at most");
         // 64 KB hold 44 frames of 1500 bytes.
         Mark::exact(name, Form::Model, most, Side::AtMost, 2.0).in_brief(brief, None)
     });
-    Ok(Experiment {
-        name: NAME,
-        source: SOURCE,
-        summary: SUMMARY,
-        marks: marks.collect(),
-        tables,
-        notes: Vec::new(),
-    })
+    Ok(Experiment { marks: marks.collect(), tables, ..Experiment::new(&ENTRY) })
 }
 
 /// Returns the figures by which groups of rows are compared.

@@ -1,7 +1,7 @@
 //! The results of the LRO experiment as tables in the original report's form.
 
 use super::live::LroSample;
-use super::{Buffers, LroVariant, Merge, Mtus, NAME, SOURCE, SUMMARY, is_limited};
+use super::{Buffers, ENTRY, LroVariant, Merge, Mtus, is_limited};
 use crate::experiment::cpu_costs;
 use crate::experiment::{Column, Experiment, Figure, Form, Mark, Plot, Ratio, Row, Side, Table};
 use crate::paired::{Paired, Summary};
@@ -82,10 +82,6 @@ impl Mtus {
     }
 }
 
-fn values(samples: &[LroSample], value: fn(&LroSample) -> f64) -> Vec<f64> {
-    samples.iter().map(value).collect()
-}
-
 fn find(measured: &LroSamples, variant: LroVariant) -> Option<&[LroSample]> {
     measured.iter().find(|(found, _)| *found == variant).map(|(_, samples)| samples.as_slice())
 }
@@ -97,7 +93,7 @@ fn paired(
     b: LroVariant,
     value: fn(&LroSample) -> f64,
 ) -> Option<Paired> {
-    Some(Paired::new(&values(find(measured, a)?, value), &values(find(measured, b)?, value)))
+    Some(Paired::of(find(measured, a)?, find(measured, b)?, value))
 }
 
 pub(super) fn report(measured: &LroSamples, rounds: usize, refused: Option<String>) -> Experiment {
@@ -135,7 +131,7 @@ pub(super) fn report(measured: &LroSamples, rounds: usize, refused: Option<Strin
         refused.map(|why| format!("Not all of the source's settings could be applied: {why}.")),
     );
     let marks = Buffers::ALL.into_iter().flat_map(|buffers| marks(measured, buffers)).collect();
-    Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables, marks, notes }
+    Experiment { tables, marks, notes, ..Experiment::new(&ENTRY) }
 }
 
 /// Highest permitted throughput of LRO with the frame limit, divided by that of LRO without it, if
@@ -164,7 +160,7 @@ fn marks(measured: &LroSamples, buffers: Buffers) -> impl Iterator<Item = Mark> 
     let mark =
         |place: usize, what: &str, paired: Option<Paired>, side, target, source: Option<f64>| {
             let mark = paired.map(|paired| {
-                Mark::paired(format!("{NAME}: {}, {what}", buffers.name()), &paired, side, target)
+                Mark::paired(format!("lro: {}, {what}", buffers.name()), &paired, side, target)
             });
             mark.map(|mark| Mark { brief: briefs.get(place).copied(), source, ..mark })
         };
@@ -254,8 +250,7 @@ fn row(
     let variant = |merge| (buffers, mtus, merge);
     find(measured, variant(Merge::Lro))?;
     let figure = |merge, value| {
-        find(measured, variant(merge))
-            .map(|samples| Figure::from(Summary::new(&values(samples, value))))
+        find(measured, variant(merge)).map(|samples| Figure::from(Summary::of(samples, value)))
     };
     let ratio =
         paired(measured, variant(Merge::Lro), variant(Merge::Not), |sample| sample.throughput);

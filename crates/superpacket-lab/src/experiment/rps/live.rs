@@ -10,10 +10,10 @@ use superpacket_bridge::settings::{BridgeSettings, InPlace, PortSettings};
 use superpacket_bridge::topology::{Auto, Topology};
 use superpacket_steer::{Cpu, CpuMask};
 
-use super::{CPU, TRANSACTIONS, empty};
-use crate::cpu::pin_this_thread;
+use super::{CPU, ENTRY, TRANSACTIONS};
 use crate::error::LabError;
 use crate::experiment::cpu_costs::{self, CpuClocks, CpuCosts, LoadTotals};
+use crate::experiment::testbed::{port, start_bridge};
 use crate::experiment::{
     Column, Experiment, Figure, Form, Mark, Plot, Ratio, Row, Session, Side, Table, Variant,
 };
@@ -63,7 +63,12 @@ const COLUMNS: [Column; 4] = [
     Column::count("wake_ups", "wake-ups / 1000"),
 ];
 
-/// Measures all configurations; returns tables, marks and notes.
+/// Measures on this machine: without steering, with masks, and with the kernel's RPS for
+/// comparison.
+///
+/// # Errors
+/// [`LabError::Forbidden`] and [`LabError::Unsupported`] if this machine cannot run it;
+/// [`LabError::Cancelled`]; errors of hosts and bridge.
 pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let topology = Topology::read()
         .map_err(|error| LabError::system("the machine's CPUs", io::Error::other(error)))?;
@@ -81,21 +86,22 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
         })
         .collect();
     let measured = session.interleaved(&mut variants)?;
-    let rates = |row: usize| values(&measured[row], |measured| measured.per_second);
+    let rates = |row: usize, against: usize| {
+        Paired::of(&measured[row], &measured[against], |measured| measured.per_second)
+    };
     let tables = [CONNECTIONS, 1].into_iter().map(|count| {
         let rows = (0..configurations.len())
             .filter(|&row| configurations[row].connections == count)
             .map(|row| {
                 let configuration = &configurations[row];
                 let ratio = configuration.against.map(|against| {
-                    let paired = Paired::new(&rates(row), &rates(against));
                     Ratio::paired(
                         format!(
                             "{}, {}",
                             configurations[against].group, configurations[against].name
                         ),
                         TRANSACTIONS.name,
-                        &paired,
+                        &rates(row, against),
                     )
                 });
                 row_of(configuration, &measured[row], ratio)
@@ -122,8 +128,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
             name,
             measured.iter().map(|measured| &measured.costs),
         );
-        row.figures
-            .push(Some(Summary::new(&values(measured, |measured| measured.transaction)).into()));
+        row.figures.push(Some(Summary::of(measured, |measured| measured.transaction).into()));
         row
     });
     let mut accounts = cpu_costs::table(accounts.collect(), session.plan.rounds);
@@ -135,7 +140,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     });
     tables.push(accounts);
     let mark = |name: String, [row, against]: [usize; 2], target: f64| {
-        Mark::paired(name, &Paired::new(&rates(row), &rates(against)), Side::AtLeast, target)
+        Mark::paired(name, &rates(row, against), Side::AtLeast, target)
     };
     let marks = vec![
         mark(format!("rps: this bridge between two hosts on {} CPUs, RPS against none", usable.len()), [OURS_STEERED, OURS], 1.0)
@@ -149,11 +154,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
         )
         .in_brief("500 connections, adapting", None),
     ];
-    Ok(Experiment { tables, marks, notes: notes(&usable, &topology), ..empty() })
-}
-
-fn values(rounds: &[RpsSample], value: fn(&RpsSample) -> f64) -> Vec<f64> {
-    rounds.iter().map(value).collect()
+    Ok(Experiment { tables, marks, notes: notes(&usable, &topology), ..Experiment::new(&ENTRY) })
 }
 
 fn connections(count: usize) -> String {
@@ -166,12 +167,9 @@ fn row_of(configuration: &RpsVariant, measured: &[RpsSample], ratio: Option<Rati
             measured.iter().filter_map(|measured| Some(measured.steered?[place])).collect();
         (!values.is_empty()).then(|| Summary::new(&values).into())
     };
-    let [rates, cpu] = [
-        values(measured, |measured| measured.per_second),
-        values(measured, |measured| measured.costs.machine),
-    ];
-    let [rates, cpu] = [rates, cpu].map(|values| Some(Summary::new(&values).into()));
-    let figures = vec![rates, cpu, steered(0), steered(1)];
+    let rates = Summary::of(measured, |measured| measured.per_second);
+    let cpu = Summary::of(measured, |measured| measured.costs.machine);
+    let figures = vec![Some(rates.into()), Some(cpu.into()), steered(0), steered(1)];
     Row { ratio, ..Row::new(configuration.group, &configuration.name, figures) }
 }
 
@@ -313,26 +311,17 @@ fn join(
             Ok((Some(bridge), None))
         }
         JoiningBridge::Ours(mask, in_place) => {
-            let ports = [&hosts.a_side, &hosts.b_side].map(|side| port(side, mask, *in_place));
+            let ports =
+                [&hosts.a_side, &hosts.b_side].map(|side| steered_port(side, mask, *in_place));
             let ports = ports.into_iter().collect::<Result<_, LabError>>()?;
             let settings = BridgeSettings { ports, ..BridgeSettings::default() };
-            let start = || {
-                // Threads inherit the affinity of the thread that starts them.
-                pin_this_thread(cpus)?;
-                Bridge::start(settings)
-                    .map_err(|error| LabError::system("the bridge", io::Error::other(error)))
-            };
-            Ok((None, Some(hosts.middle.run(start)?)))
+            Ok((None, Some(start_bridge(&hosts.middle, settings, cpus)?)))
         }
     }
 }
 
-fn port(side: &Link, mask: &CpuMask, in_place: InPlace) -> Result<PortSettings, LabError> {
-    let text = format!("packet:{}", side.name());
-    let spec = text
-        .parse()
-        .map_err(|error| LabError::Invalid { what: text, reason: format!("{error}") })?;
-    let mut port = PortSettings::new(spec);
+fn steered_port(side: &Link, mask: &CpuMask, in_place: InPlace) -> Result<PortSettings, LabError> {
+    let mut port = port(&format!("packet:{}", side.name()))?;
     port.steering.rps_cpus.set(None, mask.clone());
     port.steering.in_place = Some(in_place);
     Ok(port)

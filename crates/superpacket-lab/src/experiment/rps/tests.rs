@@ -2,7 +2,7 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::error::available_or_skip;
-use crate::experiment::{Form, Plan, Row, Watch};
+use crate::experiment::{Form, Plan, Row, Session, Watch};
 
 /// Records the descriptions of measurements, and never cancels.
 #[derive(Default)]
@@ -153,7 +153,9 @@ fn packets_on_the_model_nic_are_counted_exactly() {
 fn the_same_load_runs_on_this_machine() {
     let steps = Steps::default();
     let plan = Plan { rounds: 2, time: std::time::Duration::from_millis(60), quick: true };
-    let Some(experiment) = available_or_skip(live(&Session::new(plan, &steps))) else { return };
+    let Some(experiment) = available_or_skip(live::run(&Session::new(plan, &steps))) else {
+        return;
+    };
     let [many, one, accounts] = &experiment.tables[..] else { panic!("{:?}", experiment.tables) };
     for row in many.rows.iter().chain(&one.rows) {
         println!("   {} {:60} {:?} {:?}", row.group, row.name, row.figures, row.ratio);

@@ -7,7 +7,6 @@ use std::time::Duration;
 use superpacket::aggregate::HashKey;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket_bridge::ThreadlessBridge;
-use superpacket_bridge::settings::PortSettings;
 use superpacket_model::memory::{self, MemoryPort, MemorySettings};
 use superpacket_model::nic::{self, NicCounters, NicMonitor, NicSettings};
 use superpacket_port::features::Feature;
@@ -18,6 +17,7 @@ use super::counting_port::{CountingPort, SentCounter, SentCounts};
 use super::stack::SenderStack;
 use super::unexpected_error;
 use crate::error::LabError;
+use crate::experiment::testbed;
 
 /// Packets available per wake-up of the bridge, the limit of a driver's poll (`NAPI_POLL_WEIGHT`).
 const POLL_SIZE: usize = 64;
@@ -114,9 +114,7 @@ fn run_round(bridge: &mut ThreadlessBridge) -> Result<usize, LabError> {
 
 /// Adds a port without GRO, which would merge the segments again.
 fn join(bridge: &mut ThreadlessBridge, port: Box<dyn Port>) -> Result<(), LabError> {
-    let mut settings = PortSettings::new(
-        "memory:model".parse().map_err(|error| unexpected_error("a port string", &error))?,
-    );
+    let mut settings = testbed::port("memory:model")?;
     settings.features = settings.features.without(Feature::GenericReceiveOffload);
     bridge.join(settings, port).map_err(|error| unexpected_error("a port in memory", &error))
 }

@@ -6,19 +6,17 @@ use std::thread;
 use std::time::Duration;
 
 use superpacket_bridge::Bridge;
-use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_bridge::settings::BridgeSettings;
 use superpacket_port::features::{Feature, FeatureSet};
 
-use crate::cpu::pin_this_thread;
 use crate::error::{Context, LabError};
 use crate::experiment::Cpus;
 use crate::experiment::cpu_costs::{CpuClocks, CpuCosts, LoadTotals};
+use crate::experiment::testbed::{port, start_bridge};
 use crate::host::Host;
 use crate::link::{Link, SizeLimits};
 use crate::load::{Pinning, Route, TcpBulk, TcpTransactions, UdpBulk, Until};
 use crate::topology::Station;
-
-use super::unexpected_error;
 
 /// The device behind a port of the bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +49,8 @@ impl HostSetup {
     /// Returns a host and a port with all offloads except GRO, which would merge the segments
     /// again.
     pub(crate) fn new(kind: PortDevice) -> Self {
-        let features = PortSettings::new(port_string("memory:any"))
+        let features = port("memory:any")
+            .expect("a port string of the lab's own is well formed")
             .features
             .without(Feature::GenericReceiveOffload);
         Self {
@@ -128,17 +127,12 @@ impl BridgedHosts {
                     format!("tap:tap-{number}")
                 }
             };
-            let mut port =
-                PortSettings::new(text.parse().map_err(|error| unexpected_error(&text, &error))?);
+            let mut port = port(&text)?;
             (port.features, port.gro_past_push) = (setup.features, setup.gro_past_push);
             ports.push(port);
         }
         let settings = BridgeSettings { ports, ..BridgeSettings::default() };
-        let bridge = middle.run(|| {
-            // Threads inherit the affinity of the thread that starts them.
-            pin_this_thread(&cpus.bridge)?;
-            Bridge::start(settings).map_err(|error| unexpected_error("the bridge", &error))
-        })?;
+        let bridge = start_bridge(&middle, settings, &cpus.bridge)?;
         let (mut stations, mut bridge_links) = (Vec::new(), Vec::new());
         for ((number, setup), end) in (1u8..).zip(setups).zip(ends) {
             let (link, side) = match end {
@@ -316,8 +310,4 @@ impl LoadResult {
     pub(crate) fn megabits(&self) -> f64 {
         self.megabytes * 8.0
     }
-}
-
-fn port_string(text: &str) -> superpacket_port::PortSpec {
-    text.parse().expect("a port string of the lab's own is well formed")
 }

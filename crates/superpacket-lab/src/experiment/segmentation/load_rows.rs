@@ -5,11 +5,6 @@ use crate::experiment::cpu_costs;
 use crate::experiment::report::{Figure, Mark, Ratio, Row, Side};
 use crate::paired::{Paired, Summary};
 
-/// Summarizes a value over all rounds.
-pub(crate) fn summarize(rounds: &[LoadResult], value: fn(&LoadResult) -> f64) -> Summary {
-    Summary::new(&rounds.iter().map(value).collect::<Vec<_>>())
-}
-
 /// Highest share of CPU time used by other programs at which throughput still measures the bridge.
 const OTHERS: f64 = 0.25;
 
@@ -18,7 +13,7 @@ const OTHERS: f64 = 0.25;
 pub(crate) fn mark(name: &str, this: &[LoadResult], other: &[LoadResult], target: f64) -> Mark {
     let mark = Mark::paired(name, &speed(this, other), Side::AtLeast, target);
     let both: Vec<LoadResult> = this.iter().chain(other).copied().collect();
-    let others = summarize(&both, |load| load.costs.others).median;
+    let others = Summary::of(&both, |load| load.costs.others).median;
     if others <= OTHERS || mark.met.is_none() {
         return mark;
     }
@@ -36,16 +31,12 @@ pub(crate) fn costs(rounds: &[LoadResult]) -> [Option<Figure>; 5] {
 
 /// Compares the speed of two loads, round by round.
 pub(crate) fn speed(this: &[LoadResult], other: &[LoadResult]) -> Paired {
-    let speeds =
-        |rounds: &[LoadResult]| rounds.iter().map(|load| load.megabytes).collect::<Vec<_>>();
-    Paired::new(&speeds(this), &speeds(other))
+    Paired::of(this, other, |load| load.megabytes)
 }
 
 /// Compares the CPU time per byte of two loads, round by round.
 pub(crate) fn demand(this: &[LoadResult], other: &[LoadResult]) -> Paired {
-    let demands =
-        |rounds: &[LoadResult]| rounds.iter().map(|load| load.costs.demand).collect::<Vec<_>>();
-    Paired::new(&demands(this), &demands(other))
+    Paired::of(this, other, |load| load.costs.demand)
 }
 
 /// Returns a row with the throughput of a load in Mb/s and its CPU costs. Its throughput is
@@ -56,7 +47,7 @@ pub(crate) fn row(
     rounds: &[LoadResult],
     against: Option<(&str, &[LoadResult])>,
 ) -> Row {
-    let throughput = Some(summarize(rounds, LoadResult::megabits).into());
+    let throughput = Some(Summary::of(rounds, LoadResult::megabits).into());
     Row {
         ratio: against
             .map(|(other, others)| Ratio::paired(other, "throughput", &speed(rounds, others))),

@@ -17,8 +17,9 @@ use crate::experiment::segmentation::hosts::{
 use crate::experiment::segmentation::lengths::{
     self, Lengths, histogram, largest_payload, measure_lengths, payload,
 };
-use crate::experiment::segmentation::load_rows::{self, costs, speed, summarize};
+use crate::experiment::segmentation::load_rows::{self, costs, speed};
 use crate::load::{PatternFile, Source, TcpBulk, Until};
+use crate::paired::Summary;
 
 /// `gso_max_size` in bytes with which Linux sends at most 11 segments of 1,448 bytes at once. Linux
 /// subtracts room for headers (`MAX_TCP_HEADER`) and takes whole segments. The measured frame
@@ -229,7 +230,7 @@ fn frames(hosts: &BridgedHosts, file: &Arc<PatternFile>) -> Result<Lengths, LabE
 
 /// Returns the average and the best speed, in 10^6 bytes per second.
 fn speeds(loads: &[LoadResult]) -> [Option<Figure>; 2] {
-    let all = summarize(loads, |load| load.megabytes);
+    let all = Summary::of(loads, |load| load.megabytes);
     let average = loads.iter().map(|load| load.megabytes).sum::<f64>() / loads.len().max(1) as f64;
     [
         Some(Figure { value: average, low: all.lower_quartile, high: all.upper_quartile }),
