@@ -96,9 +96,9 @@ mod tests {
         };
         for width in [WIDE, NARROW] {
             let svg = chart.draw(width)?;
-            let line = svg.split("<polyline ").find(|part| part.matches(',').count() >= 4);
-            let line = line.and_then(|part| part.split("points=\"").nth(1)).unwrap_or_default();
-            let points: Vec<[f64; 2]> = (line.split('"').next().unwrap_or_default())
+            let lines = svg.split("points=\"").skip(1).filter_map(|part| part.split('"').next());
+            let curve = lines.max_by_key(|points| points.matches(',').count()).unwrap_or_default();
+            let points: Vec<[f64; 2]> = curve
                 .split_whitespace()
                 .filter_map(|point| point.split_once(','))
                 .map(|(x, y)| [x, y].map(|place| place.parse().unwrap_or(0.0)))
