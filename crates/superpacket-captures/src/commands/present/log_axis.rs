@@ -42,7 +42,7 @@ impl LogAxis {
             let all = exponents
                 .clone()
                 .flat_map(|exponent| digits.iter().map(move |digit| (digit, exponent)));
-            // Dividing by a power of ten gives 0.3, where multiplying by 0.1 gives 0.30000000000000004.
+            // Division gives 0.3, where multiplying by 0.1 gives 0.30000000000000004.
             let values = all.map(|(digit, exponent)| match exponent {
                 0.. => digit * 10f64.powi(exponent),
                 _ => digit / 10f64.powi(-exponent),
