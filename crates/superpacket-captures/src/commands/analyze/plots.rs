@@ -103,7 +103,7 @@ mod tests {
             // Labels of the vertical axis all end at the same place.
             let axis = texts
                 .iter()
-                .filter(|(words, ..)| words == "0")
+                .filter(|(words, ..)| words == "0" || words == "0.0 B")
                 .map(|text| text.2)
                 .fold(f64::MAX, f64::min);
             let labels: Vec<_> = texts

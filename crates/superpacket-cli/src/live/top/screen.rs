@@ -256,7 +256,10 @@ fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
     let each = free / busy_ports.max(1);
     for (port, (busy, idle)) in shown {
         let mut line = Line::from(Span::from(printable(&port.port)).bold());
-        line.extend(idle.iter().map(|way| Span::from(format!("  {} idle", way.name)).dim()));
+        line.extend(idle.iter().map(|way| {
+            let rate = if way.bits > 0.0 { bit_rate(way.bits) } else { "idle".into() };
+            Span::from(format!("  {} {rate}", way.name)).dim()
+        }));
         let on = if port.offloads.is_empty() { "none".into() } else { port.offloads.join(" ") };
         line.push_span(Span::from(format!("  on: {}", printable(&on))));
         frame.render_widget(line, take(&mut area, 1));
@@ -344,8 +347,8 @@ fn lists(ports: &[PortRates], names: u16) -> Vec<CounterList> {
     lists
 }
 
-/// Returns all counters that are not zero, for each port and cause. Causes for which packets stay
-/// single come first, and the most frequent of both kinds.
+/// Returns all counters that are not zero, for each port and cause: first those that increase now,
+/// of these first the causes for which packets stay single, and the most frequent of each kind.
 fn most_frequent(
     ports: &[PortRates],
     read: fn(&PortRates) -> &BTreeMap<String, CounterRate>,
@@ -354,8 +357,11 @@ fn most_frequent(
         read(port).iter().map(|(cause, counted)| (port.port.as_str(), cause.as_str(), *counted))
     });
     let mut all: Vec<_> = each.filter(|(.., counted)| counted.total > 0).collect();
+    let rank = |(_, cause, counted): &(&str, &str, CounterRate)| {
+        (counted.rate > 0.0, is_never_held(cause))
+    };
     all.sort_by(|a, b| {
-        (is_never_held(b.1).cmp(&is_never_held(a.1)))
+        (rank(b).cmp(&rank(a)))
             .then(b.2.rate.total_cmp(&a.2.rate))
             .then(b.2.total.cmp(&a.2.total))
             .then_with(|| (a.0, a.1).cmp(&(b.0, b.1)))
