@@ -93,15 +93,11 @@ pub fn super_packets(packet: &[u8]) -> Vec<Vec<u8>> {
 pub fn scattered(packets: &[Vec<u8>], copies: usize, capacity: usize) -> Vec<Vec<Vec<u8>>> {
     let mut buffers: Vec<_> =
         (0..copies * packets.len()).map(|_| Vec::<u8>::with_capacity(capacity)).collect();
-    let mut random = Random::new(1);
-    for index in (1..buffers.len()).rev() {
-        buffers.swap(index, random.below(index as u64 + 1) as usize);
-    }
-    let fill = |packet: &Vec<u8>| {
+    Random::new(1).shuffle(&mut buffers);
+    let mut fill = |packet: &Vec<u8>| {
         let mut buffer = buffers.pop().expect("one for each packet");
         buffer.extend_from_slice(packet);
         buffer
     };
-    let mut fill = fill;
     (0..copies).map(|_| packets.iter().map(&mut fill).collect()).collect()
 }

@@ -1,5 +1,5 @@
-//! The configuration file of a bridge, `bridge.toml`. `docs/bridge.toml` is an example with every
-//! key.
+//! The configuration file of a bridge, `bridge.toml`. `docs/bridge/bridge.toml` is an example with
+//! every key.
 
 mod written;
 

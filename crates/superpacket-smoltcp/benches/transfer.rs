@@ -5,6 +5,11 @@
 //!
 //! `cargo bench -p superpacket-smoltcp --features tun [-- ROUNDS]`. Measurements that need a
 //! network namespace are skipped if there is none.
+
+#[cfg(target_os = "linux")]
+#[path = "../tests/stack/mod.rs"]
+mod stack;
+
 #[cfg(target_os = "linux")]
 mod linux {
     use std::cell::RefCell;
@@ -14,18 +19,16 @@ mod linux {
     use std::rc::Rc;
     use std::time::{Duration, Instant as Clock};
 
-    use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
     use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TunTapInterface, TxToken};
-    use smoltcp::socket::tcp::{Socket, SocketBuffer};
     use smoltcp::time::Instant;
-    use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
+    use smoltcp::wire::IpAddress;
     use superpacket_lab::{Host, LabError, Link, Paired, paired};
     use superpacket_smoltcp::{HashKey, OffloadDevice, TunDevice};
 
+    use crate::stack::Stack;
+
     /// Number of bytes of a transfer.
     const LENGTH: usize = 64 << 20;
-    /// Size in bytes of a socket's buffers: a window of a few super-packets.
-    const BUFFER: usize = 256 << 10;
     const PORT: u16 = 7;
     /// Time after which a transfer counts as stalled.
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -91,63 +94,26 @@ mod linux {
         }
     }
 
-    /// A stack with one socket.
-    struct Stack<D> {
-        device: D,
-        interface: Interface,
-        sockets: SocketSet<'static>,
-        socket: SocketHandle,
+    /// Creates a stack whose address ends with this number.
+    fn stack<D: Device>(device: D, number: u8) -> Stack<D> {
+        Stack::new(device, IpAddress::v4(10, 0, 0, number), number, Instant::now())
     }
 
-    impl<D: Device> Stack<D> {
-        fn new(mut device: D, number: u8) -> Self {
-            let hardware = match device.capabilities().medium {
-                Medium::Ip => HardwareAddress::Ip,
-                _ => EthernetAddress([2, 0, 0, 0, 0, number]).into(),
-            };
-            let mut interface = Interface::new(Config::new(hardware), &mut device, Instant::now());
-            let address = IpCidr::new(IpAddress::v4(10, 0, 0, number), 24);
-            interface
-                .update_ip_addrs(|addresses| addresses.push(address).expect("the list is empty"));
-            let buffer = || SocketBuffer::new(vec![0; BUFFER]);
-            let mut sockets = SocketSet::new(Vec::new());
-            let socket = sockets.add(Socket::new(buffer(), buffer()));
-            Stack { device, interface, sockets, socket }
+    /// Writes to the stack's socket as much as it accepts.
+    fn send(stack: &mut Stack<impl Device>, sent: &mut usize) {
+        let socket = stack.poll(Instant::now());
+        while socket.can_send() && *sent < LENGTH {
+            *sent += socket
+                .send(|room| (room.len().min(LENGTH - *sent), room.len().min(LENGTH - *sent)))
+                .expect("it is open");
         }
+    }
 
-        fn poll(&mut self) -> &mut Socket<'static> {
-            self.interface.poll(Instant::now(), &mut self.device, &mut self.sockets);
-            self.sockets.get_mut(self.socket)
-        }
-
-        fn listen(&mut self) {
-            self.sockets.get_mut::<Socket<'_>>(self.socket).listen(PORT).expect("a new socket");
-        }
-
-        fn connect(&mut self, number: u8) {
-            let context = self.interface.context();
-            let socket = self.sockets.get_mut::<Socket<'_>>(self.socket);
-            socket
-                .connect(context, (IpAddress::v4(10, 0, 0, number), PORT), 40_000)
-                .expect("a new socket");
-        }
-
-        /// Writes to the socket as much as it accepts.
-        fn send(&mut self, sent: &mut usize) {
-            let socket = self.poll();
-            while socket.can_send() && *sent < LENGTH {
-                *sent += socket
-                    .send(|room| (room.len().min(LENGTH - *sent), room.len().min(LENGTH - *sent)))
-                    .expect("it is open");
-            }
-        }
-
-        /// Reads all received bytes from the socket.
-        fn receive(&mut self, received: &mut usize) {
-            let socket = self.poll();
-            while socket.can_recv() {
-                *received += socket.recv(|bytes| (bytes.len(), bytes.len())).expect("it is open");
-            }
+    /// Reads all received bytes from the stack's socket.
+    fn receive(stack: &mut Stack<impl Device>, received: &mut usize) {
+        let socket = stack.poll(Instant::now());
+        while socket.can_recv() {
+            *received += socket.recv(|bytes| (bytes.len(), bytes.len())).expect("it is open");
         }
     }
 
@@ -163,13 +129,13 @@ mod linux {
     /// Measures a transfer between two stacks of this thread.
     fn between(devices: [impl Device; 2]) -> f64 {
         let [left, right] = devices;
-        let (mut sender, mut receiver) = (Stack::new(left, 1), Stack::new(right, 2));
-        receiver.listen();
-        sender.connect(2);
+        let (mut sender, mut receiver) = (stack(left, 1), stack(right, 2));
+        receiver.listen(PORT);
+        sender.connect((IpAddress::v4(10, 0, 0, 2), PORT), 40_000);
         let (mut sent, mut received, start) = (0, 0, Clock::now());
         while received < LENGTH {
-            sender.send(&mut sent);
-            receiver.receive(&mut received);
+            send(&mut sender, &mut sent);
+            receive(&mut receiver, &mut received);
             check(start);
         }
         speed(start)
@@ -196,19 +162,19 @@ mod linux {
         let kernel = host.spawn(move || {
             listener.accept().and_then(|(stream, _)| work(stream)).map_err(failed)
         })?;
-        let mut stack = Stack::new(device, 1);
-        stack.connect(2);
+        let mut stack = stack(device, 1);
+        stack.connect((IpAddress::v4(10, 0, 0, 2), PORT), 40_000);
         let (mut sent, mut received, start) = (0, 0, Clock::now());
         while if to_kernel { received < 1 } else { received < LENGTH } {
             if to_kernel {
-                stack.send(&mut sent);
+                send(&mut stack, &mut sent);
             }
-            stack.receive(&mut received);
+            receive(&mut stack, &mut received);
             check(start);
         }
         let speed = speed(start);
-        stack.poll().abort();
-        stack.poll();
+        stack.poll(Instant::now()).abort();
+        stack.poll(Instant::now());
         kernel.join().expect("it does not panic")?;
         Ok(speed)
     }

@@ -5,16 +5,18 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant as Clock};
 
-use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, Medium, RxToken};
-use smoltcp::socket::tcp::{Socket, SocketBuffer};
 use smoltcp::time::Instant;
-use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
+use smoltcp::wire::IpAddress;
 use superpacket::{GsoKind, Layer};
 use superpacket_lab::{Host, LabError, Link, available_or_skip, enter_user_namespace_before_main};
 use superpacket_smoltcp::TunDevice;
 use superpacket_traffic::frame::Frame;
 use superpacket_tun::{Device as _, Offloads, Tun};
+
+use crate::stack::Stack;
+
+mod stack;
 
 enter_user_namespace_before_main!();
 
@@ -29,60 +31,22 @@ fn byte(index: usize) -> u8 {
     (index.wrapping_mul(0x9e37_79b1) >> 24) as u8
 }
 
-/// A stack with one socket.
-struct Stack<'d> {
-    device: &'d mut TunDevice,
-    interface: Interface,
-    sockets: SocketSet<'static>,
-    socket: SocketHandle,
+/// Writes to the stack's socket as much as it accepts.
+fn send(stack: &mut Stack<impl Device>, sent: &mut usize) {
+    let socket = stack.poll(Instant::now());
+    while socket.can_send() && *sent < LENGTH {
+        let chunk: Vec<u8> = (*sent..(*sent + 65_536).min(LENGTH)).map(byte).collect();
+        *sent += socket.send_slice(&chunk).expect("an open connection");
+    }
 }
 
-impl<'d> Stack<'d> {
-    fn new(device: &'d mut TunDevice, address: IpAddress, number: u8) -> Self {
-        let hardware = match device.capabilities().medium {
-            Medium::Ip => HardwareAddress::Ip,
-            _ => EthernetAddress([2, 0, 0, 0, 0, number]).into(),
-        };
-        let mut interface = Interface::new(Config::new(hardware), device, Instant::now());
-        interface.update_ip_addrs(|addresses| {
-            addresses.push(IpCidr::new(address, 24)).expect("the list is empty")
-        });
-        let buffer = || SocketBuffer::new(vec![0; 256 << 10]);
-        let mut sockets = SocketSet::new(Vec::new());
-        let socket = sockets.add(Socket::new(buffer(), buffer()));
-        Stack { device, interface, sockets, socket }
-    }
-
-    fn connect(&mut self, to: (IpAddress, u16), from: u16) {
-        let context = self.interface.context();
-        self.sockets
-            .get_mut::<Socket<'_>>(self.socket)
-            .connect(context, to, from)
-            .expect("a new socket");
-    }
-
-    fn poll(&mut self) -> &mut Socket<'static> {
-        self.interface.poll(Instant::now(), self.device, &mut self.sockets);
-        self.sockets.get_mut(self.socket)
-    }
-
-    /// Writes to the socket as much as it accepts.
-    fn send(&mut self, sent: &mut usize) {
-        let socket = self.poll();
-        while socket.can_send() && *sent < LENGTH {
-            let chunk: Vec<u8> = (*sent..(*sent + 65_536).min(LENGTH)).map(byte).collect();
-            *sent += socket.send_slice(&chunk).expect("an open connection");
-        }
-    }
-
-    /// Reads all received bytes from the socket.
-    fn receive(&mut self, received: &mut Vec<u8>) {
-        let socket = self.poll();
-        while socket.can_recv() {
-            socket
-                .recv(|part| (part.len(), received.extend_from_slice(part)))
-                .expect("an open connection");
-        }
+/// Reads all received bytes from the stack's socket.
+fn receive(stack: &mut Stack<impl Device>, received: &mut Vec<u8>) {
+    let socket = stack.poll(Instant::now());
+    while socket.can_recv() {
+        socket
+            .recv(|part| (part.len(), received.extend_from_slice(part)))
+            .expect("an open connection");
     }
 }
 
@@ -93,13 +57,13 @@ fn compare(received: &[u8]) {
     );
 }
 
-/// Sends [`LENGTH`] bytes in one direction and compares them at the other end.
+/// Sends [`LENGTH`] bytes in one direction and compares them at the other end. Returns the device.
 fn transfer(
     host: &Host,
-    device: &mut TunDevice,
+    device: TunDevice,
     ipv6: bool,
     to_kernel: bool,
-) -> Result<(), LabError> {
+) -> Result<TunDevice, LabError> {
     let (kernel, stack) = match ipv6 {
         true => (
             "fd00::2".parse::<IpAddr>().expect("an address"),
@@ -123,23 +87,23 @@ fn transfer(
     let kernel_end =
         host.spawn(move || listener.accept().and_then(|(stream, _)| work(stream)).map_err(failed))?;
 
-    let mut stack = Stack::new(device, stack, 1);
+    let mut stack = Stack::new(device, stack, 1, Instant::now());
     stack.connect((kernel.into(), port), 40_000 + u16::from(to_kernel));
     let (mut sent, mut received, start) = (0, Vec::new(), Clock::now());
     while received.len() < if to_kernel { 1 } else { LENGTH } {
         if to_kernel {
-            stack.send(&mut sent);
+            send(&mut stack, &mut sent);
         }
-        stack.receive(&mut received);
+        receive(&mut stack, &mut received);
         assert!(start.elapsed() < PATIENCE, "{} bytes sent, {} received", sent, received.len());
     }
-    stack.poll().abort();
-    stack.poll();
+    stack.poll(Instant::now()).abort();
+    stack.poll(Instant::now());
     kernel_end.join().expect("the kernel's end compares")?;
     if !to_kernel {
         compare(&received);
     }
-    Ok(())
+    Ok(stack.device)
 }
 
 const MEDIA: [(Medium, Layer); 2] = [(Medium::Ip, Layer::Ip), (Medium::Ethernet, Layer::Ethernet)];
@@ -160,14 +124,16 @@ fn opened(host: &Host, layer: Layer, offloads: Offloads) -> Result<TunDevice, La
     Ok(device)
 }
 
+/// Up to 15 s on a busy machine: eight transfers, each over a new device, of so many bytes that the
+/// window opens and super-packets are the rule.
 #[test]
 fn super_packets_go_both_ways_and_the_bytes_are_right() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("stack")) else { return Ok(()) };
     for (medium, layer) in MEDIA {
         for (ipv6, to_kernel) in [(false, true), (false, false), (true, true), (true, false)] {
-            let mut device = opened(&host, layer, Offloads::TCP)?;
+            let device = opened(&host, layer, Offloads::TCP)?;
             assert_eq!(device.capabilities().medium, medium);
-            transfer(&host, &mut device, ipv6, to_kernel)?;
+            let device = transfer(&host, device, ipv6, to_kernel)?;
             let counters = device.counters();
             assert_eq!((counters.malformed, counters.rejected, counters.refused), (0, 0, 0));
             let average = if to_kernel {
@@ -200,20 +166,21 @@ fn bridged(host: &Host) -> Result<([Tun; 2], Link), LabError> {
 fn a_bridge_passes_super_packets_of_two_stacks_on_whole() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("stacks")) else { return Ok(()) };
     let ([left, right], _bridge) = bridged(&host)?;
-    let (mut left, mut right) =
+    let (left, right) =
         (TunDevice::new(left).map_err(failed)?, TunDevice::new(right).map_err(failed)?);
-    let [mut sender, mut receiver] = [(&mut left, 1), (&mut right, 2)]
-        .map(|(device, number)| Stack::new(device, IpAddress::v4(10, 0, 0, number), number));
-    receiver.sockets.get_mut::<Socket<'_>>(receiver.socket).listen(7).expect("a new socket");
+    let [mut sender, mut receiver] = [(left, 1), (right, 2)].map(|(device, number)| {
+        Stack::new(device, IpAddress::v4(10, 0, 0, number), number, Instant::now())
+    });
+    receiver.listen(7);
     sender.connect((IpAddress::v4(10, 0, 0, 2), 7), 40_000);
     let (mut sent, mut received, start) = (0, Vec::new(), Clock::now());
     while received.len() < LENGTH {
-        sender.send(&mut sent);
-        receiver.receive(&mut received);
+        send(&mut sender, &mut sent);
+        receive(&mut receiver, &mut received);
         assert!(start.elapsed() < PATIENCE, "{sent} bytes sent, {} received", received.len());
     }
     compare(&received);
-    let (sent, received) = (left.counters(), right.counters());
+    let (sent, received) = (sender.device.counters(), receiver.device.counters());
     assert_eq!((sent.rejected, sent.refused, received.malformed), (0, 0, 0));
     let averages = [sent.bytes_written / sent.written, received.bytes_read / received.read];
     assert!(averages.iter().all(|average| *average > 10_000), "{averages:?} bytes a packet");
@@ -233,8 +200,8 @@ fn super_packets_that_are_switched_off_leave_in_segments() -> Result<(), LabErro
         })?;
         tun.switches().set(GsoKind::Tcp4, false);
         host.link("tun0").add_address("10.0.0.2/24")?;
-        let mut device = TunDevice::new(tun).map_err(failed)?;
-        transfer(&host, &mut device, false, true)?;
+        let device = TunDevice::new(tun).map_err(failed)?;
+        let device = transfer(&host, device, false, true)?;
         let counters = device.counters();
         assert!(
             counters.bytes_written / counters.written <= 1514 && counters.written > 5_000,
@@ -289,9 +256,9 @@ fn unfinished_checksums_are_completed_and_wrong_ones_stay() -> Result<(), LabErr
 fn a_device_without_super_packets_is_read_too() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("stack")) else { return Ok(()) };
     for (_, layer) in MEDIA {
-        let mut device = opened(&host, layer, Offloads::NONE)?;
-        transfer(&host, &mut device, false, false)?;
-        transfer(&host, &mut device, false, true)?;
+        let device = opened(&host, layer, Offloads::NONE)?;
+        let device = transfer(&host, device, false, false)?;
+        let device = transfer(&host, device, false, true)?;
         let counters = device.counters();
         assert!(
             counters.bytes_read / counters.read <= 1514 && counters.rejected == 0,

@@ -41,8 +41,8 @@
 //!
 //! **A stack** receives by [`BatchAggregator::poll`] with [`Policy::gro`]: merged packets have
 //! complete checksums, and metadata with the segment size. It sends 64 KB at a time as a
-//! [`GsoPacket`], which [`Segmenter::segment_linear`] cuts into the driver's buffers. The example
-//! `examples/smoltcp-device` in the repository does this around any device of smoltcp.
+//! [`GsoPacket`], which [`Segmenter::segment_linear`] cuts into the driver's buffers. The crate
+//! `superpacket-smoltcp` does this around any device of smoltcp.
 //!
 //! **A switch** keeps packets in buffers that it must give back: ring slots, frames of a UMEM,
 //! mbufs. [`Aggregator`] owns them while a packet is held and hands them to the sink: no payload is

@@ -348,14 +348,7 @@ pub fn segmentation(
         (None, Ok(_)) if header.flags == 0 && packet.bytes.get(12..14) == Some(&[0x81, 0x00]) => {
             Some(Kind::TaggedWithoutChecksum)
         }
-        (
-            Some([_]),
-            Err(SplitError::Header(
-                VirtioError::ChecksumStart { .. }
-                | VirtioError::ChecksumOffset { .. }
-                | VirtioError::Protocol { .. },
-            )),
-        ) => Some(Kind::Contradiction),
+        (Some([_]), Err(error)) if contradicts_checksum(error) => Some(Kind::Contradiction),
         (
             Some(_),
             Err(SplitError::Header(
@@ -380,6 +373,19 @@ pub fn segmentation(
         }
         _ => is_cut_at_least(packet, kernel).then_some(Kind::SmallSegment),
     }
+}
+
+/// Returns whether a virtio header contradicts the packet's protocol or the position of its
+/// checksum.
+fn contradicts_checksum(error: &SplitError) -> bool {
+    matches!(
+        error,
+        SplitError::Header(
+            VirtioError::ChecksumStart { .. }
+                | VirtioError::ChecksumOffset { .. }
+                | VirtioError::Protocol { .. }
+        )
+    )
 }
 
 /// Returns the packet with the checksum seed that Linux uses when it computes the checksum again:
@@ -439,13 +445,7 @@ fn fragmentation(
     let (packet, engine) = (seeded.as_ref().unwrap_or(packet), cut.as_ref().unwrap_or(engine));
     let ours = match engine {
         Ok(ours) => ours,
-        Err(SplitError::Header(
-            VirtioError::ChecksumStart { .. }
-            | VirtioError::ChecksumOffset { .. }
-            | VirtioError::Protocol { .. },
-        )) => {
-            return Some(Kind::Contradiction);
-        }
+        Err(error) if contradicts_checksum(error) => return Some(Kind::Contradiction),
         Err(SplitError::Segment(SegmentError::SegmentTooSmall { needed, .. }))
             if size < 8 && *needed == 8 =>
         {
@@ -539,16 +539,7 @@ fn other_bytes(kernel: &ResultPacket, engine: &ResultPacket) -> Option<Kind> {
         tunnel if tunnel.is_udp() => (Kind::OuterChecksum, transport + 6),
         _ => return None,
     };
-    let checksum = checksum..checksum + 2;
-    let mut bytes = kernel.bytes.clone();
-    bytes.get_mut(checksum.clone())?.copy_from_slice(engine.bytes.get(checksum)?);
-    let right = check::frame(
-        &engine.bytes,
-        &Expect { partial: engine.partial.is_some(), ..Expect::default() },
-    )
-    .is_ok();
-    (right && bytes == engine.bytes && kernel.cut == engine.cut && kernel.partial == engine.partial)
-        .then_some(kind)
+    differ_in_checksums([checksum], kernel, engine)?.then_some(kind)
 }
 
 /// Returns [`Kind::FinalDestination`] if the kernel's and the engine's packets differ only in
@@ -558,21 +549,30 @@ fn other_destination(
     engine: &ResultPacket,
     layout: &Layout,
 ) -> Option<Kind> {
-    let mut bytes = kernel.bytes.clone();
-    for place in layout
-        .outers()
-        .filter_map(|outer| outer.checksum(&engine.bytes))
-        .chain([usize::from(layout.checksum())])
-    {
-        bytes.get_mut(place..place + 2)?.copy_from_slice(engine.bytes.get(place..place + 2)?);
+    let outer = layout.outers().filter_map(|outer| outer.checksum(&engine.bytes));
+    let checksums = outer.chain([usize::from(layout.checksum())]);
+    differ_in_checksums(checksums, kernel, engine)?.then_some(Kind::FinalDestination)
+}
+
+/// Returns whether the engine's packet is valid, and the kernel's differs only in the checksums at
+/// these offsets; `None` if a packet ends before one of them.
+fn differ_in_checksums(
+    checksums: impl IntoIterator<Item = usize>,
+    kernel: &ResultPacket,
+    engine: &ResultPacket,
+) -> Option<bool> {
+    let mut packet = kernel.clone();
+    for place in checksums {
+        let ours = engine.bytes.get(place..place + 2)?;
+        packet.bytes.get_mut(place..place + 2)?.copy_from_slice(ours);
     }
-    let right = check::frame(
-        &engine.bytes,
-        &Expect { partial: engine.partial.is_some(), ..Expect::default() },
-    )
-    .is_ok();
-    (right && bytes == engine.bytes && kernel.cut == engine.cut && kernel.partial == engine.partial)
-        .then_some(Kind::FinalDestination)
+    Some(is_valid(engine) && packet == *engine)
+}
+
+/// Returns whether a packet is valid, but for a checksum that is partial.
+fn is_valid(packet: &ResultPacket) -> bool {
+    let expect = Expect { partial: packet.partial.is_some(), ..Expect::default() };
+    check::frame(&packet.bytes, &expect).is_ok()
 }
 
 /// Returns [`Kind::NestedLengths`] if the kernel's and the engine's packets in two tunnels differ
@@ -589,12 +589,7 @@ fn other_nested(kernel: &ResultPacket, engine: &ResultPacket) -> Option<Kind> {
         }
         theirs.copy_from_slice(ours);
     }
-    let right = check::frame(
-        &engine.bytes,
-        &Expect { partial: engine.partial.is_some(), ..Expect::default() },
-    )
-    .is_ok();
-    (right && packet == *engine).then_some(Kind::NestedLengths)
+    (is_valid(engine) && packet == *engine).then_some(Kind::NestedLengths)
 }
 
 /// Returns whether a header with the EtherType of IPv6 has another version than 6. Linux does not
@@ -606,8 +601,7 @@ fn has_other_version(frame: &[u8]) -> bool {
 /// Returns why the kernel merged neither of two frames, if it has no GRO for their headers;
 /// otherwise `None`.
 fn not_in_kernel(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
-    let alone =
-        |frame: usize| kernel_group(sides, frame).is_some_and(|group| group.frames.len() == 1);
+    let alone = |frame| is_alone_in_kernel(sides, frame);
     if !alone(before) || !alone(frame) {
         return None;
     }
@@ -792,8 +786,7 @@ fn unknown_tunnel(sides: &Sides<'_>, frame: usize) -> Option<Kind> {
 /// tunnel or the lack of a GRO hint; otherwise `None`.
 fn nested_apart(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
     layout(sides, frame)?.nested?;
-    let alone =
-        |frame: usize| kernel_group(sides, frame).is_some_and(|group| group.frames.len() == 1);
+    let alone = |frame| is_alone_in_kernel(sides, frame);
     let [first, second] = [before, frame].map(|frame| &sides.frames[frame].bytes);
     let (Some(hint), Some(next)) = (Hint::of(first), Hint::of(second)) else {
         return (alone(before) && alone(frame)).then_some(Kind::NestedWithoutHint);
@@ -970,6 +963,11 @@ fn kernel_flow(sides: &Sides<'_>, frame: usize) -> Option<Vec<u8>> {
 
 fn left<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s EnginePacket> {
     sides.in_engine[frame].map(|(left, _)| &sides.engine[left])
+}
+
+/// Returns whether the kernel merged a frame with no other.
+fn is_alone_in_kernel(sides: &Sides<'_>, frame: usize) -> bool {
+    kernel_group(sides, frame).is_some_and(|group| group.frames.len() == 1)
 }
 
 fn kernel_group<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s Group> {

@@ -54,14 +54,6 @@ pub struct RunReport {
     pub refused: u64,
     /// Batches and super-packets with a difference that no kind explains.
     pub faults: Vec<RunFault>,
-    /// Number of faults that do not yet end a run; 0 by default.
-    pub faults_allowed: usize,
-}
-
-impl RunReport {
-    fn continues(&self) -> bool {
-        self.faults.len() <= self.faults_allowed
-    }
 }
 
 /// A batch or super-packet with a difference that no kind explains.
@@ -135,7 +127,7 @@ pub fn receive(
     report: &mut RunReport,
 ) -> Result<(), LabError> {
     let mut left = frames;
-    while left > 0 && report.continues() {
+    while left > 0 && report.faults.is_empty() {
         let Some(batch) = batches.next() else { break };
         left = left.saturating_sub(batch.len() as u64);
         receive_batch(kernel, batch, report)?;
@@ -262,7 +254,7 @@ pub fn segment(
                 None => report.faults.push(RunFault::of_segments(packet, theirs, &ours)),
             },
         }
-        if !report.continues() {
+        if !report.faults.is_empty() {
             break;
         }
     }

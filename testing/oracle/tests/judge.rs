@@ -169,6 +169,8 @@ fn assert_none(found: &BTreeMap<String, (u64, String)>) {
     assert!(found.is_empty(), "what the kernel made is called unfaithful:\n{text}");
 }
 
+/// Some 15 s: each of 800 polls is judged as it is, and once with each kind of damage, each of
+/// which must occur five times.
 #[test]
 fn what_the_kernel_merges_is_faithful_and_damage_to_it_is_found() -> Result<(), LabError> {
     let Some(mut kernel) = superpacket_lab::available_or_skip(KernelGro::new()) else {

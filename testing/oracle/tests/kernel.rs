@@ -33,6 +33,8 @@ fn assert_explained(report: &RunReport, seed: u64) {
     }
 }
 
+/// Some 15 s: only many frames have each rare difference, and the kernel needs 5 ms for a poll of
+/// 60 frames.
 #[test]
 fn every_difference_in_what_merges_has_a_kind() -> Result<(), LabError> {
     let Some(mut kernel) = available(KernelGro::new()) else { return Ok(()) };

@@ -165,9 +165,9 @@ fn the_documentation_has_every_setting() {
     for rows in [documented(&port()), documented(&SteeringSettings::default())] {
         assert!(page.contains(&rows), "docs/control.md has other rows than these:\n{rows}");
     }
-    let example = read("bridge.toml");
+    let example = read("bridge/bridge.toml");
     let names = PortSettings::SETTINGS.iter().map(|row| row.name);
     for name in names.chain(SteeringSettings::SETTINGS.iter().map(|row| row.name)) {
-        assert!(example.contains(&format!("\n{name} = ")), "docs/bridge.toml has no {name}");
+        assert!(example.contains(&format!("\n{name} = ")), "docs/bridge/bridge.toml has no {name}");
     }
 }

@@ -29,13 +29,13 @@ pub(crate) enum LiveCommand {
 
 Ports are tap:DEVICE, tun:DEVICE, packet:INTERFACE, xdp:INTERFACE, pcap:FILE, nic:SETTINGS@PORT. \
 Options follow a question mark and are separated by ampersands; quote them for the shell: \
-'packet:eth0?version=v3&block=512k'. A name before the port string, as in left=packet:eth0, is \
-used by commands, counters and metrics; the default name is the whole string. Packet and XDP \
-ports take the interface over: give it no addresses.
+'packet:eth0?version=v3&block=512k'. Commands, counters and metrics use the name before the port \
+string, as in left=packet:eth0; without one, they use the whole string. Packet and XDP ports take \
+the interface over: give it no addresses.
 
-SIGTERM and SIGINT send the held packets and end with exit code 0 (a second one ends at once). \
-SIGHUP reads the file again; the log lists the changes by commands that this undoes (--on-reload \
-keep keeps them).
+On SIGTERM and SIGINT the bridge sends the held packets and ends with exit code 0; a second \
+signal ends it at once. On SIGHUP it reads its file again. This undoes changes by commands, unless \
+--on-reload keep is given; the log lists them.
 
 The bridge needs CAP_NET_ADMIN and CAP_NET_RAW, and CAP_BPF for xdp, in the user namespace that \
 owns the network namespace: `unshare -Urn` grants them to every user who is allowed to run it.")]
@@ -51,7 +51,7 @@ owns the network namespace: `unshare -Urn` grants them to every user who is allo
 Offloads have the long and short names of ethtool. If a requested offload is not active, the \
 reason is shown.
 
-Most ports cannot express that all IP identifications of a super-packet are the same, so the \
+Most ports cannot express that all IP identifications of a super-packet are the same. So the \
 bridge segments such super-packets before it sends them. With tx-tcp-mangleid-segmentation on, \
 those with the don't-fragment bit are sent whole, and their segments get new identifications \
 (RFC 6864).")]
@@ -87,14 +87,16 @@ Counters of queues are named as in ethtool -S: rx_queue_0_packets.")]
 A new port has the default settings; change them with features, limits, fdb, vlan and rps.
 
 set changes options of the port string (OPTION=VALUE; OPTION= removes one) and settings of the \
-port (SETTING VALUE: those of `superpacket limits`, including the words of iproute2's `bridge \
-link set`), either all or none of them. If the string changes, the port is opened again but \
-stays the same port: other ports go on, and packets that arrive meanwhile are lost. If it cannot \
-be opened with the new options, it is opened with the old ones, and the error gives the reason.
+port (SETTING VALUE). It makes all changes or none. The settings are those of `superpacket \
+limits`, including the words of iproute2's `bridge link set`.
 
-Ports added, changed or removed by these commands stay so until the bridge ends or reads its \
-file again; then the file decides, except for changes that --on-reload keep keeps. A bridge that \
-has given up its privileges (--user) can open only ports that its user may open.")]
+If the string changes, the port is opened again but stays the same port. Other ports go on, and \
+packets that arrive meanwhile are lost. If the port cannot be opened with the new options, it is \
+opened with the old ones, and the error gives the reason.
+
+These changes last until the bridge ends or reads its file again. Then the file decides, except \
+for changes that --on-reload keep keeps. A bridge that has given up its privileges (--user) can \
+open only ports that its user may open.")]
     Port(PortArguments),
     /// Show or change a bridge's address table, as `bridge fdb` does
     #[command(after_help = "Examples:
@@ -112,9 +114,9 @@ Syntax and output are those of iproute2's `bridge fdb`; a port is given by its n
 without a VLAN apply to frames without a VLAN tag. On a terminal, show prints at most one \
 screen.
 
-A static entry stays until it is deleted or its port leaves the bridge. It does not age, does \
-not move to another port that sends with its address (`static sticky` in iproute2), and is not \
-replaced when the table is full. flush deletes learned entries and keeps static ones.")]
+A static entry stays until it is deleted or its port leaves the bridge. It does not age and is \
+not replaced when the table is full. It does not move to another port that sends with its address \
+(`static sticky` in iproute2). flush deletes learned entries and keeps static ones.")]
     Fdb(FdbArguments),
     /// Show or change the VLANs of a bridge's ports, as `bridge vlan` does
     #[command(after_help = "Examples:
@@ -216,10 +218,9 @@ with the receiving CPU, and says why. CPUs that are offline or outside the proce
 get no worker; the output lists them. A flow moves only when the old CPU has none of its packets \
 left, so no packet overtakes another.
 
-While the receiving thread has time for all packets, it processes them itself, whatever the mask \
-(in place, the default: --in-place-below auto). When it is busy for 80 % of the time, it steers, \
-provided that this increases the throughput, until all the work fits into 45 %. --in-place-below \
-0 always steers, as the kernel does.
+By default (--in-place-below auto) the receiving thread processes packets itself, in place, \
+until it is busy for 80 % of the time. Then it steers, if this increases the throughput. It stops \
+when all the work fits into 45 % of one CPU. --in-place-below 0 always steers, as the kernel does.
 
 Settings for --set:
 {settings}"

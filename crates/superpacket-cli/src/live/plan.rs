@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_command_line_overrides_the_file() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bridge.toml");
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bridge/bridge.toml");
         let said = plan(&["--config", file]).expect("the example is right");
         assert_eq!(
             (said.settings.ports.len(), said.settings.threads, said.user.as_deref()),

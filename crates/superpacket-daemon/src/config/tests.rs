@@ -13,7 +13,7 @@ use super::*;
 
 #[test]
 fn the_documented_example_says_what_its_comments_say() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bridge.toml");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bridge/bridge.toml");
     let config = Config::read(&path).expect("the example is right");
     assert_eq!(config.control.as_deref(), Some(Path::new("/run/superpacket/control.sock")));
     assert_eq!(config.metrics, Some(SocketAddr::from(([127, 0, 0, 1], 9600))));
@@ -288,7 +288,7 @@ fn static_entries_are_given_to_their_ports() {
 
 #[test]
 fn settings_of_ports_have_the_names_of_commands_and_hyphens_do_as_well() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bridge.toml");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bridge/bridge.toml");
     let example = std::fs::read_to_string(path).expect("the example is there");
     let (head, rest) = example.split_once("\n[[port]]").expect("ports");
     let hyphens = rest.lines().map(|line| match line.split_once(" = ") {

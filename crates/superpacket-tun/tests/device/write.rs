@@ -18,6 +18,10 @@ fn writer(memory: &Memory) -> MemoryWriter<'_> {
     Writer::new(memory, Some(Framing::TUN), Switches::new(Offloads::ALL))
 }
 
+fn shared_writer(memory: &Arc<Memory>) -> Writer<Arc<Memory>, Vec<u8>> {
+    Writer::new(Arc::clone(memory), Some(Framing::TUN), Switches::new(Offloads::ALL))
+}
+
 fn write(writer: &mut MemoryWriter<'_>, packets: &[Vec<u8>]) -> io::Result<()> {
     packets.iter().for_each(|packet| writer.push(packet.clone()));
     writer.flush()
@@ -389,9 +393,7 @@ fn whatever_fails_and_whenever_nothing_is_lost_doubled_or_overtaken() {
 #[test]
 fn a_queued_writer_merges_what_waits_and_holds_no_lone_packet() {
     let memory = Arc::new(Memory::default());
-    let (sender, mut queued) =
-        Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL))
-            .queued(1024);
+    let (sender, mut queued) = shared_writer(&memory).queued(1024);
     let packets = run(Frame::tcp4(1, 1348));
     packets.iter().for_each(|packet| sender.send(packet.clone()).expect("there is room"));
     let thread = thread::spawn(move || queued.run().map(|()| queued));
@@ -411,12 +413,6 @@ fn a_queued_writer_merges_what_waits_and_holds_no_lone_packet() {
     drop(sender);
     let queued = thread.join().expect("no panic").expect("no error");
     assert_eq!(queued.counters().packets, 45);
-}
-
-type SharedWriter = Writer<Arc<Memory>, Vec<u8>>;
-
-fn shared_writer(memory: &Arc<Memory>) -> SharedWriter {
-    Writer::new(Arc::clone(memory), Some(Framing::TUN), Switches::new(Offloads::ALL))
 }
 
 /// Waits longer than the minimum time between two direct writes of senders.
@@ -527,9 +523,7 @@ fn what_a_sender_cannot_write_is_judged_by_the_writer() {
 #[test]
 fn a_queued_writer_puts_in_order_what_waits_together() {
     let memory = Arc::new(Memory::default());
-    let (sender, mut queued) =
-        Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL))
-            .queued_in_order(1024);
+    let (sender, mut queued) = shared_writer(&memory).queued_in_order(1024);
     let packets = run(Frame::tcp4(1, 1348));
     for number in [1, 0, 3, 2, 5, 4] {
         sender
@@ -557,9 +551,7 @@ fn a_lossy_flush_leaves_nothing_for_the_next() {
 #[test]
 fn a_lossy_queued_writer_drops_what_the_device_does_not_take_and_tells() {
     let memory = Arc::new(Memory::judged(|number, _| (number == 0).then(|| errno(DOWN))));
-    let (sender, mut queued) =
-        Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL))
-            .queued(1024);
+    let (sender, mut queued) = shared_writer(&memory).queued(1024);
     let packets = [run(Frame::udp6(1000)), run(Frame::tcp4(1, 1348))].concat();
     // The packets of a failed flush are dropped; those of the next are written.
     let (dropped, written) = (packets.iter().cycle().take(256), packets.iter().take(40));
@@ -575,9 +567,7 @@ fn a_lossy_queued_writer_drops_what_the_device_does_not_take_and_tells() {
 #[test]
 fn a_queued_writer_goes_on_after_an_error() {
     let memory = Arc::new(Memory::judged(|number, _| (number == 0).then(|| errno(DOWN))));
-    let (sender, mut queued) =
-        Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL))
-            .queued(1024);
+    let (sender, mut queued) = shared_writer(&memory).queued(1024);
     let packets = run(Frame::udp6(1000));
     packets.iter().for_each(|packet| sender.send(packet.clone()).expect("there is room"));
     drop(sender);

@@ -4,8 +4,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::support::PARTIAL_GRO;
-use crate::support::{Aggregator, AnyBytes, Output, Packet, Page, assert_reversed, packets, run};
+use crate::support::{
+    Aggregator, AnyBytes, Output, PARTIAL_GRO, Packet, Page, assert_reversed, packets, run,
+};
 use superpacket::aggregate::{HashKey, Mode, Policy, Storage};
 use superpacket::packet::{MAX_BUFFERS, RxPacket};
 use superpacket::super_packet::SuperPacket;

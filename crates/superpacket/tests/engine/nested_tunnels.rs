@@ -2,8 +2,7 @@
 //! each level, which flows wait for which, and Linux's GRO hint.
 
 use crate::expect::*;
-use crate::support::{PARTIAL_GRO, PARTIAL_GRO_UDP, gso_of, segments};
-use crate::support::{Packet, run};
+use crate::support::{PARTIAL_GRO, PARTIAL_GRO_UDP, Packet, gso_of, run, segments};
 use superpacket::aggregate::{Policy, Reason::*};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, Segmenter};

@@ -10,9 +10,8 @@ use superpacket::segment::{ChecksumOutput, SegmentOptions, Segmenter};
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::workload::{self, TRAIN};
 
-use crate::support::allocations::allocations;
-use crate::support::{Aggregator, BatchAggregator, unknown};
-use crate::support::{PARTIAL_GRO, PARTIAL_GRO_UDP};
+use crate::support::allocations::{allocations, live_bytes};
+use crate::support::{Aggregator, BatchAggregator, PARTIAL_GRO, PARTIAL_GRO_UDP, unknown};
 
 /// Packets handed over at a time: a driver's budget.
 const BATCH: usize = 64;
@@ -88,6 +87,12 @@ fn an_allocation_is_counted() {
     let mut grown = black_box(vec![1u8]);
     grown.reserve_exact(black_box(5_000));
     assert!(allocations() - before >= 4, "two vectors, and one that grows");
+
+    let before = (allocations(), live_bytes());
+    let some = black_box(vec![0u8; 100]);
+    assert_eq!((allocations(), live_bytes()), (before.0 + 1, before.1 + 100));
+    drop(some);
+    assert_eq!(live_bytes(), before.1);
 }
 
 #[test]

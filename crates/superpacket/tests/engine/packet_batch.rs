@@ -1,8 +1,7 @@
 //! [`PacketBatch`]: what goes through one, and what is dropped with it.
 use std::sync::Arc;
 
-use crate::support::bytes_in;
-use crate::support::{Aggregator, AnyBytes};
+use crate::support::{Aggregator, AnyBytes, bytes_in};
 use superpacket::aggregate::{HashKey, Policy, Storage};
 use superpacket::segment::{ChecksumOutput, SegmentOptions, Segmenter};
 use superpacket::{PacketBatch, RxPacket, SuperPacket};

@@ -2,8 +2,7 @@
 //! header's, empty datagrams.
 
 use crate::expect::*;
-use crate::support::VERIFIED;
-use crate::support::{BatchAggregator, Output, Packet, packets, unknown};
+use crate::support::{BatchAggregator, Output, Packet, VERIFIED, packets, unknown};
 use superpacket::aggregate::Reason::*;
 use superpacket::aggregate::{HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum};

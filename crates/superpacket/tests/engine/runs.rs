@@ -3,8 +3,9 @@
 //! the batches are cut, one packet at a time must give the same, and what merged must come apart
 //! again.
 
-use crate::support::{Output, Packet, Run, aggregator, assert_reversed, run, run_batches};
-use crate::support::{PARTIAL_GRO_UDP, VERIFIED};
+use crate::support::{
+    Output, PARTIAL_GRO_UDP, Packet, Run, VERIFIED, aggregator, assert_reversed, run, run_batches,
+};
 use superpacket::aggregate::{Policy, Reason, Storage};
 use superpacket::packet::RxChecksum;
 use superpacket::super_packet::SuperPacket;

@@ -9,7 +9,7 @@ use superpacket::{Aggregator, BatchAggregator, Framing, HashKey, Layer, Policy, 
 use superpacket_traffic::random::Random;
 
 use super::framed::Framed;
-use super::judge::{Judge, Members};
+use super::judge::{Judge, Members, places};
 use super::pool::PollUse;
 use super::{NumberedBuffer, packet};
 
@@ -208,12 +208,7 @@ impl Members {
         let metadata = &packet.metadata;
         let mut bytes = Vec::new();
         packet.copy_to(&mut bytes);
-        let mut places: Vec<_> = packet
-            .pieces()
-            .iter()
-            .filter_map(|piece| piece.buffer().map(|buffer| buffer.0))
-            .collect();
-        places.dedup();
+        let places = places(packet);
         let mut again = RxPacket::new(NumberedBuffer(self.0.len(), Rc::new(bytes)))
             .with_checksum(metadata.checksum);
         (again.layer, again.vlan, again.gso) = (metadata.layer, metadata.vlan, metadata.gso);

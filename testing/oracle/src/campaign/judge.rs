@@ -23,6 +23,14 @@ fn is_same(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && (std::ptr::eq(left, right) || left == right)
 }
 
+/// Returns the positions of the frames whose buffers a packet has, in the order of arrival.
+pub fn places(packet: &SuperPacket<'_, NumberedBuffer>) -> Vec<usize> {
+    let buffers = packet.pieces().iter().filter_map(|piece| piece.buffer());
+    let mut places: Vec<_> = buffers.map(|buffer| buffer.0).collect();
+    places.dedup();
+    places
+}
+
 /// Checks the packets that an engine returns for a poll, and remembers which frames have come back.
 #[derive(Default)]
 pub struct Judge {
@@ -184,12 +192,7 @@ impl Judge {
     pub fn check_lro(&mut self, used: &PollUse<'_>, packet: &SuperPacket<'_, NumberedBuffer>) {
         let metadata = packet.metadata;
         self.accounted += u64::from(metadata.packets);
-        let mut places: Vec<_> = packet
-            .pieces()
-            .iter()
-            .filter_map(|piece| piece.buffer().map(|buffer| buffer.0))
-            .collect();
-        places.dedup();
+        let places = places(packet);
         let frame = |place: usize| &used.frames[used.order[place]];
         places.iter().for_each(|&place| self.record_return(used, place));
         if metadata.packets == 1 {

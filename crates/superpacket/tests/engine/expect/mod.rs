@@ -6,8 +6,9 @@ use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::ChecksumForm;
 use superpacket_traffic::frame::Frame;
 
-use crate::support::PARTIAL_GRO_UDP;
-use crate::support::{Output, Packet, Run, assert_reversed, packets, run, run_batches};
+use crate::support::{
+    Output, PARTIAL_GRO_UDP, Packet, Run, assert_reversed, packets, run, run_batches,
+};
 
 /// How many packets there are in each output, in the order of emission.
 pub fn counts(run: &Run) -> Vec<u32> {

@@ -8,10 +8,10 @@ use superpacket::aggregate::{
 use superpacket::{Layer, Metadata, Reason, RxChecksum, RxPacket, SuperPacket};
 
 use super::traffic::{
-    KEY, OwnedSink, Seen, assert_equal, assert_nothing_held, policies, policy, poll, poll_with,
+    KEY, OwnedSink, assert_equal, assert_nothing_held, policies, policy, poll, poll_with,
     receive_all, traffic,
 };
-use crate::support::{Aggregator, AnyBytes, BatchAggregator, Packet, unknown};
+use crate::support::{Aggregator, AnyBytes, BatchAggregator, Packet, Seen, in_buffers, unknown};
 
 /// The promise that it can move to another thread, and stay.
 const _: () = {
@@ -28,22 +28,15 @@ fn owned(policy: Policy, packets: &[Packet], size: usize) -> Vec<(Vec<Seen>, Agg
             seen.push(Seen::of(&packet));
             Ok(())
         };
-        let mut batch: Vec<_> = receive_all(packets).iter().map(to_owned).collect();
+        let mut batch: Vec<_> = receive_all(packets)
+            .iter()
+            .map(|packet| in_buffers(packet, |buffer| buffer.to_vec()))
+            .collect();
         assert_eq!(aggregator.receive_batch(&mut batch, 0, &mut sink), Ok(()));
         assert_eq!(aggregator.poll_end(0, &mut sink), Ok(()));
         (seen, *aggregator.counters())
     };
     packets.chunks(size).map(one_poll).collect()
-}
-
-fn to_owned(packet: &RxPacket<&[u8]>) -> RxPacket<Vec<u8>> {
-    let mut buffers = packet.buffers().map(|buffer| buffer.to_vec());
-    let mut owned = RxPacket::new(buffers.next().expect("a packet has a buffer"));
-    buffers.for_each(|buffer| owned.push(buffer).expect("as many as before"));
-    (owned.queue, owned.layer, owned.hash, owned.checksum) =
-        (packet.queue, packet.layer, packet.hash, packet.checksum);
-    (owned.vlan, owned.gso, owned.time) = (packet.vlan, packet.gso, packet.time);
-    owned
 }
 
 /// A difference of counters: what a poll added.

@@ -8,12 +8,10 @@ use superpacket::aggregate::{Delivery, Mode, Policy, Storage};
 use superpacket::{Layer, RxPacket, SuperPacket};
 
 use super::traffic::{
-    BorrowedPacket, KEY, OwnedSink, Seen, assert_equal, assert_nothing_held, gather_with, policies,
-    poll, poll_with, receive_all, traffic,
+    BorrowedPacket, KEY, OwnedSink, assert_equal, assert_nothing_held, gather_with, policies, poll,
+    poll_with, receive_all, traffic,
 };
-use crate::support::AnyBytes;
-use crate::support::Packet;
-use crate::support::{Aggregator, BatchAggregator};
+use crate::support::{Aggregator, AnyBytes, BatchAggregator, Packet, Seen};
 
 /// When a sink fails, and how.
 #[derive(Clone, Copy, Debug)]

@@ -9,9 +9,8 @@ use superpacket::{Layer, Reason, RxPacket, SuperPacket};
 use superpacket_traffic::frame::{Checksum, Frame};
 use superpacket_traffic::workload;
 
-use super::traffic::{KEY, Seen};
-use crate::support::gso_of;
-use crate::support::{Aggregator, BatchAggregator, unknown};
+use super::traffic::KEY;
+use crate::support::{Aggregator, BatchAggregator, Seen, gso_of, unknown};
 
 #[test]
 fn linear_storage_loses_nothing_in_place() {

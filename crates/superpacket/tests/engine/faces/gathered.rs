@@ -7,9 +7,9 @@ use superpacket::{Layer, RxPacket};
 use superpacket_traffic::frame::Frame;
 
 use super::traffic::{
-    KEY, Received, Seen, assert_nothing_held, gather_with, policies, poll, receive_all, traffic,
+    KEY, Received, assert_nothing_held, gather_with, policies, poll, receive_all, traffic,
 };
-use crate::support::{BatchAggregator, unknown};
+use crate::support::{BatchAggregator, Seen, unknown};
 
 /// What comes out as slices: the bytes of the first, all bytes, how many.
 fn gather(

@@ -13,8 +13,7 @@ use superpacket_traffic::frame::{ACK, CWR, Checksum, Frame, Mpls, Vlan};
 use superpacket_traffic::workload;
 
 use super::traffic::{KEY, assert_nothing_held, bytes_at, join_with, policies, poll_with};
-use crate::support::PARTIAL_GRO;
-use crate::support::{BatchAggregator, unknown};
+use crate::support::{BatchAggregator, PARTIAL_GRO, unknown};
 
 /// What lies before a packet in its buffer.
 const BEFORE: u8 = 0xee;

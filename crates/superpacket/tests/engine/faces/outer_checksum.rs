@@ -10,8 +10,7 @@ use superpacket_traffic::checksum::{pseudo_v4, pseudo_v6};
 use superpacket_traffic::frame::{Checksum, Frame, Ip};
 
 use super::traffic::KEY;
-use crate::support::PARTIAL_GRO_UDP;
-use crate::support::{BatchAggregator, unknown};
+use crate::support::{BatchAggregator, PARTIAL_GRO_UDP, unknown};
 
 fn framing(layer: Layer) -> Framing {
     Framing::new(Format::Tunnel, ByteOrder::Little, layer)

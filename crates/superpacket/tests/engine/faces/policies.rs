@@ -6,12 +6,8 @@ use superpacket::virtio::Framing;
 use superpacket::{Layer, SuperPacket};
 use superpacket_traffic::frame::{Frame, Ip};
 
-use super::traffic::{
-    KEY, OwnedSink, Seen, assert_equal, counted, policy, poll, receive_all, traffic,
-};
-use crate::support::Packet;
-use crate::support::allocations::live_bytes;
-use crate::support::{Aggregator, BatchAggregator, unknown};
+use super::traffic::{KEY, OwnedSink, assert_equal, counted, policy, poll, receive_all, traffic};
+use crate::support::{Aggregator, BatchAggregator, Packet, Seen, allocations::live_bytes, unknown};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1 } else { 60 }, ..ProptestConfig::default() })]

@@ -6,9 +6,9 @@ use superpacket::virtio::Framing;
 use superpacket::{Layer, RxPacket};
 use superpacket_traffic::frame::Frame;
 
-use super::traffic::{KEY, OwnedSink, Received, Seen, gather_with, policies, poll, poll_with};
+use super::traffic::{KEY, OwnedSink, Received, gather_with, policies, poll, poll_with};
 use crate::super_packets::{Arrival, Known};
-use crate::support::{Aggregator, BatchAggregator};
+use crate::support::{Aggregator, BatchAggregator, Seen};
 
 /// Two flows that take turns, each in super-packets and single packets: their arrivals.
 fn arrivals() -> Vec<Arrival> {

@@ -6,13 +6,11 @@ use proptest::prelude::*;
 use superpacket::aggregate::{
     AggregateCounters, Borrowed, BufferIndex, Delivery, HashKey, NoHeadroom, Policy, Storage,
 };
-use superpacket::memory::Memory;
 use superpacket::segment::{ChecksumForm, Gso, GsoKind, SegmentSize};
-use superpacket::{FlowHash, Layer, Metadata, Reason, RxPacket, SuperPacket};
+use superpacket::{FlowHash, Layer, RxPacket, SuperPacket};
 use superpacket_traffic::generate::{Combination, Config, generate};
 
-use crate::support::BatchAggregator;
-use crate::support::Packet;
+use crate::support::{BatchAggregator, Packet, Seen};
 
 pub const KEY: HashKey = HashKey::new(0x5eed);
 
@@ -37,21 +35,7 @@ pub fn traffic(seed: u64, count: usize, scattered: bool) -> Vec<Packet> {
 /// The packet as it is received, with a queue, a hash and, now and then, the claim that it is a
 /// super-packet.
 pub fn receive(packet: &Packet, number: usize) -> RxPacket<&[u8]> {
-    let mut rest = &packet.bytes[..];
-    let mut pieces = Vec::new();
-    for &length in &packet.buffers {
-        let (piece, others) = rest.split_at(length.min(rest.len()));
-        pieces.push(piece);
-        rest = others;
-    }
-    pieces.push(rest);
-    let mut received =
-        RxPacket::new(pieces[0]).with_checksum(packet.checksum).with_time(packet.time);
-    for piece in &pieces[1..] {
-        received.push(piece).expect("at most 17 buffers");
-    }
-    received.layer = packet.layer;
-    received.vlan = packet.vlan;
+    let mut received = packet.receive_in(|bytes| bytes);
     received.queue = (number % 3) as u16;
     received.hash = number.is_multiple_of(2).then_some(FlowHash(number as u32));
     let size = SegmentSize::new(10).expect("not 0");
@@ -62,60 +46,6 @@ pub fn receive(packet: &Packet, number: usize) -> RxPacket<&[u8]> {
 /// All of them.
 pub fn receive_all(packets: &[Packet]) -> Vec<RxPacket<&[u8]>> {
     packets.iter().enumerate().map(|(number, packet)| receive(packet, number)).collect()
-}
-
-/// What can be seen of a packet that leaves.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Seen {
-    pub bytes: Vec<u8>,
-    pub metadata: Metadata,
-    /// Bytes of rewritten headers.
-    pub header: usize,
-    /// Of each piece: whether it has a buffer, start, length, payload sum.
-    pub pieces: Vec<(bool, usize, usize, Option<u16>)>,
-}
-
-/// Without all the bytes.
-impl std::fmt::Debug for Seen {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Metadata { reason, packets, checksum, gso, time, .. } = self.metadata;
-        let pieces = self.pieces.len();
-        write!(
-            formatter,
-            "{} bytes, {packets} packets, {reason:?}, {checksum:?}, {gso:?}, at {time}, {pieces} pieces",
-            self.bytes.len()
-        )
-    }
-}
-
-impl Seen {
-    pub fn of<B, M: Memory<B>>(packet: &SuperPacket<'_, B, M>) -> Self {
-        let mut bytes = Vec::new();
-        packet.copy_to(&mut bytes);
-        assert_eq!(bytes.len(), packet.length());
-        if let Some(contiguous) = packet.contiguous() {
-            assert_eq!(contiguous, bytes);
-        }
-        let pieces = packet
-            .pieces()
-            .iter()
-            .map(|piece| (piece.has_buffer(), piece.start(), piece.length(), piece.segment_sum()));
-        Seen {
-            bytes,
-            metadata: packet.metadata,
-            header: packet.header().len(),
-            pieces: pieces.collect(),
-        }
-    }
-
-    /// As it is if its packet comes alone in a call, which does not look at it and leaves it where
-    /// it lies.
-    pub fn alone(mut self) -> Self {
-        self.pieces.clear();
-        (self.metadata.reason, self.metadata.layout, self.metadata.largest_payload) =
-            (Reason::Alone, None, 0);
-        self
-    }
 }
 
 /// A packet borrowed for a call, as most tests have it. They call the engine through the functions

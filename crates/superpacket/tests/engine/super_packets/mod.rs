@@ -12,8 +12,7 @@ use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::{CWR, Checksum, FIN, Frame, Ip, PSH, Transport};
 
 use crate::expect::partial;
-use crate::support::VERIFIED;
-use crate::support::{Aggregator, Output, Packet};
+use crate::support::{Aggregator, Output, Packet, VERIFIED};
 
 /// What the device says of a packet's checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

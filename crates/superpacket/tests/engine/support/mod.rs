@@ -4,9 +4,11 @@
 mod aggregator;
 pub mod allocations;
 mod bytes;
+mod seen;
 
 pub use aggregator::{Aggregator, BatchAggregator};
 pub use bytes::{AnyBytes, Page};
+pub use seen::Seen;
 
 use std::collections::HashMap;
 
@@ -112,18 +114,22 @@ impl Packet {
 
     /// What the engine is given.
     pub fn receive(&self) -> RxPacket<Vec<u8>> {
-        let mut rest = &self.bytes[..];
-        let mut pieces = Vec::new();
+        self.receive_in(<[u8]>::to_vec)
+    }
+
+    /// The same in buffers of another type.
+    pub fn receive_in<'p, B>(&'p self, buffer: impl Fn(&'p [u8]) -> B) -> RxPacket<B> {
+        let (mut rest, mut pieces) = (&self.bytes[..], Vec::new());
         for &length in &self.buffers {
             let (piece, others) = rest.split_at(length.min(rest.len()));
-            pieces.push(piece.to_vec());
+            pieces.push(piece);
             rest = others;
         }
-        pieces.push(rest.to_vec());
-        let mut pieces = pieces.into_iter();
+        pieces.push(rest);
+        let mut pieces = pieces.into_iter().map(buffer);
         let mut packet = RxPacket::new(pieces.next().expect("at least one buffer"));
         for piece in pieces {
-            packet.push(piece).expect("at most 17 buffers");
+            assert!(packet.push(piece).is_ok(), "at most 17 buffers");
         }
         packet.layer = self.layer;
         packet.checksum = self.checksum;
@@ -290,13 +296,18 @@ pub fn unknown(layer: Layer, packets: &[Vec<u8>]) -> Vec<RxPacket<&[u8]>> {
 
 /// A packet in buffers that are lent: see [`unknown`].
 pub fn lent(packet: &RxPacket<Vec<u8>>) -> RxPacket<&[u8]> {
-    let mut buffers = packet.buffers().map(Vec::as_slice);
-    let mut lent = RxPacket::new(buffers.next().expect("a packet has a buffer"));
-    buffers.for_each(|buffer| lent.push(buffer).expect("as many as before"));
-    (lent.queue, lent.layer, lent.hash, lent.checksum) =
+    in_buffers(packet, Vec::as_slice)
+}
+
+/// The same packet in buffers of another type.
+pub fn in_buffers<'p, A, B>(packet: &'p RxPacket<A>, buffer: impl Fn(&'p A) -> B) -> RxPacket<B> {
+    let mut buffers = packet.buffers().map(buffer);
+    let mut same = RxPacket::new(buffers.next().expect("a packet has a buffer"));
+    buffers.for_each(|buffer| assert!(same.push(buffer).is_ok(), "as many as before"));
+    (same.queue, same.layer, same.hash, same.checksum) =
         (packet.queue, packet.layer, packet.hash, packet.checksum);
-    (lent.vlan, lent.gso, lent.time) = (packet.vlan, packet.gso, packet.time);
-    lent
+    (same.vlan, same.gso, same.time) = (packet.vlan, packet.gso, packet.time);
+    same
 }
 
 /// Frames as packets of which the device knows nothing.
@@ -311,7 +322,7 @@ pub fn reversible(frames: &[Frame]) -> Run {
 }
 
 /// A frame as the comparison sees it: bytes, stripped tag, and whether its checksum is partial.
-type Seen = (Vec<u8>, Option<VlanTag>, bool);
+type ComparedFrame = (Vec<u8>, Option<VlanTag>, bool);
 
 /// The same for packets and a policy.
 pub fn reversible_packets(policy: Policy, packets: &[Packet]) -> Run {
@@ -323,7 +334,7 @@ pub fn reversible_packets(policy: Policy, packets: &[Packet]) -> Run {
 /// Checks that cutting what came out gives what went in, per flow and in order.
 pub fn assert_reversed(packets: &[Packet], run: &Run) {
     let partial = |checksum: RxChecksum| matches!(checksum, RxChecksum::Partial { .. });
-    let mut expected: HashMap<_, Vec<Seen>> = HashMap::new();
+    let mut expected: HashMap<_, Vec<ComparedFrame>> = HashMap::new();
     for packet in packets {
         let key = (
             check::flow_key(&packet.bytes, packet.layer == Layer::Ip),
@@ -335,7 +346,7 @@ pub fn assert_reversed(packets: &[Packet], run: &Run) {
             partial(packet.checksum),
         ));
     }
-    let mut found: HashMap<_, Vec<Seen>> = HashMap::new();
+    let mut found: HashMap<_, Vec<ComparedFrame>> = HashMap::new();
     for output in &run.outputs {
         let layer = output.metadata.layer;
         let form = match output.metadata.gso {

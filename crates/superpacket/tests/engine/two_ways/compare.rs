@@ -5,10 +5,10 @@ use std::fmt::Debug;
 use superpacket::aggregate::{AggregateCounters, HashKey, Mode, Policy, Reason, Storage};
 use superpacket::packet::RxPacket;
 use superpacket::segment::{ChecksumForm, Gso, GsoKind, SegmentSize};
-use superpacket::super_packet::{Metadata, SuperPacket};
+use superpacket::super_packet::SuperPacket;
 
 use super::traffic::Arrival;
-use crate::support::Aggregator;
+use crate::support::{Aggregator, Seen};
 
 /// What the segments of a packet hold that came as a super-packet.
 const SEGMENT: SegmentSize = SegmentSize::new(50).expect("not 0");
@@ -46,24 +46,11 @@ impl Way {
     }
 }
 
-/// A piece of a packet that came out: whether it has a buffer of its own, start, length, payload
-/// sum.
-type Piece = (bool, usize, usize, Option<u16>);
-
-/// A packet that came out.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Output {
-    pub bytes: Vec<u8>,
-    pub metadata: Metadata,
-    /// Those that are not empty.
-    pub pieces: Vec<Piece>,
-    header: usize,
-}
-
 /// What became of a stream.
 #[derive(Debug)]
 pub struct Received {
-    pub outputs: Vec<Output>,
+    /// Without their empty pieces.
+    pub outputs: Vec<Seen>,
     /// After each batch, and after all have left.
     counters: Vec<AggregateCounters>,
     /// Empty pieces of each packet that came out.
@@ -101,21 +88,10 @@ fn receive(way: Way, policy: Policy, arrivals: &[Arrival], batches: Batches) -> 
     let mut received = Received { outputs: Vec::new(), counters: Vec::new(), empty: Vec::new() };
     let Received { outputs, counters, empty } = &mut received;
     let mut sink = |packet: SuperPacket<'_, Vec<u8>>| {
-        let mut bytes = Vec::new();
-        packet.copy_to(&mut bytes);
-        let (full, without): (Vec<_>, Vec<_>) =
-            packet.pieces().iter().partition(|piece| piece.length() > 0);
-        let pieces = full
-            .iter()
-            .map(|piece| (piece.has_buffer(), piece.start(), piece.length(), piece.segment_sum()))
-            .collect();
-        outputs.push(Output {
-            bytes,
-            metadata: packet.metadata,
-            pieces,
-            header: packet.header().len(),
-        });
-        empty.push(without.len());
+        let mut seen = Seen::of(&packet);
+        seen.pieces.retain(|&(_, _, length, _)| length > 0);
+        empty.push(packet.pieces().len() - seen.pieces.len());
+        outputs.push(seen);
     };
     let mut now = 0;
     for (index, batch) in arrivals.chunks(batches.size).enumerate() {
@@ -168,7 +144,7 @@ fn differences(policy: Policy, in_runs: &Received, one_by_one: &Received) -> Res
     equal(&in_runs.outputs, &one_by_one.outputs, "output")?;
     // The empty buffer of the packet that it began with is still there, unless linear storage has
     // copied what was in the others.
-    let kept = |output: &Output| {
+    let kept = |output: &Seen| {
         policy.storage == Storage::Fragments || output.pieces.iter().any(|(buffer, ..)| *buffer)
     };
     let outputs = in_runs.outputs.iter().zip(&in_runs.empty);

@@ -6,8 +6,7 @@ use superpacket_traffic::checksum;
 use superpacket_traffic::frame::{ACK, Checksum, Frame, Ip, Transport, stream_bytes};
 
 use super::change::{CHANGES, Change};
-use crate::support::Packet;
-use crate::support::VERIFIED;
+use crate::support::{Packet, VERIFIED};
 
 /// A packet as it arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]

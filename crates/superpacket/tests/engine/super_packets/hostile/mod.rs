@@ -16,8 +16,7 @@ use superpacket_traffic::random::Random;
 
 use self::traffic::{Hostile, hostile_traffic};
 use super::*;
-use crate::support::bytes_in;
-use crate::support::{BatchAggregator, lent};
+use crate::support::{BatchAggregator, bytes_in, lent};
 
 /// What the packet stands for by itself: its segments, or itself if it cannot be cut.
 fn stands_for(packet: &Packet, gso: Option<Gso>) -> Vec<Vec<u8>> {

@@ -13,8 +13,7 @@ use superpacket_traffic::random::Random;
 
 use super::super::Arrival;
 use super::stands_for;
-use crate::support::Packet;
-use crate::support::gso_of;
+use crate::support::{Packet, gso_of};
 
 const ALL_KINDS: [GsoKind; 5] =
     [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp, GsoKind::UdpFragments, GsoKind::Dccp];
