@@ -227,7 +227,7 @@ pub(crate) fn analyze(
     write_page(py, html, || report.page())?;
     let timelines = report.files.iter().map(|file| {
         let mut columns = Timeline::default();
-        for (start, before, after) in file.findings.timeline.rates() {
+        for (start, [before, after]) in file.findings.timeline.rates() {
             columns.0.push(start);
             columns.1.push(before);
             columns.2.push(after);

@@ -195,6 +195,8 @@ class Effect:
     super_packet_sizes: dict[str, int]
     #: Frames that left, by length.
     sizes: dict[str, int]
+    #: Bytes of the frames that left, by the length of the frame.
+    bytes_by_length: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,8 @@ class Traffic:
     ack_share: float
     #: Frames by length.
     sizes: dict[str, int]
+    #: Bytes of frames by the length of the frame.
+    bytes_by_length: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -426,7 +430,12 @@ def check_report(json: dict[str, Any], described: Violations) -> CheckReport:
 
 def _effect(json: dict[str, Any]) -> Effect:
     return Effect(
-        totals(json), json["absorbed_acks"], json["packets_per_super_packet"], json["super_packet_sizes"], json["sizes"]
+        totals(json),
+        json["absorbed_acks"],
+        json["packets_per_super_packet"],
+        json["super_packet_sizes"],
+        json["sizes"],
+        json["bytes_by_length"],
     )
 
 

@@ -5,6 +5,7 @@ mod check;
 mod coalesce;
 mod destination;
 mod error;
+mod explain;
 mod index;
 mod input;
 mod lanes;
@@ -32,6 +33,7 @@ pub use check::{
 pub use coalesce::{CoalesceOptions, CoalesceReport, Rules, coalesce};
 pub use destination::Output;
 pub use error::Error;
+pub use explain::{explain, is_never_held};
 pub use index::{Index, IndexOptions, IndexedPlace, index};
 pub use input::Input;
 pub use lanes::{MAX_FLOWS, MAX_PACKETS, Stepping};

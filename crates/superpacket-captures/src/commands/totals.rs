@@ -36,7 +36,7 @@ pub struct Totals {
 }
 
 /// Reasons of frames that were not given to the engine.
-const PASS_REASONS: [&str; 2] = ["link_type", "snap_length"];
+pub(super) const PASS_REASONS: [&str; 2] = ["link_type", "snap_length"];
 
 /// Deserializes counts by reason. All names must be reasons of aggregation.
 fn reasons<'de, D: Deserializer<'de>>(

@@ -72,6 +72,8 @@ pub struct Effect {
     pub super_packet_sizes: Counts,
     /// Frames that left, by length.
     pub sizes: Sizes,
+    /// Bytes of the frames that left, by the length of the frame.
+    pub bytes_by_length: Sizes,
 }
 
 impl Effect {
@@ -80,6 +82,7 @@ impl Effect {
         self.absorbed_acks += other.absorbed_acks;
         self.super_packet_sizes.add(&other.super_packet_sizes);
         self.sizes.add(&other.sizes);
+        self.bytes_by_length.add(&other.bytes_by_length);
         self.average();
     }
 
@@ -115,6 +118,8 @@ pub struct Traffic {
     pub ack_share: f64,
     /// Frames by length.
     pub sizes: Sizes,
+    /// Bytes of frames by the length of the frame.
+    pub bytes_by_length: Sizes,
 }
 
 impl Traffic {
@@ -127,6 +132,7 @@ impl Traffic {
         self.other_packets += other.other_packets;
         self.pure_acks += other.pure_acks;
         self.sizes.add(&other.sizes);
+        self.bytes_by_length.add(&other.bytes_by_length);
         self.ack_share = ratio(self.pure_acks, self.packets);
     }
 
@@ -134,6 +140,7 @@ impl Traffic {
         self.packets += 1;
         self.bytes += frame as u64;
         self.sizes.count(frame);
+        self.bytes_by_length.weigh(frame, frame as u64);
         let layout = layer.and_then(|layer| parse(packet, packet.len(), layer).ok());
         match layout.map(|layout| layout.protocol) {
             Some(Protocol::Tcp) => self.tcp_packets += 1,
@@ -336,6 +343,7 @@ struct PolicyRun {
     aggregator: CaptureAggregator,
     tally: Tally,
     sizes: Sizes,
+    bytes_by_length: Sizes,
     super_packet_sizes: Counts,
 }
 
@@ -345,6 +353,7 @@ impl PolicyRun {
             aggregator: CaptureAggregator::new(policy, stepping, simd),
             tally: Tally::default(),
             sizes: Sizes::default(),
+            bytes_by_length: Sizes::default(),
             super_packet_sizes: Counts::default(),
         }
     }
@@ -355,8 +364,8 @@ impl PolicyRun {
         &'a mut self,
         detail: Option<PolicyDetail<'a, 'r>>,
     ) -> (&'a mut CaptureAggregator, PolicyCounts<'a, 'r>) {
-        let PolicyRun { aggregator, tally, sizes, super_packet_sizes } = self;
-        (aggregator, PolicyCounts { tally, sizes, super_packet_sizes, detail })
+        let PolicyRun { aggregator, tally, sizes, bytes_by_length, super_packet_sizes } = self;
+        (aggregator, PolicyCounts { tally, sizes, bytes_by_length, super_packet_sizes, detail })
     }
 
     fn effect(&self) -> Effect {
@@ -366,6 +375,7 @@ impl PolicyRun {
             packets_per_super_packet: 0.0,
             super_packet_sizes: self.super_packet_sizes.clone(),
             sizes: self.sizes.clone(),
+            bytes_by_length: self.bytes_by_length.clone(),
         };
         effect.average();
         effect
@@ -559,6 +569,7 @@ impl Pass<'_, '_> {
 struct PolicyCounts<'a, 'r> {
     tally: &'a mut Tally,
     sizes: &'a mut Sizes,
+    bytes_by_length: &'a mut Sizes,
     super_packet_sizes: &'a mut Counts,
     /// Further counts, for the default policy only.
     detail: Option<PolicyDetail<'a, 'r>>,
@@ -578,6 +589,7 @@ impl FrameSink for PolicyCounts<'_, '_> {
         let length = link.header().len() + packet.length();
         self.tally.left(&packet.metadata, length);
         self.sizes.count(length);
+        self.bytes_by_length.weigh(length, length as u64);
         if packet.is_merged() {
             self.super_packet_sizes.count(packet.metadata.packets as usize);
         }
@@ -600,8 +612,10 @@ impl FrameSink for PolicyCounts<'_, '_> {
     }
 
     fn passed(&mut self, _interface: u32, buffer: &Buffer, why: PassReason) {
-        self.tally.passed(why, buffer.frame().len());
-        self.sizes.count(buffer.frame().len());
+        let length = buffer.frame().len();
+        self.tally.passed(why, length);
+        self.sizes.count(length);
+        self.bytes_by_length.weigh(length, length as u64);
         if let Some(detail) = &mut self.detail {
             let time = buffer.time().map(|time| time.nanoseconds());
             if let Some(time) = time {
@@ -612,7 +626,7 @@ impl FrameSink for PolicyCounts<'_, '_> {
                 detail.flows.left(flow);
             }
             if let Some(tables) = &mut detail.tables {
-                tables.after(buffer.frame().len(), time);
+                tables.after(length, time);
                 if let Some(flow) = detail.arrived {
                     tables.flow_left(flow, || None);
                 }

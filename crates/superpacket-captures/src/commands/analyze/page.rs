@@ -1,9 +1,10 @@
 //! Renders the report as an HTML page.
 
-use super::words::{policies, top_flows};
+use super::words::{policies, reasons, top_flows};
 use super::{AnalyzeReport, Cuts, DEFAULT, FileAnalysis, Findings, POLICY, plots};
 use crate::commands::error::Error;
 use crate::commands::present::{Colour, Page, Table, average, grouped, percent, ratio};
+use crate::commands::totals::Totals;
 
 /// Maximum files with charts; the table has the figures of all.
 const MOST_PLOTTED: usize = 20;
@@ -110,13 +111,9 @@ fn files(report: &AnalyzeReport, page: &mut Page) -> Result<(), Error> {
 fn findings(findings: &Findings, page: &mut Page) -> Result<(), Error> {
     let (totals, traffic) = (&findings.totals, &findings.traffic);
     let after = POLICY[DEFAULT].1;
-    let colours = [(Colour::Before, "before"), (Colour::After, &format!("after ({after})"))];
-    if !findings.timeline.is_empty() {
-        page.subsection("Packets over time");
-        page.figure("Packets per second.", &colours, &plots::timeline(&findings.timeline))?;
-    }
+    page.paragraph(&verdict(totals));
     page.tiles([
-        (totals.fewer_by(), "fewer packets, GRO with UDP".to_owned()),
+        (totals.fewer_by(), "fewer packets".to_owned()),
         (
             grouped(totals.packets_in),
             format!("packets in, {} bytes each", average(totals.bytes_in, totals.packets_in, 0)),
@@ -125,15 +122,20 @@ fn findings(findings: &Findings, page: &mut Page) -> Result<(), Error> {
             grouped(totals.packets_out),
             format!("packets out, {} bytes each", average(totals.bytes_out, totals.packets_out, 0)),
         ),
-        (findings.policies.gro_udp.packets_in_one(), "packets in a super-packet".to_owned()),
         (percent(traffic.pure_acks, traffic.packets), "of all packets are pure ACKs".to_owned()),
     ]);
+    let colours = [(Colour::Before, "before"), (Colour::After, &format!("after ({after})"))];
+    if !findings.timeline.is_empty() {
+        page.subsection("Packets over time");
+        page.figure("Packets per second.", &colours, &plots::timeline(&findings.timeline))?;
+    }
     page.subsection("Sizes before and after");
-    let sizes = plots::sizes(&traffic.sizes, &findings.policies.gro_udp.sizes);
-    page.figure("Numbers of frames by length.", &colours, &sizes)?;
+    let after_lengths = &findings.policies.gro_udp.bytes_by_length;
+    let sizes = plots::sizes(&traffic.bytes_by_length, after_lengths);
+    page.figure("Bytes in frames of each length.", &colours, &sizes)?;
     page.subsection("Reasons");
-    let caption = format!("Why packets left as they did, merged or not ({after})");
-    page.figure(&caption, &[], &plots::reasons(totals))?;
+    page.remark(&format!("Why packets left as they did, merged or not ({after})."));
+    page.table(&reasons(totals));
     page.subsection("Policies side by side");
     page.table(&policies(findings));
     if !findings.top_flows.is_empty() {
@@ -141,4 +143,40 @@ fn findings(findings: &Findings, page: &mut Page) -> Result<(), Error> {
         page.table(&top_flows(findings, "≥ "));
     }
     Ok(())
+}
+
+/// Says in one sentence whether aggregation helps.
+fn verdict(totals: &Totals) -> String {
+    let policy = POLICY[DEFAULT].1;
+    let [packets, out] = [totals.packets_in, totals.packets_out].map(grouped);
+    let gain = ratio(totals.packets_in, totals.packets_out);
+    let counts = format!("{policy} makes {out} packets of {packets}");
+    match gain {
+        0.0 => "There are no packets.".to_owned(),
+        ..1.1 => format!("Aggregation hardly helps here: {counts}."),
+        ..2.0 => format!("Aggregation helps a little: {counts}."),
+        _ => format!("Aggregation pays off: {counts}."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_verdict_follows_the_gain() {
+        let of = |packets_in, packets_out| {
+            verdict(&Totals { packets_in, packets_out, ..Totals::default() })
+        };
+        assert_eq!(of(0, 0), "There are no packets.");
+        assert_eq!(
+            of(1000, 1000),
+            "Aggregation hardly helps here: GRO with UDP makes 1,000 packets of 1,000."
+        );
+        assert!(of(1500, 1000).starts_with("Aggregation helps a little: "));
+        assert_eq!(
+            of(40_000, 1000),
+            "Aggregation pays off: GRO with UDP makes 1,000 packets of 40,000."
+        );
+    }
 }

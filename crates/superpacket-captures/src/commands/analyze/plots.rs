@@ -2,41 +2,25 @@
 
 use super::sizes::Sizes;
 use super::timeline::Timeline;
-use crate::commands::present::{Bar, BarRow, BarValue, Bars, ColumnPairs, Steps, grouped, percent};
-use crate::commands::totals::Totals;
+use crate::commands::present::{ColumnPairs, Steps};
 
-/// Maximum reasons in the chart.
-const MOST_REASONS: usize = 12;
+/// Units of bytes, the largest first.
+const UNITS: [(f64, &str); 4] = [(1e9, " GB"), (1e6, " MB"), (1e3, " kB"), (1.0, " B")];
 
-/// The numbers of frames by length, before and after aggregation.
+/// The bytes in frames of each length, before and after aggregation.
 pub(super) fn sizes(before: &Sizes, after: &Sizes) -> ColumnPairs<'static> {
     let pairs = before.classes().zip(after.classes());
+    let pairs: Vec<_> = pairs
+        .map(|((name, before), (_, after))| (name.to_owned(), [before as f64, after as f64]))
+        .collect();
+    let most = pairs.iter().flat_map(|(_, values)| values).fold(0.0, |most: f64, &v| most.max(v));
+    let (scale, unit) = UNITS.into_iter().find(|&(scale, _)| most >= scale).unwrap_or((1.0, " B"));
     ColumnPairs {
-        title: "Frames by length, before and after aggregation",
+        title: "Bytes in frames of each length, before and after aggregation",
         axis: "bytes in a frame, at most",
-        pairs: pairs
-            .map(|((name, before), (_, after))| (name.to_owned(), [before as f64, after as f64]))
-            .collect(),
-        unit: "",
+        pairs: pairs.into_iter().map(|(name, values)| (name, values.map(|v| v / scale))).collect(),
+        unit,
         line: None,
-    }
-}
-
-/// The most frequent reasons.
-pub(super) fn reasons(totals: &Totals) -> Bars {
-    let mut sorted: Vec<_> = totals.reasons.iter().map(|(name, &count)| (*name, count)).collect();
-    sorted.sort_by_key(|&(name, count)| (std::cmp::Reverse(count), name));
-    sorted.truncate(MOST_REASONS);
-    let all: u64 = totals.reasons.values().sum();
-    let row = |(name, count): (&str, u64)| {
-        let text = format!("{}  ({})", grouped(count), percent(count, all));
-        let value = BarValue { value: count as f64, spread: [count as f64; 2], text };
-        BarRow::Bar(Bar { name: name.replace('_', " "), values: [Some(value), None] })
-    };
-    Bars {
-        title: "Why packets left as they did".to_owned(),
-        rows: sorted.into_iter().map(row).collect(),
-        ..Bars::default()
     }
 }
 
@@ -44,6 +28,7 @@ pub(super) fn reasons(totals: &Totals) -> Bars {
 pub(super) fn timeline(timeline: &Timeline) -> Steps<'static> {
     Steps {
         title: "Packets per second over time, before and after aggregation",
+        names: ["packets per second before", "packets per second after"],
         since: "the first packet",
         seconds: timeline.seconds(),
         points: timeline.rates().collect(),
@@ -59,21 +44,14 @@ mod tests {
     #[test]
     fn plots_have_no_colours_of_their_own() {
         let mut lengths = Sizes::default();
-        [60, 1514, 65_000].into_iter().for_each(|length| lengths.count(length));
+        [60, 1514, 65_000].into_iter().for_each(|length| lengths.weigh(length, length as u64));
         let mut line = Timeline::default();
         for step in 0..1000 {
             line.before(step * 10_000);
             line.after(step * 10_000);
         }
-        let mut totals = Totals::default();
-        totals.reason("push");
-        let drawn = [WIDE, NARROW].map(|width| {
-            [
-                sizes(&lengths, &lengths).draw(width),
-                reasons(&totals).draw(width),
-                timeline(&line).draw(width),
-            ]
-        });
+        let drawn = [WIDE, NARROW]
+            .map(|width| [sizes(&lengths, &lengths).draw(width), timeline(&line).draw(width)]);
         for svg in drawn.into_iter().flatten() {
             let svg = svg.expect("drawn");
             assert!(
@@ -121,11 +99,15 @@ mod tests {
             slow.after(time * 1_000_000_000);
         }
         for svg in [sizes(&lengths, &lengths).draw(WIDE), timeline(&slow).draw(WIDE)] {
-            let texts = texts(&svg.expect("drawn"));
+            let svg = svg.expect("drawn");
+            // The second panel has the same labels as the first.
+            let (first, _) = svg.split_once("packets per second after").unwrap_or((&svg, ""));
+            let (first, _) = first.rsplit_once("</text>").expect("texts");
+            let texts = texts(&format!("{first}</text>"));
             // Labels of the vertical axis all end at the same place.
             let axis = texts
                 .iter()
-                .filter(|(words, ..)| words == "0")
+                .filter(|(words, ..)| words == "0" || words == "0.0 B")
                 .map(|text| text.2)
                 .fold(f64::MAX, f64::min);
             let labels: Vec<_> = texts
@@ -134,56 +116,53 @@ mod tests {
                 .map(|text| &text.0)
                 .collect();
             let different: std::collections::BTreeSet<_> = labels.iter().collect();
-            assert!(labels.len() > 2 && labels.len() == different.len(), "{labels:?}");
+            assert!(labels.len() > 2 && labels.len() == different.len(), "{labels:?} of {texts:?}");
         }
     }
 
     #[test]
-    fn frames_by_length_are_counts_before_and_after() {
-        // After aggregation, the share of small frames grows but their number is the same.
+    fn a_few_large_packets_weigh_more_than_many_small_ones() {
+        // 1,000 small frames stay; 3,000 frames of 1,500 bytes become 70 of 64 KB.
         let [before, after]: [Sizes; 2] =
-            [r#"{"64": 1000, "1518": 3000}"#, r#"{"64": 1000, "64k": 70}"#]
-                .map(|text| serde_json::from_str(text).expect("counts"));
+            [r#"{"64": 60000, "1518": 4500000}"#, r#"{"64": 60000, "64k": 4400000}"#]
+                .map(|text| serde_json::from_str(text).expect("bytes"));
         let svg = sizes(&before, &after).draw(WIDE).expect("drawn");
-        // The name of the axis below comes first.
-        let axis: Vec<_> = texts(&svg)
-            .into_iter()
-            .skip(1)
-            .map(|(words, ..)| words)
-            .take_while(|words| words != "64")
-            .collect();
-        assert_eq!(axis, ["0", "1,000", "2,000", "3,000"]);
-        let heights = |side: &str| -> Vec<u32> {
+        let labels: Vec<_> = texts(&svg).into_iter().map(|(words, ..)| words).collect();
+        assert!(labels.iter().any(|label| label == "4.0 MB"), "{labels:?}");
+        let highest = |side: &str| {
             let bars = svg.split("<rect ").filter(|part| part.contains(&format!("var(--{side})")));
             let heights = bars.map(|bar| {
-                bar.split_once(" height=\"")
-                    .and_then(|(_, rest)| rest.split_once('"'))
-                    .expect("a height")
-                    .0
+                let (_, rest) = bar.split_once(" height=\"").expect("a height");
+                rest.split_once('"').expect("its end").0.parse::<u32>().expect("a number")
             });
-            heights.map(|height| height.parse().expect("a number")).collect()
+            heights.max().expect("bars")
         };
-        let (before, after) = (heights("before"), heights("after"));
-        let most = before.iter().copied().max().expect("bars");
-        assert!(
-            before[0] == after[0] && before[0].abs_diff(most / 3) <= 1,
-            "1,000 of each: {before:?} {after:?}"
-        );
-        assert!(
-            after.iter().skip(1).all(|&height| height <= most / 40),
-            "70 of 3,000: {before:?} {after:?}"
-        );
+        let (before, after) = (highest("before"), highest("after"));
+        assert!(after < before && after * 10 > before * 9, "{before} {after}");
+    }
+
+    #[test]
+    fn both_panels_have_the_same_axis() {
+        let mut line = Timeline::default();
+        for step in 0..4000 {
+            line.before(step * 1_000_000);
+            if step % 40 == 0 {
+                line.after(step * 1_000_000);
+            }
+        }
+        let svg = timeline(&line).draw(WIDE).expect("drawn");
+        let texts = texts(&svg);
+        let count = |label: &str| texts.iter().filter(|(words, ..)| words == label).count();
+        assert_eq!((count("1,000"), count("s since the first packet")), (2, 2), "{texts:?}");
+        assert_eq!((count("packets per second before"), count("packets per second after")), (1, 1));
     }
 
     #[test]
     fn no_number_is_cut_off() {
         let lengths: Sizes =
             serde_json::from_str(r#"{"64": 3000000000, "1518": 7}"#).expect("counts");
-        let mut totals = Totals::default();
-        totals.reasons.insert("push", 2_123_456_789);
         for width in [WIDE, NARROW] {
-            let mut drawn =
-                vec![sizes(&lengths, &lengths).draw(width), reasons(&totals).draw(width)];
+            let mut drawn = vec![sizes(&lengths, &lengths).draw(width)];
             // A label at the very end of the axis, and a high rate.
             for (step, steps) in
                 [(1_000_000_000, 600), (1_000_000_000, 604_800), (100, 1000), (1, 100)]
@@ -212,7 +191,6 @@ mod tests {
     fn an_empty_capture_is_drawn() {
         for width in [WIDE, NARROW] {
             assert!(sizes(&Sizes::default(), &Sizes::default()).draw(width).is_ok());
-            assert!(reasons(&Totals::default()).draw(width).is_ok());
         }
     }
 }

@@ -26,7 +26,13 @@ macro_rules! histogram {
             /// Counts a value.
             #[inline]
             pub(super) fn count(&mut self, value: usize) {
-                self.0[Self::class(value)] += 1;
+                self.weigh(value, 1);
+            }
+
+            /// Adds an amount to the class of a value.
+            #[inline]
+            pub(super) fn weigh(&mut self, value: usize, amount: u64) {
+                self.0[Self::class(value)] += amount;
             }
 
             /// Returns the index of a value's class.
@@ -74,7 +80,7 @@ macro_rules! histogram {
 }
 
 histogram! {
-    /// Numbers of frames by length.
+    /// Numbers of frames by length, or their bytes.
     Sizes, LENGTHS, LENGTH_NAMES, 12
 }
 

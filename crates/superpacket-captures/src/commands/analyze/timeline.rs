@@ -89,14 +89,11 @@ impl Timeline {
 
     /// Returns for each interval its start in seconds, and the packets per second before and after
     /// aggregation.
-    pub fn rates(&self) -> impl Iterator<Item = (f64, f64, f64)> + '_ {
+    pub fn rates(&self) -> impl Iterator<Item = (f64, [f64; 2])> + '_ {
         let width = self.width as f64 / 1e9;
         (0..self.used).map(move |index| {
-            (
-                index as f64 * width,
-                self.before[index] as f64 / width,
-                self.after[index] as f64 / width,
-            )
+            let counts = [self.before[index], self.after[index]];
+            (index as f64 * width, counts.map(|count| count as f64 / width))
         })
     }
 }

@@ -1,7 +1,9 @@
 //! The tables that the page and the terminal share.
 
 use super::{DEFAULT, Findings};
-use crate::commands::present::{Table, average, grouped};
+use crate::commands::explain::explain;
+use crate::commands::present::{Cell, Table, average, grouped, percent, ratio};
+use crate::commands::totals::Totals;
 
 /// The result of each policy.
 pub fn policies(findings: &Findings) -> Table {
@@ -26,7 +28,9 @@ pub fn policies(findings: &Findings) -> Table {
         "bytes/packet",
         "ACKs absorbed",
     ];
-    Table { main: Some(DEFAULT), ..Table::new(headings, rows) }
+    let table = Table { main: Some(DEFAULT), ..Table::new(headings, rows) };
+    let effects = findings.policies.in_order().map(|(_, effect)| &effect.totals);
+    with_bars(table, 1, effects.map(|totals| ratio(totals.packets_out, totals.packets_in)))
 }
 
 /// The flows with the most bytes. `at_least` precedes a number that is a lower bound.
@@ -40,5 +44,31 @@ pub fn top_flows(findings: &Findings, at_least: &str) -> Table {
             grouped(row.packets_out),
         ]
     });
-    Table::new(["flow", "packets", "bytes", "packets out"], rows)
+    let table = Table::new(["flow", "packets", "bytes", "packets out"], rows);
+    let flows = findings.top_flows.iter();
+    with_bars(table, 3, flows.map(|row| ratio(row.packets_out, row.packets_in)))
+}
+
+/// The reasons why packets left, the most frequent first, each with a sentence that explains it.
+pub(super) fn reasons(totals: &Totals) -> Table {
+    let mut sorted: Vec<_> = totals.reasons.iter().map(|(name, &count)| (*name, count)).collect();
+    sorted.sort_by_key(|&(name, count)| (std::cmp::Reverse(count), name));
+    let all = totals.packets_out;
+    let rows = sorted.iter().map(|&(name, count)| {
+        let words = explain(name).unwrap_or_default().to_owned();
+        [name.replace('_', " "), words, grouped(count), percent(count, all)]
+    });
+    let table = Table::new(["reason", "what it means", "packets out", "share"], rows);
+    let shares = sorted.iter().map(|&(_, count)| ratio(count, all));
+    Table { names: 2, class: "reasons", ..with_bars(table, 2, shares) }
+}
+
+/// Adds a bar to the cells of a column: a share from 0 to 1 for each row.
+fn with_bars(mut table: Table, column: usize, shares: impl IntoIterator<Item = f64>) -> Table {
+    for (row, share) in table.rows.iter_mut().zip(shares) {
+        if let Some(cell) = row.get_mut(column) {
+            *cell = Cell::with_bar(std::mem::take(&mut cell.text), share);
+        }
+    }
+    table
 }

@@ -187,7 +187,8 @@ impl Chart for ColumnPairs<'_> {
     fn draw(&self, width: u32) -> Result<String, Error> {
         draw(self.title, (width, 300), |area| {
             // Counts reach at least this far, so that labels are whole numbers.
-            let least = self.line.unwrap_or(Y_LABELS as f64);
+            let fewest = if self.unit.is_empty() { Y_LABELS as f64 } else { 1.0 };
+            let least = self.line.unwrap_or(fewest);
             let values = self.pairs.iter().flat_map(|(_, values)| values);
             let step = self.pairs.len().div_ceil((MOST_NAMES * width / WIDE) as usize).max(1);
             // If the chart is too narrow for one row of names, there are two.
@@ -228,50 +229,54 @@ impl Chart for ColumnPairs<'_> {
     }
 }
 
-/// Two series of counts over time, drawn as steps.
+/// Two series of counts over time, drawn as steps: the first above the second, with equal axes.
 #[derive(Clone, Debug)]
 pub struct Steps<'a> {
     /// Description for readers who cannot see the chart.
     pub title: &'a str,
+    /// Names of both series, with what is counted.
+    pub names: [&'a str; 2],
     /// What the time is counted from.
     pub since: &'a str,
     /// Length of the time in seconds.
     pub seconds: f64,
     /// Start of each interval in seconds, with the value of the first and of the second series.
-    pub points: Vec<(f64, f64, f64)>,
+    pub points: Vec<(f64, [f64; 2])>,
 }
+
+/// Heights of the name above a panel of [`Steps`], and of the panel.
+const PANEL: [u32; 2] = [24, 190];
 
 impl Chart for Steps<'_> {
     fn draw(&self, width: u32) -> Result<String, Error> {
-        draw(self.title, (width, 260), |area| {
+        draw(self.title, (width, 2 * (PANEL[0] + PANEL[1])), |area| {
             let (unit, scale) = match self.seconds {
                 ..0.002 => ("µs", 1e6),
                 ..2.0 => ("ms", 1e3),
                 _ => ("s", 1.0),
             };
+            let values = self.points.iter().flat_map(|(_, values)| values);
             let options = AxesOptions {
                 right: self.seconds,
-                top: self.points.iter().fold(1.0f64, |top, point| top.max(point.1).max(point.2)),
+                top: values.fold(1.0, |top, &value| top.max(value)),
                 unit: "",
                 name: &format!("{unit} since {}", self.since),
                 below: 44,
                 labels: if width == WIDE { 8 } else { 4 },
                 label: &|time| shortest(time * scale, 2),
             };
-            let mut chart = options.draw(area, width)?;
             let interval = self.seconds / self.points.len().max(1) as f64;
-            let steps = |value: fn(&(f64, f64, f64)) -> f64| {
-                (self.points.iter())
-                    .flat_map(move |point| {
-                        [(point.0, value(point)), (point.0 + interval, value(point))]
-                    })
-                    .collect::<Vec<_>>()
-            };
-            for (steps, colour, strength) in
-                [(steps(|point| point.1), BEFORE, 0.55), (steps(|point| point.2), AFTER, 0.85)]
-            {
-                let series = AreaSeries::new(steps, 0.0, colour.mix(strength));
-                chart.draw_series(series.border_style(colour))?;
+            let halves = area.split_evenly((2, 1));
+            for (series, (half, colour)) in halves.iter().zip([BEFORE, AFTER]).enumerate() {
+                let (name, panel) = half.split_vertically(PANEL[0]);
+                let place = (4, PANEL[0] as i32 / 2);
+                name.draw(&Text::new(self.names[series], place, style(TEXT, &INK, HPos::Left)))?;
+                let mut chart = options.draw(&panel, width)?;
+                let steps = self.points.iter().flat_map(|&(start, values)| {
+                    [(start, values[series]), (start + interval, values[series])]
+                });
+                let area = AreaSeries::new(steps, 0.0, colour.mix(0.55));
+                chart.draw_series(area.border_style(colour))?;
             }
             Ok(())
         })

@@ -37,12 +37,19 @@ pub struct Cell {
     pub note: Option<String>,
     /// Class of the cell in the style sheet of pages; empty for that of its column.
     pub class: &'static str,
+    /// Length of a bar below the text of the cell on a page, in thousandths of its width.
+    pub bar: Option<u16>,
 }
 
 impl Cell {
     /// Returns a cell without a remark.
     pub fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
+    }
+
+    /// Returns a cell with a bar that shows a share from 0 to 1.
+    pub fn with_bar(text: impl Into<String>, share: f64) -> Self {
+        Self { bar: Some((1000.0 * share.clamp(0.0, 1.0)).round() as u16), ..Self::new(text) }
     }
 
     /// Returns the text, and the remark in parentheses.
@@ -130,6 +137,10 @@ impl Table {
                 if let Some(note) = &cell.note {
                     let _ = write!(text, "<small>{}</small>", Escaped(note));
                 }
+                if let Some(bar) = cell.bar {
+                    let width = f64::from(bar) / 10.0;
+                    let _ = write!(text, "<i class=\"bar\" style=\"width:{width:.1}%\"></i>");
+                }
                 text.push_str("</td>");
             }
             text.push_str("</tr>\n");
@@ -157,6 +168,14 @@ fn class_attribute(class: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bar_is_as_long_as_its_share() {
+        let mut table = Table::new(["name", "packets"], [["a".to_owned(), "5".to_owned()]]);
+        table.rows[0][1] = Cell::with_bar("5", 0.25);
+        assert!(table.html().contains(">5<i class=\"bar\" style=\"width:25.0%\"></i></td>"));
+        assert!(!table.markdown().contains("bar"));
+    }
 
     #[test]
     fn markup_is_escaped() {

@@ -112,6 +112,7 @@ fn sample(client: &mut Client) -> Result<BridgeSample, ClientError> {
         taken_at: Instant::now(),
         ports: client.ports(None)?,
         stats: client.stats(None)?,
+        features: client.features(None)?,
     })
 }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use superpacket_bridge::report::{PortReport, PortStats};
+use superpacket_bridge::report::{PortFeatures, PortReport, PortStats};
+use superpacket_port::features::Feature;
 
 /// The state and counters of a bridge's ports at one time.
 #[derive(Clone, Debug)]
@@ -12,6 +13,7 @@ pub(super) struct BridgeSample {
     pub(super) taken_at: Instant,
     pub(super) ports: Vec<PortReport>,
     pub(super) stats: Vec<PortStats>,
+    pub(super) features: Vec<PortFeatures>,
 }
 
 /// The rates of a port between two samples of its counters.
@@ -21,6 +23,8 @@ pub(super) struct PortRates {
     pub(super) port: String,
     /// State of the port's link: `up`, `down` or `gone`.
     pub(super) state: String,
+    /// The offloads that are on, by their short names.
+    pub(super) offloads: Vec<String>,
     /// Packets received per second; a super-packet counts once.
     pub(super) rx_packets: f64,
     /// Bits received per second.
@@ -73,10 +77,23 @@ impl BridgeSample {
                 .find(|port| port.port == now.port)
                 .map_or("gone", |port| &port.state);
             let before = before.stats.iter().find(|before| before.port == now.port).unwrap_or(now);
-            rates(now, before, state, time)
+            PortRates { offloads: self.offloads(&now.port), ..rates(now, before, state, time) }
         };
         self.stats.iter().map(rates).collect()
     }
+
+    /// Returns the offloads of a port that are on.
+    fn offloads(&self, port: &str) -> Vec<String> {
+        let port = self.features.iter().find(|features| features.port == port);
+        let active = port.into_iter().flat_map(|port| &port.features).filter(|one| one.active);
+        active.map(|one| short_name(&one.feature)).collect()
+    }
+}
+
+/// Returns the short name of an offload, or its own name if it has none.
+fn short_name(feature: &str) -> String {
+    let short = feature.parse().ok().and_then(Feature::short_name);
+    short.unwrap_or(feature).to_owned()
 }
 
 fn rates(now: &PortStats, before: &PortStats, state: &str, time: Duration) -> PortRates {
@@ -101,6 +118,7 @@ fn rates(now: &PortStats, before: &PortStats, state: &str, time: Duration) -> Po
     PortRates {
         port: now.port.clone(),
         state: state.to_owned(),
+        offloads: Vec::new(),
         rx_packets: rate(|stats| stats.rx_packets),
         rx_bits: 8.0 * rate(|stats| stats.rx_bytes),
         tx_packets: rate(|stats| stats.tx_packets),
@@ -132,6 +150,8 @@ fn rates(now: &PortStats, before: &PortStats, state: &str, time: Duration) -> Po
 
 #[cfg(test)]
 mod tests {
+    use superpacket_bridge::report::FeatureReport;
+
     use super::*;
 
     fn sample(taken_at: Instant, rx_packets: u64, ring: u64) -> BridgeSample {
@@ -151,7 +171,19 @@ mod tests {
             reasons: [("poll_end".to_owned(), rx_packets)].into(),
             ..PortStats::default()
         };
-        BridgeSample { taken_at, ports: Vec::new(), stats: vec![stats] }
+        let report = |feature: &str, active| FeatureReport {
+            feature: feature.to_owned(),
+            requested: true,
+            active,
+            reason: None,
+        };
+        let features = vec![
+            report("generic-receive-offload", true),
+            report("tx-udp-segmentation", true),
+            report("tcp-segmentation-offload", false),
+        ];
+        let features = vec![PortFeatures { port: "packet:a".into(), features, segmentation: None }];
+        BridgeSample { taken_at, ports: Vec::new(), stats: vec![stats], features }
     }
 
     #[test]
@@ -159,6 +191,7 @@ mod tests {
         let start = Instant::now();
         let rates = sample(start + Duration::from_secs(2), 3000, 7).since(&sample(start, 1000, 3));
         let [rates] = rates.as_slice() else { panic!("{rates:?}") };
+        assert_eq!(rates.offloads, ["gro", "tx-udp-segmentation"], "those that are on");
         assert_eq!((rates.rx_packets, rates.rx_bits, rates.merged), (1000.0, 12_000_000.0, 900.0));
         assert_eq!((rates.packets_per_super_packet, rates.packets_per_aggregate), (10.0, 10.0));
         assert_eq!(

@@ -6,8 +6,10 @@ use std::time::Duration;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
-use ratatui::text::{Line, Span};
+use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, TableState};
+
+use superpacket_captures::is_never_held;
 
 use super::history::History;
 use super::rates::{CounterRate, PortRates};
@@ -67,7 +69,7 @@ impl Screen {
     /// Returns the width of the column with the ports' names: that of the longest name, if a screen
     /// of `columns` columns has room for it.
     fn name_width(&self, columns: u16) -> u16 {
-        let others: u16 = COLUMNS.iter().map(|(_, width)| width + 1).sum();
+        let others: u16 = COLUMNS.iter().map(|(.., width)| width + 1).sum();
         let longest = self
             .ports
             .iter()
@@ -78,19 +80,22 @@ impl Screen {
     }
 }
 
-/// The columns after the ports' names, each with its width. On a screen of 80 columns they leave 22
-/// for the names.
-const COLUMNS: [(&str, u16); 9] = [
-    ("state", 5),
-    ("rx p/s", 6),
-    ("Gb/s", 5),
-    ("merged", 6),
-    ("each", 5),
-    ("tx p/s", 6),
-    ("Gb/s", 5),
-    ("each", 5),
-    ("cut/s", 6),
+/// The columns after the ports' names: both lines of the heading, and the width. On a screen of 80
+/// columns they leave 26 for the names.
+const COLUMNS: [(&str, &str, u16); 9] = [
+    ("", "state", 5),
+    ("rx", "p/s", 5),
+    ("rx", "b/s", 5),
+    ("rx", "merged", 6),
+    ("rx", "each", 5),
+    ("tx", "p/s", 5),
+    ("tx", "b/s", 5),
+    ("tx", "each", 5),
+    ("tx", "cut/s", 5),
 ];
+
+/// Bits per second below which a direction is idle.
+const IDLE_BITS: f64 = 10_000.0;
 
 /// Number of screen columns from which the lists of counters are placed side by side.
 const WIDE: u16 = 120;
@@ -104,7 +109,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let [middle, legend] =
         Layout::vertical([Constraint::Min(0), Constraint::Length(2)]).areas(rest);
     let mut rest = middle;
-    let rows = (screen.ports.len() as u16).saturating_add(1);
+    let rows = (screen.ports.len() as u16).saturating_add(2);
     draw_ports(frame, take(&mut rest, rows.min(frame.area().height * 2 / 3)), screen, names);
     take(&mut rest, 1);
     let lists = lists(&screen.ports, names);
@@ -115,7 +120,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     }
     let keys = [
         "each: frames in a super-packet; merged/s joined others; cut/s were segmented",
-        "bars: Gb/s in the last minute, up to the most in it   q quit   up/down scroll",
+        "bars: bits in the last minute, up to the most in it   q quit   up/down scroll",
     ];
     frame.render_widget(Paragraph::new(keys.map(|line| Line::from(line).dim()).to_vec()), legend);
 }
@@ -142,10 +147,10 @@ fn heading(screen: &Screen) -> Line<'static> {
                 (packets + port.rx_packets, bits + port.rx_bits)
             });
             line.push_span(format!(
-                "  {} ports  {} p/s  {} Gb/s",
+                "  {} ports  {} p/s  {}",
                 screen.ports.len(),
                 number(packets),
-                gigabits(bits)
+                bit_rate(bits)
             ));
         }
     }
@@ -157,12 +162,11 @@ fn right(text: impl Into<String>) -> Cell<'static> {
 }
 
 fn draw_ports(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen, names: u16) {
-    let header = std::iter::once(Cell::from("port")).chain(COLUMNS.iter().enumerate().map(
-        |(index, (name, _))| match index {
-            0 => Cell::from(*name),
-            _ => right(*name),
-        },
-    ));
+    let port = std::iter::once(Cell::from("\nport"));
+    let header = port.chain(COLUMNS.iter().enumerate().map(|(index, (way, name, _))| {
+        let lines = Text::from(vec![Line::from(*way), Line::from(*name)]);
+        Cell::from(if index == 0 { lines } else { lines.right_aligned() })
+    }));
     let rows = screen.ports.iter().map(|port| {
         let state = match port.state.as_str() {
             "up" => Style::new().fg(Color::Green),
@@ -173,69 +177,104 @@ fn draw_ports(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen, names: u16
             Cell::from(printable(&port.port)),
             Cell::from(printable(&port.state)).style(state),
             right(number(port.rx_packets)),
-            right(gigabits(port.rx_bits)),
+            right(number(port.rx_bits)),
             right(number(port.merged)),
             right(each(port.packets_per_rx_super_packet)),
             right(number(port.tx_packets)),
-            right(gigabits(port.tx_bits)),
+            right(number(port.tx_bits)),
             right(each(port.packets_per_super_packet)),
             right(number(port.segmented)),
         ])
     });
     let widths = std::iter::once(names)
-        .chain(COLUMNS.iter().map(|(_, width)| *width))
+        .chain(COLUMNS.iter().map(|(.., width)| *width))
         .map(Constraint::Length);
     let table = Table::new(rows, widths)
-        .header(Row::new(header).style(Style::new().add_modifier(Modifier::BOLD)))
+        .header(Row::new(header).height(2).style(Style::new().add_modifier(Modifier::BOLD)))
         .column_spacing(1);
     frame.render_stateful_widget(table, area, &mut screen.state);
 }
 
-/// Draws the last minute of the ports, from the first one shown on, as many as the area has room
-/// for.
-fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
-    let ports: Vec<_> = screen.ports.iter().skip(screen.state.offset()).collect();
-    let shown = ports.len().min(usize::from(area.height / 2));
-    if shown == 0 {
-        return;
+/// A direction of a port in the last minute: its name, its colour, the rate now and the history.
+struct Direction<'a> {
+    name: &'static str,
+    colour: Color,
+    bits: f64,
+    history: Option<&'a History>,
+}
+
+impl Direction<'_> {
+    fn maximum(&self) -> f64 {
+        self.history.map_or(self.bits, History::maximum)
     }
-    let each = area.height / shown as u16;
-    // There is an empty row after the bars of each port, unless the area is too small.
-    let bars = each.saturating_sub(2).max(1);
-    for port in ports.into_iter().take(shown) {
-        let [heading, place] = [take(&mut area, 1), take(&mut area, bars)];
-        take(&mut area, u16::from(each > 2));
-        let halves = |area: Rect| {
-            Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)])
-                .spacing(2)
-                .areas::<2>(area)
-        };
-        let (headings, places) = (halves(heading), halves(place));
-        for (way, bits) in [port.rx_bits, port.tx_bits].into_iter().enumerate() {
-            let (name, colour) = [("rx", Color::Cyan), ("tx", Color::Magenta)][way];
-            let history = screen.history.get(&port.port).map(|history| &history[way]);
-            let most = history.map_or(bits, History::maximum);
-            let text = format!("{name} {}, most {}", gigabits(bits), gigabits(most));
-            let room = usize::from(headings[way].width).saturating_sub(text.len() + 1);
-            let mut port: String = if way == 0 {
-                printable(&port.port).chars().take(room).collect()
-            } else {
-                String::new()
-            };
-            if !port.is_empty() {
-                port.push(' ');
-            }
-            frame.render_widget(
-                Line::from(vec![Span::from(port).bold(), Span::from(text)]),
-                headings[way],
-            );
-            if let Some(history) = history {
-                let bars = Sparkline::default()
-                    .data(history.cells(usize::from(places[way].width)))
-                    .max(most.max(1.0) as u64);
-                frame.render_widget(bars.style(Style::new().fg(colour)), places[way]);
-            }
+
+    fn draw(&self, frame: &mut Frame<'_>, heading: Rect, place: Rect) {
+        let most = self.maximum();
+        let text = format!("{} {}, most {}", self.name, bit_rate(self.bits), bit_rate(most));
+        frame.render_widget(Line::from(text), heading);
+        if let Some(history) = self.history {
+            let bars = Sparkline::default()
+                .data(history.cells(usize::from(place.width)))
+                .max(most.max(1.0) as u64);
+            frame.render_widget(bars.style(Style::new().fg(self.colour)), place);
         }
+    }
+}
+
+/// Returns the directions of a port: first those that get bars, then those that were idle in the
+/// last minute. A few packets of the neighbours do not count.
+fn directions<'a>(
+    screen: &'a Screen,
+    port: &PortRates,
+) -> (Vec<Direction<'a>>, Vec<Direction<'a>>) {
+    let history = screen.history.get(&port.port);
+    let ways = [("rx", Color::Cyan, port.rx_bits), ("tx", Color::Magenta, port.tx_bits)];
+    let ways = ways.into_iter().enumerate().map(|(way, (name, colour, bits))| Direction {
+        name,
+        colour,
+        bits,
+        history: history.map(|history| &history[way]),
+    });
+    let ways: Vec<_> = ways.collect();
+    let most = ways.iter().map(Direction::maximum).fold(0.0, f64::max);
+    ways.into_iter().partition(|way| way.maximum() >= (most / 1000.0).max(IDLE_BITS))
+}
+
+/// Draws the last minute of the ports, from the first one shown on, as many as the area has room
+/// for. The heading of each has its offloads; a port without traffic has only that.
+fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
+    let ports = screen.ports.iter().skip(screen.state.offset());
+    let mut shown: Vec<_> = ports.map(|port| (port, directions(screen, port))).collect();
+    // A port needs a row for its heading, and two more if it is busy.
+    let mut needed = 0;
+    shown.retain(|(_, (busy, _))| {
+        needed += if busy.is_empty() { 1 } else { 3 };
+        needed <= area.height
+    });
+    let busy_ports = shown.iter().filter(|(_, (busy, _))| !busy.is_empty()).count() as u16;
+    let free = area.height.saturating_sub(shown.len() as u16);
+    let each = free / busy_ports.max(1);
+    for (port, (busy, idle)) in shown {
+        let mut line = Line::from(Span::from(printable(&port.port)).bold());
+        line.extend(idle.iter().map(|way| {
+            let rate = if way.bits > 0.0 { bit_rate(way.bits) } else { "idle".into() };
+            Span::from(format!("  {} {rate}", way.name)).dim()
+        }));
+        let on = if port.offloads.is_empty() { "none".into() } else { port.offloads.join(" ") };
+        line.push_span(Span::from(format!("  on: {}", printable(&on))));
+        frame.render_widget(line, take(&mut area, 1));
+        if busy.is_empty() {
+            continue;
+        }
+        // There is an empty row after the bars of each port, unless the area is too small.
+        let [headings, places] = [1, each.saturating_sub(2).max(1)].map(|rows| {
+            let halves = vec![Constraint::Fill(1); busy.len()];
+            Layout::horizontal(halves).spacing(2).split(take(&mut area, rows))
+        });
+        for (way, (heading, place)) in busy.iter().zip(headings.iter().zip(places.iter())) {
+            way.draw(frame, *heading, *place);
+        }
+        take(&mut area, u16::from(each > 2));
     }
 }
 
@@ -265,7 +304,9 @@ fn lists(ports: &[PortRates], names: u16) -> Vec<CounterList> {
             rows: most_frequent(ports, read)
                 .into_iter()
                 .map(|(port, cause, counted)| {
-                    let cells = [Cell::from(printable(port)), Cell::from(printable(cause))];
+                    let colour = if is_never_held(cause) { Color::Yellow } else { Color::Reset };
+                    let cause = Cell::from(printable(cause)).style(Style::new().fg(colour));
+                    let cells = [Cell::from(printable(port)), cause];
                     Row::new(cells.into_iter().chain(
                         [counted.rate, counted.total as f64].map(|count| right(number(count))),
                     ))
@@ -301,11 +342,13 @@ fn lists(ports: &[PortRates], names: u16) -> Vec<CounterList> {
             empty_text: "",
         });
     }
-    lists.push(by_cause("reason to leave", "nothing left aggregation", |port| &port.reasons));
+    let none = "nothing left aggregation";
+    lists.push(by_cause("reason, single first", none, |port| &port.reasons));
     lists
 }
 
-/// Returns all counters that are not zero, for each port and reason, the most frequent first.
+/// Returns all counters that are not zero, for each port and cause: first those that increase now,
+/// of these first the causes for which packets stay single, and the most frequent of each kind.
 fn most_frequent(
     ports: &[PortRates],
     read: fn(&PortRates) -> &BTreeMap<String, CounterRate>,
@@ -314,9 +357,12 @@ fn most_frequent(
         read(port).iter().map(|(cause, counted)| (port.port.as_str(), cause.as_str(), *counted))
     });
     let mut all: Vec<_> = each.filter(|(.., counted)| counted.total > 0).collect();
+    let rank = |(_, cause, counted): &(&str, &str, CounterRate)| {
+        (counted.rate > 0.0, is_never_held(cause))
+    };
     all.sort_by(|a, b| {
-        b.2.rate
-            .total_cmp(&a.2.rate)
+        (rank(b).cmp(&rank(a)))
+            .then(b.2.rate.total_cmp(&a.2.rate))
             .then(b.2.total.cmp(&a.2.total))
             .then_with(|| (a.0, a.1).cmp(&(b.0, b.1)))
     });
@@ -390,13 +436,11 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Formats bits per second as gigabits per second, in at most five characters.
-fn gigabits(bits: f64) -> String {
-    match bits / 1e9 {
-        ..9.995 => format!("{:.2}", bits / 1e9),
-        ..999.95 => format!("{:.1}", bits / 1e9),
-        _ => format!("{:.0}", bits / 1e9),
-    }
+/// Formats bits per second with their unit: `9.87 Gb/s`, `45.6 kb/s`.
+fn bit_rate(bits: f64) -> String {
+    let text = number(bits);
+    let digits = text.trim_end_matches(char::is_alphabetic);
+    format!("{digits} {}b/s", &text[digits.len()..])
 }
 
 /// Formats a number of packets per super-packet, with a dash if there was no super-packet.

@@ -122,15 +122,16 @@ fn the_page_is_self_contained_and_escapes_text_of_the_capture() {
     }
     assert_eq!(
         page.matches("<svg role=\"img\"").count(),
-        6,
-        "sizes, reasons, packets over time, each wide and narrow"
+        4,
+        "sizes and packets over time, each wide and narrow"
     );
     assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
     assert!(page.contains("prefers-color-scheme: dark"));
     for words in [
         "Sizes before and after",
-        "Numbers of frames by length.",
+        "Bytes in frames of each length.",
         "Reasons",
+        "what it means",
         "Packets over time",
         "Policies side by side",
         "Flows with the most bytes",

@@ -13,6 +13,7 @@ fn port(name: &str) -> PortRates {
     PortRates {
         port: name.into(),
         state: "up".into(),
+        offloads: vec!["gro".into(), "tso".into()],
         rx_packets: 812_345.0,
         rx_bits: 9.87e9,
         merged: 790_000.0,
@@ -75,29 +76,29 @@ fn it_fits_80_columns_and_24_rows() {
         lines,
         [
             "superpacket top  /run/superpacket.sock  2 ports  812k p/s  9.87 Gb/s",
-            "port                 state rx p/s  Gb/s merged  each tx p/s  Gb/s  each  cut/s",
-            "packet:eth0          up      812k  9.87   790k  44.9  22.3k  12.3  41.2      3",
-            "xdp:enp3s0f0?queue=0 gone       0  0.00      0     -      0  0.00     -      0",
+            "                              rx    rx     rx    rx    tx    tx    tx    tx",
+            "port                 state   p/s   b/s merged  each   p/s   b/s  each cut/s",
+            "packet:eth0          up     812k 9.87G   790k  44.9 22.3k 12.3G  41.2     3",
+            "xdp:enp3s0f0?queue=0 gone      0     0      0     -     0     0     -     0",
             "",
-            "packet:eth0 rx 9.87, most 9.87           tx 12.3, most 12.3",
-            "                           ▁▁▂▂▃▄▄▅▅▆▇▇  ███████████████████████████████████████",
-            "              ▁▁▂▂▃▄▄▅▅▆▇▇█████████████  ███████████████████████████████████████",
-            " ▁▁▂▂▃▄▄▅▅▆▇▇██████████████████████████  ███████████████████████████████████████",
+            "packet:eth0  on: gro tso",
+            "rx 9.87 Gb/s, most 9.87 Gb/s             tx 12.3 Gb/s, most 12.3 Gb/s",
+            "                                ▁▂▃▄▅▆▇  ███████████████████████████████████████",
+            "                        ▁▂▃▄▅▆▇████████  ███████████████████████████████████████",
+            "                ▁▂▃▄▅▆▇████████████████  ███████████████████████████████████████",
+            "         ▁▂▃▅▆▇████████████████████████  ███████████████████████████████████████",
+            " ▁▂▃▄▅▆▇███████████████████████████████  ███████████████████████████████████████",
             "",
-            "xdp:enp3s0f0?queue=0 rx 0.00, most 0.00  tx 0.00, most 0.00",
-            "",
-            "",
-            "",
-            "",
+            "xdp:enp3s0f0?queue=0  rx idle  tx idle  on: none",
             "",
             "port                 drops by cause         a sec. in all",
             "packet:eth0          rx_ring                    12  3.46k",
             "",
-            "port                 reason to leave        a sec. in all",
-            "packet:eth0          poll_end                18.0k  2.00M",
+            "port                 reason, single first   a sec. in all",
             "packet:eth0          no_payload                700  9.00k",
+            "packet:eth0          poll_end                18.0k  2.00M",
             "each: frames in a super-packet; merged/s joined others; cut/s were segmented",
-            "bars: Gb/s in the last minute, up to the most in it   q quit   up/down scroll",
+            "bars: bits in the last minute, up to the most in it   q quit   up/down scroll",
         ]
     );
 }
@@ -108,11 +109,12 @@ fn a_large_screen_is_filled() {
     // The bars take the remaining space, and no row is cut off or needlessly empty.
     let bars = lines.iter().filter(|line| line.contains('█')).count();
     assert!(bars >= 14, "{bars} rows of bars: {lines:#?}");
-    assert_eq!(lines[5], format!("{:101}tx 12.3, most 12.3", "packet:eth0 rx 9.87, most 9.87"));
+    let [rx, tx] = ["rx 9.87 Gb/s, most 9.87 Gb/s", "tx 12.3 Gb/s, most 12.3 Gb/s"];
+    assert_eq!(lines[7], format!("{rx:101}{tx}"));
     let at = lines.iter().position(|line| line.contains("drops by cause")).expect("the lists");
     assert!(
-        lines[at].contains("reason to leave")
-            && lines[at + 2].ends_with("no_payload                700  9.00k"),
+        lines[at].contains("reason, single first")
+            && lines[at + 2].ends_with("poll_end                18.0k  2.00M"),
         "side by side: {lines:#?}"
     );
     assert_eq!(at + 5, 50, "they end right above the legend");
@@ -129,12 +131,12 @@ fn it_can_be_resized_to_anything() {
         lines(&mut screen, width, height);
     }
     screen.scroll(1000);
-    assert!(lines(&mut screen, 80, 24)[2].starts_with("packet:veth99"), "the last can be reached");
+    assert!(lines(&mut screen, 80, 24)[3].starts_with("packet:veth99"), "the last can be reached");
     screen.scroll(-1000);
-    assert!(lines(&mut screen, 80, 24)[2].starts_with("packet:veth0 "));
+    assert!(lines(&mut screen, 80, 24)[3].starts_with("packet:veth0 "));
     screen.scroll(5);
     screen.show(vec![port("packet:only")]);
-    assert!(lines(&mut screen, 80, 24)[2].starts_with("packet:only"), "fewer ports are there");
+    assert!(lines(&mut screen, 80, 24)[3].starts_with("packet:only"), "fewer ports are there");
 }
 
 #[test]
@@ -145,7 +147,7 @@ fn an_unreachable_bridge_is_reported_and_the_last_figures_stay() {
     let lines = lines(&mut screen, 80, 24);
     assert!(
         lines[0].contains("nobody listens there any more\\u{1b}[2J")
-            && lines[2].starts_with("packet:eth0"),
+            && lines[3].starts_with("packet:eth0"),
         "{lines:?}"
     );
     // The bars move to the left, and intervals without data are empty.
@@ -187,7 +189,25 @@ fn numbers_keep_to_their_width() {
         assert_eq!(number(value), text);
     }
     assert_eq!(
-        ["0.00", "10.0", "400.0", "1234"].map(str::to_owned),
-        [0.0, 9.996e9, 4e11, 1.234e12].map(gigabits)
+        ["0 b/s", "45.6 kb/s", "1.20 Mb/s", "10.0 Gb/s"].map(str::to_owned),
+        [0.0, 45_600.0, 1.2e6, 9.996e9].map(bit_rate)
     );
+}
+
+#[test]
+fn an_idle_direction_leaves_its_room_to_the_other() {
+    let mut screen = Screen::new(Duration::from_secs(1));
+    let sends = PortRates { rx_bits: 900.0, tx_bits: 2e6, ..port("packet:eth0") };
+    let idle = PortRates { rx_bits: 0.0, tx_bits: 500.0, offloads: vec![], ..port("packet:eth1") };
+    screen.show(vec![sends, idle]);
+    (0..60).for_each(|_| screen.record());
+    let lines = lines(&mut screen, 80, 24);
+    assert_eq!(
+        [&lines[6], &lines[7]],
+        ["packet:eth0  rx 900 b/s  on: gro tso", "tx 2.00 Mb/s, most 2.00 Mb/s"]
+    );
+    assert_eq!(lines[8], "█".repeat(80), "all columns");
+    let at = lines.iter().position(|line| line.starts_with("packet:eth1  rx")).expect("its row");
+    assert_eq!(lines[at], "packet:eth1  rx idle  tx 500 b/s  on: none");
+    assert_eq!(lines[at + 1], "", "no room for bars of an idle port");
 }
