@@ -119,7 +119,7 @@ fn line(cells: [&str; 5], text: &mut String) {
 }
 
 /// Formats a value and its spread in at most 18 characters.
-fn here(mark: &Mark) -> String {
+pub(super) fn here(mark: &Mark) -> String {
     let [low, high] = mark.spread;
     let value = |value| match mark.form {
         // A count is not a ratio.
@@ -161,7 +161,7 @@ fn target(mark: &Mark) -> String {
     format!("{side}{}", shortest(mark.target, 3))
 }
 
-fn verdict(mark: &Mark) -> &'static str {
+pub(super) fn verdict(mark: &Mark) -> &'static str {
     match mark.met {
         Some(true) => "met",
         Some(false) => "missed",

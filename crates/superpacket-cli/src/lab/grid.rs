@@ -32,25 +32,85 @@ pub(super) fn why_no_ratio(table: &Table) -> Option<&'static str> {
     withheld.then_some(WHY_NO_RATIO)
 }
 
+/// A column of figures or ratios.
+#[derive(Clone, Copy, Debug)]
+enum FigureColumn {
+    /// Figures of the table's column with this index.
+    Here(usize),
+    /// The source's figures of this column.
+    Source(usize),
+    /// Ratios of rows.
+    Ratio,
+    /// The source's ratios.
+    SourceRatio,
+}
+
+/// Maximum columns of figures that fit a screen.
+const MAX_FIGURES: usize = 9;
+
 /// Returns the cells of a table. A group's name is in its first row only.
 pub(super) fn cells(table: &Table) -> Cells {
+    cells_of(table, &blocks(table).concat())
+}
+
+/// Returns the cells of a table in parts that fit a screen. Columns of one unit stay together.
+pub(super) fn parts(table: &Table) -> Vec<Cells> {
+    let mut parts: Vec<Vec<FigureColumn>> = vec![Vec::new()];
+    for block in blocks(table) {
+        // A block that is too wide for one part is divided evenly.
+        let pieces = block.len().div_ceil(MAX_FIGURES).max(1);
+        for piece in block.chunks(block.len().div_ceil(pieces).max(1)) {
+            match parts.last_mut() {
+                Some(part) if part.len() + piece.len() <= MAX_FIGURES => {
+                    part.extend_from_slice(piece);
+                }
+                _ => parts.push(piece.to_vec()),
+            }
+        }
+    }
+    parts.iter().map(|columns| cells_of(table, columns)).collect()
+}
+
+/// Returns the columns of figures in blocks of one unit. The source's figures are to the right of
+/// those found here, and ratios follow the column that they compare. Columns without any figure are
+/// left out, because only a longer run measures them.
+fn blocks(table: &Table) -> Vec<Vec<FigureColumn>> {
+    let rows = || table.rows.iter();
+    let ratios: Vec<_> = rows().filter_map(ratio_of).collect();
+    let compared = SharedRatio::new(&ratios).column;
+    let mut ratio_columns = Vec::new();
+    if !ratios.is_empty() {
+        ratio_columns.push(FigureColumn::Ratio);
+    }
+    if rows().any(|row| row.source_ratio.is_some()) {
+        ratio_columns.push(FigureColumn::SourceRatio);
+    }
+    let mut blocks: Vec<(&str, Vec<FigureColumn>)> = Vec::new();
+    for (place, column) in table.columns.iter().enumerate() {
+        let mut columns = Vec::new();
+        if rows().any(|row| figure_of(row, place).is_some()) {
+            columns.push(FigureColumn::Here(place));
+        }
+        if rows().any(|row| source_of(row, place).is_some()) {
+            columns.push(FigureColumn::Source(place));
+        }
+        if compared == Some(column.name) {
+            columns.append(&mut ratio_columns);
+        }
+        match blocks.iter_mut().find(|(unit, _)| *unit == column.unit) {
+            Some((_, block)) => block.append(&mut columns),
+            None => blocks.push((column.unit, columns)),
+        }
+    }
+    blocks.into_iter().map(|(_, block)| block).chain([ratio_columns]).collect()
+}
+
+/// Returns the names of rows and these columns of figures.
+fn cells_of(table: &Table, figures: &[FigureColumn]) -> Cells {
     let grouped_rows = table.rows.iter().any(|row| !row.group.is_empty());
-    // Columns without any figure are left out: only a longer run measures them.
-    let shown: Vec<_> = (0..table.columns.len())
-        .filter(|&place| table.rows.iter().any(|row| figure_of(row, place).is_some()))
-        .collect();
-    let from_source: Vec<_> = (0..table.columns.len())
-        .filter(|&place| table.rows.iter().any(|row| source_of(row, place).is_some()))
-        .collect();
     let ratios: Vec<_> = table.rows.iter().filter_map(ratio_of).collect();
     let shared = SharedRatio::new(&ratios);
-    let source_ratios = table.rows.iter().any(|row| row.source_ratio.is_some());
-
-    let here = |heading: String| Column { heading, of_source: false };
-    let there = |heading: String| Column { heading, of_source: true };
-    let mut columns: Vec<_> =
-        std::iter::repeat_n(here(String::new()), 1 + usize::from(grouped_rows)).collect();
-    let names = columns.len();
+    let names = 1 + usize::from(grouped_rows);
     let title = |place: usize| {
         let column = &table.columns[place];
         if column.unit.is_empty() {
@@ -59,48 +119,48 @@ pub(super) fn cells(table: &Table) -> Cells {
             format!("{}, {}", column.title, column.unit)
         }
     };
-    columns.extend(shown.iter().map(|&place| here(title(place))));
-    if !ratios.is_empty() {
-        columns.push(here(shared.heading(table)));
-    }
-    columns.extend(from_source.iter().map(|&place| there(title(place))));
-    if source_ratios {
-        columns.push(there("ratio (computed)".to_owned()));
-    }
-
+    let column = |column: &FigureColumn| match *column {
+        FigureColumn::Here(place) => Column { heading: title(place), of_source: false },
+        FigureColumn::Source(place) => Column { heading: title(place), of_source: true },
+        FigureColumn::Ratio => Column { heading: shared.heading(table), of_source: false },
+        FigureColumn::SourceRatio => {
+            Column { heading: "ratio (computed)".to_owned(), of_source: true }
+        }
+    };
+    let cell = |row: &Row, column: &FigureColumn| match *column {
+        FigureColumn::Here(place) => {
+            let digits = table.columns[place].digits;
+            figure_of(row, place).map_or_else(
+                || Cell::new(NOTHING),
+                |Figure { value, low, high }| {
+                    with_spread(number(value, digits), [low, high], digits)
+                },
+            )
+        }
+        FigureColumn::Source(place) => {
+            let digits = source_digits(table, place);
+            let text = source_of(row, place).map(|value| number(value, digits));
+            Cell::new(text.unwrap_or_else(|| NOTHING.to_owned()))
+        }
+        FigureColumn::Ratio => {
+            ratio_of(row).map_or_else(|| Cell::new(""), |ratio| shared.cell(ratio))
+        }
+        FigureColumn::SourceRatio => Cell::new(row.source_ratio.map(factor).unwrap_or_default()),
+    };
     let mut group = None;
     let rows = table.rows.iter().map(|row| {
-        let mut cells = Vec::with_capacity(columns.len());
+        let mut cells = Vec::with_capacity(names + figures.len());
         if grouped_rows {
             let same = group.replace(&row.group) == Some(&row.group);
             cells.push(Cell::new(if same { "" } else { &row.group }));
         }
         cells.push(Cell::new(&row.name));
-        for &place in &shown {
-            let digits = table.columns[place].digits;
-            cells.push(match figure_of(row, place) {
-                Some(figure) => {
-                    with_spread(number(figure.value, digits), [figure.low, figure.high], digits)
-                }
-                None => Cell::new(NOTHING),
-            });
-        }
-        if !ratios.is_empty() {
-            cells.push(ratio_of(row).map_or_else(|| Cell::new(""), |ratio| shared.cell(ratio)));
-        }
-        for &place in &from_source {
-            let digits = source_digits(table, place);
-            cells.push(Cell::new(
-                source_of(row, place)
-                    .map_or_else(|| NOTHING.to_owned(), |value| number(value, digits)),
-            ));
-        }
-        if source_ratios {
-            cells.push(Cell::new(row.source_ratio.map(factor).unwrap_or_default()));
-        }
+        cells.extend(figures.iter().map(|column| cell(row, column)));
         cells
     });
     let rows = rows.collect();
+    let nameless = std::iter::repeat_n(Column::default(), names);
+    let columns = nameless.chain(figures.iter().map(column)).collect();
     Cells { names, columns, rows, main: None, class: "lab" }
 }
 
@@ -261,7 +321,7 @@ pub(super) mod tests {
                 row("linear", "LRO", 1234.0, Some(None), 5.5),
             ],
             rounds: 3,
-            plot: Some(0),
+            plot: superpacket_lab::experiment::Plot::Nothing,
             made: None,
         };
         table.rows[0].figures[1] = Some(Figure::exact(7.0));
@@ -288,10 +348,10 @@ pub(super) mod tests {
             ("", false),
             ("", false),
             ("throughput, Gb/s", false),
-            ("frames", false),
-            ("throughput to none", false),
             ("throughput, Gb/s", true),
+            ("throughput to none", false),
             ("ratio (computed)", true),
+            ("frames", false),
         ];
         assert_eq!(
             (grid.names, header.as_slice(), why_no_ratio(&table()).is_some()),
@@ -299,8 +359,8 @@ pub(super) mod tests {
         );
         let rows: Vec<Vec<_>> =
             grid.rows.iter().map(|row| row.iter().map(Cell::joined).collect()).collect();
-        assert_eq!(rows[1], ["", "LRO", "5.0 (4.5-5.5)", "-", "2.50x (2.00-3.25)", "8.8", "2.38x"]);
-        assert_eq!(rows[2], ["linear", "none", "2.0 (1.5-2.5)", "-", "", "4.1", ""]);
+        assert_eq!(rows[1], ["", "LRO", "5.0 (4.5-5.5)", "8.8", "2.50x (2.00-3.25)", "2.38x", "-"]);
+        assert_eq!(rows[2], ["linear", "none", "2.0 (1.5-2.5)", "4.1", "", "", "-"]);
         assert_eq!(rows[3][4], "no ratio (2.00-3.25)");
         assert_eq!(rows[3][2], "1,234.0 (1,233.5-1,234.5)");
     }
@@ -311,11 +371,11 @@ pub(super) mod tests {
         for (row, value) in table.rows.iter_mut().zip([8530.80, 9249.65, 16.0, 20.10]) {
             row.source[0] = Some(value);
         }
-        let shown: Vec<_> = cells(&table).rows.iter().map(|row| row[5].text.clone()).collect();
+        let shown: Vec<_> = cells(&table).rows.iter().map(|row| row[3].text.clone()).collect();
         assert_eq!(shown, ["8,530.80", "9,249.65", "16.00", "20.10"]);
         table.rows[0].source[0] = Some(8.75 / 3.0);
         assert_eq!(
-            cells(&table).rows[0][5].text,
+            cells(&table).rows[0][3].text,
             "2.9",
             "what was computed of them has the table's"
         );
@@ -331,9 +391,9 @@ pub(super) mod tests {
         };
         change(&mut table.rows[3].ratio);
         let grid = cells(&table);
-        assert_eq!(grid.columns[4].heading, "ratio");
-        assert_eq!(grid.rows[1][4].text, "throughput 2.50x to none");
-        assert_eq!(grid.rows[3][4].text, "frames no ratio to GRO");
+        assert_eq!(grid.columns[5].heading, "ratio");
+        assert_eq!(grid.rows[1][5].text, "throughput 2.50x to none");
+        assert_eq!(grid.rows[3][5].text, "frames no ratio to GRO");
     }
 
     #[test]
@@ -345,6 +405,28 @@ pub(super) mod tests {
             (grid.rows[3][4].joined().as_str(), why_no_ratio(&table).is_some()),
             ("", false)
         );
+    }
+
+    #[test]
+    fn a_wide_table_has_parts_of_whole_units_with_the_same_names() {
+        let mut table = table();
+        assert_eq!(parts(&table), [cells(&table)], "it fits");
+        for _ in 0..2 {
+            table.columns.extend(table.columns.clone());
+            for row in &mut table.rows {
+                row.figures.extend(row.figures.clone());
+                row.source.extend(row.source.clone());
+            }
+        }
+        let parts = parts(&table);
+        // Four columns of throughput here and in the source, and two ratios; four of counts.
+        let figures: Vec<_> = parts.iter().map(|part| part.columns.len() - part.names).collect();
+        assert_eq!(figures, [5, 9], "counts fit beside half of the throughputs");
+        for part in &parts {
+            assert!(
+                part.rows.iter().zip(cells(&table).rows).all(|(row, all)| row[..2] == all[..2])
+            );
+        }
     }
 
     #[test]

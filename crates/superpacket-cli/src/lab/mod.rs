@@ -334,9 +334,10 @@ impl OutputFiles {
         }
         if let Some(directory) = &self.svg {
             for experiment in &report.experiments {
-                for (index, chart) in experiment.tables.iter().filter_map(plot::bars).enumerate() {
+                for (index, found) in plot::charts(&experiment.tables).iter().enumerate() {
                     let path = directory.join(format!("lab-{}-{}.svg", experiment.name, index + 1));
-                    write_file(&path, svg_file(&chart)?.as_bytes()).map_err(unwritable(&path))?;
+                    let svg = svg_file(&found.chart)?;
+                    write_file(&path, svg.as_bytes()).map_err(unwritable(&path))?;
                 }
             }
         }

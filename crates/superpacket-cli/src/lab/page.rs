@@ -1,11 +1,11 @@
 //! The report as an HTML page.
 
 use superpacket_captures::Error;
-use superpacket_captures::present::{Cell, Colour, Column, Page, Table};
-use superpacket_lab::experiment::{Experiment, Form, Mark};
+use superpacket_captures::present::{Cell, Column, Page, Table};
+use superpacket_lab::experiment::{Experiment, Form, Mark, Plot};
 
 use super::LabReport;
-use super::grid::{cells, mark, method, origin, verdict, why_no_ratio};
+use super::grid::{mark, method, origin, parts, verdict, why_no_ratio};
 use super::plot;
 
 /// Renders the page.
@@ -22,8 +22,7 @@ pub(super) fn render(report: &LabReport) -> Result<String, Error> {
     };
     page.remark(&format!("{}: {how}.", report.command));
     if let Some(chart) = plot::overview(&report.experiments) {
-        let colours = [(Colour::After, "here"), (Colour::Before, "the source")];
-        page.figure("What each experiment compares:", &colours, &chart)?;
+        page.figure("What each experiment compares", &[], &chart)?;
     }
     let machine = &report.machine;
     let guest = if machine.virtual_machine { ", virtual" } else { "" };
@@ -54,7 +53,10 @@ pub(super) fn render(report: &LabReport) -> Result<String, Error> {
     }
     if !report.marks.is_empty() {
         page.section("Marks");
-        page.table(&marks(&report.marks));
+        page.details(&format!("all {} marks, with reasons", report.marks.len()), |page| {
+            page.table(&marks(&report.marks));
+            Ok(())
+        })?;
     }
     for found in &report.experiments {
         experiment(found, &mut page)?;
@@ -90,23 +92,34 @@ fn experiment(experiment: &Experiment, page: &mut Page) -> Result<(), Error> {
     page.section(experiment.name);
     page.remark(experiment.source);
     page.paragraph(experiment.summary);
-    for table in &experiment.tables {
-        let cells = cells(table);
-        page.subsection(&table.title);
-        page.remark(&format!("{}.", method(table)));
-        if let Some(chart) = plot::bars(table) {
-            let source = (Colour::Before, "the source, in a measure of its own");
-            let has_source = cells.columns.iter().any(|column| column.of_source);
-            let colours = [(Colour::After, "here"), source];
-            page.figure("", &colours[..1 + usize::from(has_source)], &chart)?;
+    let charts = plot::charts(&experiment.tables);
+    for (index, found) in experiment.tables.iter().enumerate() {
+        // What no chart shows is folded, and is printed only if the reader opens it.
+        if found.plot == Plot::Nothing && !charts.is_empty() {
+            page.details(&found.title, |page| {
+                table(found, page);
+                Ok(())
+            })?;
+            continue;
         }
-        page.table(&cells);
-        if let Some(why) = why_no_ratio(table) {
-            page.remark(&format!("{why}."));
+        page.subsection(&found.title);
+        if let Some(found) = charts.iter().find(|found| found.before == index) {
+            page.figure("On logarithmic axes: equal ratios have equal lengths", &[], &found.chart)?;
         }
+        table(found, page);
     }
     page.list(&experiment.notes);
     Ok(())
+}
+
+fn table(table: &superpacket_lab::experiment::Table, page: &mut Page) {
+    page.remark(&format!("{}.", method(table)));
+    for part in parts(table) {
+        page.table(&part);
+    }
+    if let Some(why) = why_no_ratio(table) {
+        page.remark(&format!("{why}."));
+    }
 }
 
 #[cfg(test)]
@@ -129,7 +142,18 @@ mod tests {
             page.contains("<td class=\"missed\">missed</td>")
                 && page.contains("<h3>Sender &lt;MTU&gt; 1500</h3>")
         );
-        assert_eq!(page.matches("<svg ").count(), 2, "wide and narrow");
+        let mut plotted = report();
+        plotted.experiments[0].tables[0].plot = Plot::Marks(&[0]);
+        plotted.experiments[0].tables.push(superpacket_lab::experiment::Table {
+            title: "without a chart".into(),
+            ..super::super::grid::tests::table()
+        });
+        let plotted = render(&plotted)?;
+        assert_eq!(plotted.matches("<svg ").count(), 2, "wide and narrow");
+        assert!(
+            plotted.contains("<summary>without a chart") && !page.contains("<summary>Sender"),
+            "{plotted}"
+        );
         Ok(())
     }
 }

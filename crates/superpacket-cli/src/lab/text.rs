@@ -111,7 +111,7 @@ mod tests {
         let line = text.lines().find(|line| line.contains("2.50x")).unwrap_or_default();
         assert_eq!(
             line.split_whitespace().collect::<Vec<_>>(),
-            ["LRO", "5.0", "(4.5-5.5)", "-", "2.50x", "(2.00-3.25)", "8.8", "2.38x"]
+            ["LRO", "5.0", "(4.5-5.5)", "8.8", "2.50x", "(2.00-3.25)", "2.38x", "-"]
         );
         assert!(
             text.contains("no ratio (2.00-3.25)") && text.contains("the rounds differ too much"),

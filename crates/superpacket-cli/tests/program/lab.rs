@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::browser::assert_readable;
+use crate::support::browser::{assert_readable, open};
 use crate::support::{Bench, stderr};
 
 const EXPERIMENTS: [&str; 5] = ["lro", "ack", "rps", "tso", "gso"];
@@ -313,6 +313,9 @@ fn documents_and_plots_are_made_by_the_command() {
             "{svg}"
         );
         assert_well_formed(svg);
+        // Labels of an axis are centred at their values.
+        let labels = svg.matches("text-anchor=\"middle\"").count();
+        assert!(labels >= 3, "an axis with labels and a name: {svg}");
     }
 }
 
@@ -459,6 +462,7 @@ fn measured_values_have_a_spread() {
     assert_well_formed(page);
     // Tables of measured values are wider than those of counts.
     assert_pages_readable(&[page, &with_larger_figures(page)], 5);
+    assert_prints_on_at_most(10, page);
 }
 
 /// Returns the page with one more digit in each group of figures, as on a faster machine.
@@ -481,6 +485,22 @@ fn with_larger_figures(page: &str) -> String {
     }
     assert_ne!(larger, page);
     larger
+}
+
+/// Checks that a page fits this number of sheets of paper.
+fn assert_prints_on_at_most(sheets: usize, page: &str) {
+    let bench = Bench::new();
+    fs::write(bench.path("lab.html"), page).expect("writes");
+    let paper = bench.path("lab.pdf");
+    let option = format!("--print-to-pdf={}", paper.display());
+    if open(&bench, "lab.html", false, &[&option]).is_none() {
+        return;
+    }
+    let paper = fs::read(paper).expect("is there");
+    // Each page object of the file names its type; "/Pages" is the list of them.
+    let printed = String::from_utf8_lossy(&paper);
+    let pages = printed.matches("/Type /Page\n").count();
+    assert!((1..=sheets).contains(&pages), "{pages} sheets");
 }
 
 /// Checks that pages of the lab are readable in a browser.

@@ -14,13 +14,24 @@ const WIDTHS: [u32; 2] = [1280, 390];
 /// Minimum size of text in a plot, in CSS pixels.
 const LEAST_TEXT: f64 = 10.0;
 
+/// Minimum contrast of text in a plot (WCAG 2, level AA).
+const LEAST_CONTRAST: f64 = 4.5;
+
 /// Script that measures the page in each frame, and writes the results, in the order of the frames,
 /// where `--dump-dom` shows them.
 const MEASURE: &str = r#"
 const all = [];
+const luminance = colour => {
+  const [r, g, b] = colour.match(/\d+/g).map(part => part / 255).map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const contrast = (one, other) => {
+  const [low, high] = [luminance(one), luminance(other)].sort((a, b) => a - b);
+  return (high + 0.05) / (low + 0.05);
+};
 const measure = (frame, number) => {
   const page = frame.contentDocument, view = frame.contentWindow;
-  const found = { wide: [], broken: [], cut: [], texts: [], cards: 0, plots: 0, first: '', width: view.innerWidth, dark: view.matchMedia('(prefers-color-scheme: dark)').matches };
+  const found = { wide: [], broken: [], cut: [], texts: [], contrasts: [], cards: 0, plots: 0, first: '', width: view.innerWidth, dark: view.matchMedia('(prefers-color-scheme: dark)').matches };
   page.querySelectorAll('details').forEach(details => { details.open = true; });
   for (const card of page.querySelectorAll('html, main, .tile, figure, .table, table, td, th, h1, h2, h3, p, li')) {
     if (!card.getClientRects().length) continue;
@@ -35,6 +46,7 @@ const measure = (frame, number) => {
     for (const text of svg.querySelectorAll('text')) {
       const size = parseFloat(view.getComputedStyle(text).fontSize) * scale;
       found.texts.push(size);
+      found.contrasts.push(contrast(view.getComputedStyle(text).fill, view.getComputedStyle(svg.closest('figure')).backgroundColor));
       const place = text.getBoundingClientRect();
       if (place.left < box.left - 1 || place.right > box.right + 1 || place.top < box.top - 1 || place.bottom > box.bottom + 1) found.cut.push(text.textContent);
     }
@@ -143,16 +155,19 @@ pub fn assert_readable(bench: &Bench, pages: &[(&str, u64)]) {
             for fault in ["wide", "broken", "cut"] {
                 assert_eq!(found[fault], Value::Array(Vec::new()), "{place}: {fault}");
             }
-            let texts: Vec<_> = found["texts"]
-                .as_array()
-                .expect("sizes")
-                .iter()
-                .filter_map(Value::as_f64)
-                .collect();
-            let smallest = texts.iter().copied().fold(f64::INFINITY, f64::min);
+            let least = |what: &str| {
+                let values = found[what].as_array().expect("numbers").iter();
+                values.filter_map(Value::as_f64).fold(f64::INFINITY, f64::min)
+            };
+            let smallest = least("texts");
             assert!(
                 smallest >= LEAST_TEXT && smallest.is_finite(),
                 "{place}: text of {smallest} pixels"
+            );
+            let contrast = least("contrasts");
+            assert!(
+                contrast >= LEAST_CONTRAST && contrast.is_finite(),
+                "{place}: text of contrast {contrast}"
             );
             assert_eq!(found["first"], "svg", "{place}: a plot comes first");
         }

@@ -73,8 +73,27 @@ pub struct Table {
     pub rounds: usize,
     /// Description of how the figures were made; `None` for medians of the rounds with quartiles.
     pub made: Option<String>,
-    /// Index of the column that a plot shows; `None` for no plot.
-    pub plot: Option<usize>,
+    /// What a plot shows.
+    pub plot: Plot,
+}
+
+/// The figures of a table that a plot shows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Plot {
+    /// None: there is no plot.
+    Nothing,
+    /// Those of the columns with these indexes, as marks on one logarithmic axis. All have the same
+    /// unit. If the rows have groups, there is one column, and the rows of a group are compared.
+    Marks(&'static [usize]),
+    /// Those of all columns, as curves on two logarithmic axes.
+    Curves {
+        /// Name of the horizontal axis.
+        over: &'static str,
+        /// Place of each row on the horizontal axis.
+        places: Vec<f64>,
+        /// Name of the vertical axis.
+        values: &'static str,
+    },
 }
 
 impl Table {
@@ -87,7 +106,7 @@ impl Table {
         rounds: usize,
     ) -> Self {
         let (title, columns) = (title.into(), columns.into());
-        Self { title, form, columns, rows, rounds, plot: None, made: None }
+        Self { title, form, columns, rows, rounds, plot: Plot::Nothing, made: None }
     }
 }
 
@@ -575,7 +594,7 @@ mod tests {
                 source_ratio: None,
             }],
             rounds: 3,
-            plot: Some(0),
+            plot: Plot::Nothing,
             made: None,
         });
         let json = serde_json::to_value(&experiment)?;

@@ -14,19 +14,24 @@ use super::escape::Escaped;
 use super::number::{number, shortest};
 use crate::commands::error::Error;
 
-/// Placeholder colours: text, text of axes, lines of the grid, the first and the second series.
-const INK: RGBColor = RGBColor(1, 2, 3);
-const MUTED: RGBColor = RGBColor(1, 2, 4);
-const GRID: RGBColor = RGBColor(1, 2, 5);
+/// Placeholder colours: text, text of axes, lines of the grid, the first and the second series, a
+/// good and a bad verdict.
+pub(super) const INK: RGBColor = RGBColor(1, 2, 3);
+pub(super) const MUTED: RGBColor = RGBColor(1, 2, 4);
+pub(super) const GRID: RGBColor = RGBColor(1, 2, 5);
 const BEFORE: RGBColor = RGBColor(1, 2, 6);
-const AFTER: RGBColor = RGBColor(1, 2, 7);
+pub(super) const AFTER: RGBColor = RGBColor(1, 2, 7);
+pub(super) const GOOD: RGBColor = RGBColor(1, 2, 8);
+pub(super) const BAD: RGBColor = RGBColor(1, 2, 9);
 /// The placeholder colours, and the page's variables that replace them.
-const ROLES: [(&str, &str); 5] = [
+const ROLES: [(&str, &str); 7] = [
     ("#010203", "var(--ink)"),
     ("#010204", "var(--muted)"),
     ("#010205", "var(--grid)"),
     ("#010206", "var(--before)"),
     ("#010207", "var(--after)"),
+    ("#010208", "var(--good)"),
+    ("#010209", "var(--bad)"),
 ];
 
 /// Width of charts on a screen. One unit is about one CSS pixel, so that text is never too small to
@@ -36,7 +41,7 @@ pub const WIDE: u32 = 860;
 pub const NARROW: u32 = 330;
 
 /// Height of text in charts, in the same unit.
-const TEXT: u32 = 14;
+pub(super) const TEXT: u32 = 14;
 
 /// Maximum labels on a vertical axis.
 const Y_LABELS: usize = 6;
@@ -50,12 +55,18 @@ pub trait Chart {
     fn draw(&self, width: u32) -> Result<String, Error>;
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+impl Chart for Box<dyn Chart> {
+    fn draw(&self, width: u32) -> Result<String, Error> {
+        (**self).draw(width)
+    }
+}
+
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(super) type Drawn<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 type Axes<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// Draws a chart with this title and size.
-fn draw(
+pub(super) fn draw(
     title: &str,
     size: (u32, u32),
     chart: impl FnOnce(&Area<'_>) -> Drawn,
@@ -77,7 +88,7 @@ fn draw(
 }
 
 /// Returns the width of a label in the widest common font.
-fn width_of(label: &str) -> u32 {
+pub(super) fn width_of(label: &str) -> u32 {
     label.chars().count() as u32 * (TEXT * 2 / 3)
 }
 
@@ -87,7 +98,7 @@ fn widest(axis: Range<f64>, most: usize, label: impl Fn(f64) -> String) -> u32 {
     places.into_iter().map(|place| width_of(&label(place))).max().unwrap_or(0)
 }
 
-fn style(size: u32, colour: &RGBColor, side: HPos) -> TextStyle<'_> {
+pub(super) fn style(size: u32, colour: &RGBColor, side: HPos) -> TextStyle<'_> {
     TextStyle::from(("sans-serif", size).into_font())
         .color(colour)
         .pos(Pos::new(side, VPos::Center))
@@ -471,8 +482,8 @@ impl Chart for Bars {
 }
 
 /// Style sheet for a chart in a separate file, with the colours of `page.css`.
-const STYLE: &str = "<style>:root{--card:#ffffff;--ink:#1c2430;--muted:#5d6878;--grid:#d9dde3;--before:#8f9bb0;--after:#0b7285}\
-@media(prefers-color-scheme:dark){:root{--card:#1a2029;--ink:#e6eaf0;--muted:#9aa6b6;--grid:#323b48;--before:#66748a;--after:#3bc9db}}</style>\
+const STYLE: &str = "<style>:root{--card:#ffffff;--ink:#1c2430;--muted:#5d6878;--grid:#d9dde3;--before:#8f9bb0;--after:#0b7285;--good:#0b7285;--bad:#b3261e}\
+@media(prefers-color-scheme:dark){:root{--card:#1a2029;--ink:#e6eaf0;--muted:#9aa6b6;--grid:#323b48;--before:#66748a;--after:#3bc9db;--good:#3bc9db;--bad:#ff8a80}}</style>\
 <rect width=\"100%\" height=\"100%\" fill=\"var(--card)\"/>";
 
 /// Returns a chart as a standalone file.
@@ -494,7 +505,7 @@ mod tests {
     fn a_chart_file_contains_its_colours() -> Result<(), Error> {
         let svg = svg_file(&Bars::default())?;
         assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\""), "{svg}");
-        for role in ["card", "ink", "muted", "grid", "before", "after"] {
+        for role in ["card", "ink", "muted", "grid", "before", "after", "good", "bad"] {
             for part in svg.split(&format!("--{role}:")).skip(1) {
                 let colour = &part[..7];
                 assert!(

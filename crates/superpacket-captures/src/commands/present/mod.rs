@@ -4,12 +4,17 @@
 //! Tables in a terminal are laid out by the program, which knows how wide it is.
 
 mod chart;
+mod curves;
+mod dots;
 mod escape;
+mod log_axis;
 mod number;
 mod page;
 mod table;
 
 pub use chart::{Bar, BarRow, BarValue, Bars, Chart, ColumnPairs, NARROW, Steps, WIDE, svg_file};
+pub use curves::Curves;
+pub use dots::{Dot, DotColour, DotLine, DotRow, DotShape, DotStyle, Dots};
 pub use escape::markdown;
 pub use number::{
     NOTHING, average, factor, factor_digits, grouped, number, percent, printable, range, ratio,

@@ -61,9 +61,6 @@ impl Cell {
     }
 }
 
-/// Maximum number of columns that fit a screen.
-const MAX_COLUMNS: usize = 7;
-
 impl Table {
     /// Returns a table with a column of names, followed by columns of figures.
     pub fn new<const N: usize>(
@@ -101,10 +98,10 @@ impl Table {
     }
 
     /// Returns the table as HTML. On a phone each row becomes a card, and each cell has its heading
-    /// above it. A table with many columns is shown so on a screen too.
+    /// above it. If there are two columns of names, the first names a group of rows, and has a row
+    /// of its own above them.
     pub(super) fn html(&self) -> String {
-        let cards = if self.columns.len() > MAX_COLUMNS { " cards" } else { "" };
-        let class = class_attribute(&format!("{}{cards}", self.class));
+        let class = class_attribute(self.class);
         let mut text = format!("<div class=\"table\"><table{class}>\n<tr>");
         let headings: Vec<_> = (self.columns.iter())
             .map(|column| {
@@ -112,13 +109,21 @@ impl Table {
                 format!("{source}{}", Escaped(&column.heading))
             })
             .collect();
-        for (place, heading) in headings.iter().enumerate() {
+        let groups = usize::from(self.names == 2);
+        for (place, heading) in headings.iter().enumerate().skip(groups) {
             let _ = write!(text, "<th{}>{heading}</th>", class_attribute(self.class_of(place)));
         }
         text.push_str("</tr>\n");
         for (index, row) in self.rows.iter().enumerate() {
+            if let Some(group) = row.first().filter(|group| groups == 1 && !group.text.is_empty()) {
+                let (columns, name) = (row.len() - 1, Breakable(&group.text));
+                let _ = writeln!(
+                    text,
+                    "<tr class=\"group\"><td class=\"named\" colspan=\"{columns}\">{name}</td></tr>"
+                );
+            }
             text.push_str(if self.main == Some(index) { "<tr class=\"main\">" } else { "<tr>" });
-            for (place, (cell, heading)) in row.iter().zip(&headings).enumerate() {
+            for (place, (cell, heading)) in row.iter().zip(&headings).enumerate().skip(groups) {
                 let class = if cell.class.is_empty() { self.class_of(place) } else { cell.class };
                 let _ = write!(text, "<td{}", class_attribute(class));
                 if !heading.is_empty() {
@@ -154,7 +159,7 @@ impl Table {
 }
 
 fn class_attribute(class: &str) -> String {
-    match class.trim() {
+    match class {
         "" => String::new(),
         class => format!(" class=\"{class}\""),
     }

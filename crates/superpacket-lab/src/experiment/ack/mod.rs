@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 
 use self::live::{AckSample, AckTestbed};
 use super::{
-    Column, Entry, Experiment, Figure, Form, Mark, Plan, Ratio, Row, Session, Side, Table, Variant,
+    Column, Entry, Experiment, Figure, Form, Mark, Plan, Plot, Ratio, Row, Session, Side, Table,
+    Variant,
 };
 use crate::error::LabError;
 use crate::experiment::cpu_costs;
@@ -265,7 +266,7 @@ fn report(
         );
     let accounts = cpu_costs::table(accounts.collect(), rounds);
     let table = Table::new(Form::Live, "TCP SENDFILE, local sender", &COLUMNS, rows, rounds);
-    let table = Table { plot: Some(3), ..table };
+    let table = Table { plot: Plot::Marks(&[3]), ..table };
     Experiment { tables: vec![table, accounts], marks, notes, ..Experiment::new(&ENTRY) }
 }
 

@@ -5,7 +5,7 @@ use superpacket_model::nic::{NicSettings, Padding};
 
 use super::{ENTRY, ROWS, ReceiverKind};
 use crate::error::LabError;
-use crate::experiment::{Column, Experiment, Form, Mark, Ratio, Row, Side, Table};
+use crate::experiment::{Column, Experiment, Form, Mark, Plot, Ratio, Row, Side, Table};
 use crate::model::{Acknowledgements, CardCounts, receive};
 
 /// Segments that the sender sends and the receiver acknowledges.
@@ -58,7 +58,7 @@ pub(super) fn run() -> Result<Experiment, LabError> {
     let marks = vec![mark.in_brief("counted: ACKs a wake-up, aggregated", None)];
     let title = format!("ACKs for {SEGMENTS} segments, the card polled after every {INTERVAL}");
     let table = Table::new(Form::Model, title, &COLUMNS, rows, 1);
-    let table = Table { plot: Some(1), ..table };
+    let table = Table { plot: Plot::Marks(&[1]), ..table };
     let notes = vec![
         "Counted ACKs have 54 bytes, without timestamps, and are padded to 60 on the wire, as in the source. Merged ACKs lose their padding; single ones keep it.".to_owned(),
     ];

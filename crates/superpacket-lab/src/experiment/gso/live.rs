@@ -7,7 +7,7 @@ use super::{AT_EGRESS, BEFORE, ENTRY, LINEAR_TARGET, SOURCE_THROUGHPUT, TARGET};
 use crate::error::LabError;
 use crate::experiment::cpu_costs;
 use crate::experiment::plan::{Cpus, Plan, Session, Variant};
-use crate::experiment::report::{Column, Experiment, Form, Mark, Ratio, Row, Side, Table};
+use crate::experiment::report::{Column, Experiment, Form, Mark, Plot, Ratio, Row, Side, Table};
 use crate::experiment::segmentation::hosts::{
     BridgedHosts, BridgedHostsGroup, HostSetup, IpFamily, LoadResult, PortDevice, create_all,
 };
@@ -200,11 +200,9 @@ fn compare(
             );
         }
     }
-    experiment.tables.push(table(
-        "Segmentation before the bridge and at its egress, MTU 1500".into(),
-        rows,
-        session,
-    ));
+    let title = "Segmentation before the bridge and at its egress, MTU 1500";
+    let plot = Plot::Marks(&[0]);
+    experiment.tables.push(Table { plot, ..table(title.into(), rows, session) });
     Ok(())
 }
 
@@ -334,8 +332,7 @@ fn mixed(session: &Session<'_>) -> Result<Table, LabError> {
 fn table(title: String, rows: Vec<Row>, session: &Session<'_>) -> Table {
     let throughput = Column { name: "throughput", title: "throughput", unit: "Mb/s", digits: 0 };
     let columns: Vec<_> = [throughput].into_iter().chain(cpu_costs::COLUMNS).collect();
-    let table = Table::new(Form::Live, title, &columns, rows, session.plan.rounds);
-    Table { plot: Some(0), ..table }
+    Table::new(Form::Live, title, &columns, rows, session.plan.rounds)
 }
 
 fn ip(load: Traffic) -> IpFamily {

@@ -66,7 +66,7 @@ pub(super) fn run() -> Result<Experiment, LabError> {
             mtus.sender, mtus.receiver
         );
         let table = Table::new(Form::Model, title, &COLUMNS, rows.collect(), 1);
-        tables.push(Table { plot: Some(1), ..table });
+        tables.push(table);
     }
     let rows = Buffers::ALL.into_iter().map(|buffers| {
         let [small, jumbo] =

@@ -3,7 +3,7 @@
 use super::live::LroSample;
 use super::{Buffers, ENTRY, LroVariant, Merge, Mtus, is_limited};
 use crate::experiment::cpu_costs;
-use crate::experiment::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
+use crate::experiment::{Column, Experiment, Figure, Form, Mark, Plot, Ratio, Row, Side, Table};
 use crate::paired::{Paired, Summary};
 
 /// Note on the column that cannot be measured today.
@@ -30,6 +30,9 @@ const COLUMNS: [Column; 13] = [
     Column { name: "none_demand", title: "no LRO", unit: DEMAND, digits: 1 },
     Column { name: "merged", title: "LRO: segments a packet", unit: "", digits: 1 },
 ];
+
+/// The columns in a plot: the throughput without LRO, with it, with its frame limit, and with GRO.
+const PLOTTED: &[usize] = &[6, 2, 4, 8];
 
 /// Samples of each measured combination.
 pub(super) type LroSamples = Vec<(LroVariant, Vec<LroSample>)>;
@@ -105,7 +108,7 @@ pub(super) fn report(measured: &LroSamples, rounds: usize, refused: Option<Strin
             .collect();
         if !rows.is_empty() {
             let table = Table::new(Form::Live, mtus.title(), &COLUMNS, rows, rounds);
-            tables.push(Table { plot: Some(2), ..table });
+            tables.push(Table { plot: Plot::Marks(PLOTTED), ..table });
         }
     }
     let accounts: Vec<Row> =

@@ -1,10 +1,13 @@
 //! Simulated scaling of steering to 64 CPUs.
 
-use crate::experiment::{Column, Form, Ratio, Row, Table};
+use crate::experiment::{Column, Form, Plot, Ratio, Row, Table};
 use crate::simulation::{Costs, DRIVER_SHARE, MeasuredLoad, Setup, simulate};
 
 /// CPUs per cache, and per receive queue where there are several queues.
 const GROUP: usize = 8;
+
+/// Numbers of CPUs or workers.
+const SIZES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 /// Returns two tables: kernel TCP on the original report's Intel machine with more CPUs, and this
 /// project's workers.
@@ -22,7 +25,7 @@ fn processes() -> Table {
         simulate(&setup.clone().with_connections(connections), 20_000_000, 40_000_000)
             .transactions_per_second
     };
-    let rows = [1, 2, 4, 8, 16, 32, 64].map(|cpus: usize| {
+    let rows = SIZES.map(|cpus| {
         let one = Setup { cache_group: GROUP, ..Setup::new(cpus, 1, costs) };
         let several = Setup { cache_group: GROUP, ..Setup::new(cpus, cpus.div_ceil(GROUP), costs) };
         let figures = [
@@ -50,9 +53,14 @@ fn processes() -> Table {
         ],
         rows: rows.into(),
         rounds: 1,
-        plot: Some(4),
+        plot: curves("CPUs", "transactions per second"),
         made: None,
     }
+}
+
+/// Returns a plot of all columns over [`SIZES`].
+fn curves(over: &'static str, values: &'static str) -> Plot {
+    Plot::Curves { over, places: SIZES.map(|size| size as f64).into(), values }
 }
 
 fn workers() -> Table {
@@ -60,7 +68,7 @@ fn workers() -> Table {
         simulate(&setup(workers, receiving), 10_000_000, 4_000_000).transactions_per_second
     };
     let alone = rate(0, 1);
-    let rows = [1, 2, 4, 8, 16, 32, 64].map(|workers: usize| {
+    let rows = SIZES.map(|workers| {
         let figures = [rate(workers, 1), rate(workers, workers.div_ceil(GROUP))];
         let name = format!("{workers} worker{}", if workers == 1 { "" } else { "s" });
         Row {
@@ -77,7 +85,7 @@ fn workers() -> Table {
         columns: vec![column("one", "one receiving CPU"), column("several", "one for 8 workers")],
         rows: rows.into(),
         rounds: 1,
-        plot: Some(1),
+        plot: curves("workers", "packets per second"),
         made: None,
     }
 }

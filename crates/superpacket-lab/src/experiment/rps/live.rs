@@ -15,7 +15,7 @@ use crate::error::LabError;
 use crate::experiment::cpu_costs::{self, CpuClocks, CpuCosts, LoadTotals};
 use crate::experiment::testbed::{port, start_bridge};
 use crate::experiment::{
-    Column, Experiment, Figure, Form, Mark, Ratio, Row, Session, Side, Table, Variant,
+    Column, Experiment, Figure, Form, Mark, Plot, Ratio, Row, Session, Side, Table, Variant,
 };
 use crate::host::Host;
 use crate::link::Link;
@@ -116,7 +116,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
             columns: COLUMNS.into(),
             rows: rows.collect(),
             rounds: session.plan.rounds,
-            plot: None,
+            plot: Plot::Marks(&[0]),
             made: None,
         }
     });

@@ -3,7 +3,7 @@
 use superpacket_steer::CpuMask;
 
 use super::CPU;
-use crate::experiment::{Column, Figure, Form, Mark, Ratio, Row, Side, Table};
+use crate::experiment::{Column, Figure, Form, Mark, Plot, Ratio, Row, Side, Table};
 use crate::simulation::{Costs, DRIVER_SHARE, MeasuredLoad, Setup, SimulationOutcome, simulate};
 
 /// Simulated time before the measurement, in nanoseconds.
@@ -231,7 +231,7 @@ impl SourceMachine {
             columns: COLUMNS.into(),
             rows: rows.collect(),
             rounds: 1,
-            plot: Some(0),
+            plot: Plot::Marks(&[0]),
             made: Some(format!(
                 "simulated, the same in every run; the driver's share of the receive work is assumed to be {:.0} %, and ratios are also given for 20 to 40 %",
                 DRIVER_SHARE * 100.0

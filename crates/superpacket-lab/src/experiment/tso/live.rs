@@ -10,7 +10,7 @@ use super::{
 use crate::error::LabError;
 use crate::experiment::cpu_costs;
 use crate::experiment::plan::{Plan, Session, Variant};
-use crate::experiment::report::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Table};
+use crate::experiment::report::{Column, Experiment, Figure, Form, Mark, Plot, Ratio, Row, Table};
 use crate::experiment::segmentation::hosts::{
     BridgedHosts, BridgedHostsGroup, HostSetup, IpFamily, LoadResult, PortDevice,
 };
@@ -145,7 +145,15 @@ fn speed_table(plan: Plan, size: u64, last: usize, rows: Vec<Row>) -> Table {
     let made = format!(
         "measured: average and best of {which} transfers, with their quartiles; CPU and us/KB are medians"
     );
-    Table { title, form: Form::Live, columns, rows, rounds: last, plot: Some(0), made: Some(made) }
+    Table {
+        title,
+        form: Form::Live,
+        columns,
+        rows,
+        rounds: last,
+        plot: Plot::Marks(&[0]),
+        made: Some(made),
+    }
 }
 
 /// Describes how the frame lengths were measured, with the share of the file's bytes in the counted

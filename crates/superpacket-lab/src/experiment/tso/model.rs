@@ -4,7 +4,7 @@ use superpacket_model::nic::{NicSettings, TsoLimit};
 
 use super::{ENTRY, FILE, SOURCE_PAYLOAD, VARIANTS};
 use crate::error::LabError;
-use crate::experiment::report::{Column, Experiment, Form, Mark, Ratio, Row, Side, Table};
+use crate::experiment::report::{Column, Experiment, Form, Mark, Plot, Ratio, Row, Side, Table};
 use crate::experiment::segmentation::forwarding::{CardOutput, ForwardingCounts, forward, send};
 use crate::experiment::segmentation::lengths::{self, histogram, largest_payload};
 use crate::experiment::segmentation::stack::{SenderStack, StackProtocol};
@@ -117,11 +117,9 @@ pub(super) fn run() -> Result<Experiment, LabError> {
         .zip(VARIANTS)
         .flat_map(|(exit, variant)| histogram(variant, &exit.sent.lengths))
         .collect();
-    experiment.tables.push(table(
-        &format!("A 64th of the file ({PART} bytes) to a model NIC, MTU 1500"),
-        &COLUMNS,
-        rows,
-    ));
+    let title = format!("A 64th of the file ({PART} bytes) to a model NIC, MTU 1500");
+    let plot = Plot::Marks(&[0]);
+    experiment.tables.push(Table { plot, ..table(&title, &COLUMNS, rows) });
     experiment.tables.push(table(
         "Payload of the frames given to the model NIC",
         &lengths::COLUMNS,
