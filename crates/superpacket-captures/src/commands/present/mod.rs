@@ -12,7 +12,7 @@ mod number;
 mod page;
 mod table;
 
-pub use chart::{Bar, BarRow, BarValue, Bars, Chart, ColumnPairs, NARROW, Steps, WIDE, svg_file};
+pub use chart::{Chart, ColumnPairs, NARROW, Steps, WIDE, svg_file};
 pub use curves::Curves;
 pub use dots::{Dot, DotColour, DotLine, DotRow, DotShape, DotStyle, Dots};
 pub use escape::markdown;

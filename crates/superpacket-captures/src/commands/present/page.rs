@@ -8,7 +8,7 @@ use super::table::Table;
 use crate::commands::error::Error;
 
 /// The style sheet of all pages.
-pub const CSS: &str = include_str!("page.css");
+pub const CSS: &str = concat!(include_str!("colours.css"), include_str!("page.css"));
 
 /// A colour that tells the two series of a chart apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
