@@ -96,7 +96,10 @@ mod tests {
         };
         for width in [WIDE, NARROW] {
             let svg = chart.draw(width)?;
-            let lines = svg.split("points=\"").skip(1).filter_map(|part| part.split('"').next());
+            let lines = svg
+                .split("<polyline")
+                .skip(1)
+                .filter_map(|line| line.split("points=\"").nth(1)?.split('"').next());
             let curve = lines.max_by_key(|points| points.matches(',').count()).unwrap_or_default();
             let points: Vec<[f64; 2]> = curve
                 .split_whitespace()
