@@ -473,12 +473,14 @@ fn network_offset(packet: &[u8], layer: Layer) -> Option<usize> {
 }
 
 /// Returns the length in bytes of a packet whose headers could not all be read, as its outermost IP
-/// header states it.
+/// header states it. A packet above 65,535 bytes states 0 (RFC 2675), and one whose length was left
+/// to the network device may: then the packet is all that follows.
 fn ip_length(packet: &[u8], layer: Layer) -> Option<usize> {
     let network = network_offset(packet, layer)?;
-    match packet.get(network)? >> 4 {
-        4 => Some(usize::from(be16(packet, network + ipv4::TOTAL_LENGTH)?)),
-        6 => Some(usize::from(be16(packet, network + ipv6::PAYLOAD_LENGTH)?) + ipv6::HEADER_LENGTH),
-        _ => None,
-    }
+    let (stated, header) = match packet.get(network)? >> 4 {
+        4 => (be16(packet, network + ipv4::TOTAL_LENGTH)?, 0),
+        6 => (be16(packet, network + ipv6::PAYLOAD_LENGTH)?, ipv6::HEADER_LENGTH),
+        _ => return None,
+    };
+    Some(if stated == 0 { packet.len() - network } else { usize::from(stated) + header })
 }

@@ -100,9 +100,9 @@ fn the_commands_of_the_page_on_captures_run() {
         let mut commands = blocks("docs/captures.md", "sh");
         (commands.pop().expect("one makes a capture"), commands)
     };
-    // The last one makes the capture that the others read, which is also all that `*` matches.
+    // The last one makes the capture that the others read as theirs.
     run_in(directory.path(), directory.path(), &last);
-    std::fs::rename(directory.path().join("in.pcap"), directory.path().join("a.pcap.tmp"))
+    std::fs::rename(directory.path().join("play.pcap"), directory.path().join("a.pcap.tmp"))
         .expect("renamed");
     for commands in others {
         for command in commands.lines() {

@@ -164,6 +164,18 @@ fn partial_checksums_in_tunnels_are_filled_in() {
     out.iter().for_each(|frame| assert_right(&frame.data));
 }
 
+/// An ICMPv6 packet of 65,536 bytes, whose IP header states the length 0 (RFC 2675).
+#[test]
+fn a_jumbogram_that_cannot_be_cut_is_counted() {
+    let bench = Bench::new();
+    let capture = "../../captures/real/super/tcpdump_ipv6_jumbogram_1.pcap";
+    let capture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(capture);
+    std::fs::copy(capture, bench.path("in.pcap")).expect("it is in the repository");
+    let output = bench.run(&["segment", "in.pcap", "-o", "out.pcap", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_json(&report, json!({ "uncut": 1, "reasons": { "protocol": 1 } }));
+}
+
 #[test]
 fn packets_that_cannot_be_cut_pass_and_are_counted() {
     let bench = Bench::new();
