@@ -300,7 +300,7 @@ fn lists(ports: &[PortRates], names: u16) -> Vec<CounterList> {
         |what: &'static str,
          empty_text: &'static str,
          read: fn(&PortRates) -> &BTreeMap<String, CounterRate>| CounterList {
-            header: vec![Cell::from("port"), Cell::from(what), right("a sec."), right("in all")],
+            header: vec![Cell::from("port"), Cell::from(what), right("per s"), right("total")],
             rows: most_frequent(ports, read)
                 .into_iter()
                 .map(|(port, cause, counted)| {
@@ -330,7 +330,7 @@ fn lists(ports: &[PortRates], names: u16) -> Vec<CounterList> {
         .collect();
     if !lro.is_empty() {
         let names_of =
-            ["LRO port", "aggr./s", "in all", "flush/s", "in all", "no_desc/s", "in all"];
+            ["LRO port", "aggr./s", "total", "flush/s", "total", "no_desc/s", "total"];
         let header = names_of
             .into_iter()
             .enumerate()

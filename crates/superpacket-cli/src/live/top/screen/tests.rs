@@ -91,10 +91,10 @@ fn it_fits_80_columns_and_24_rows() {
             "",
             "xdp:enp3s0f0?queue=0  rx idle  tx idle  on: none",
             "",
-            "port                 drops by cause         a sec. in all",
+            "port                 drops by cause          per s  total",
             "packet:eth0          rx_ring                    12  3.46k",
             "",
-            "port                 reason, single first   a sec. in all",
+            "port                 reason, single first    per s  total",
             "packet:eth0          no_payload                700  9.00k",
             "packet:eth0          poll_end                18.0k  2.00M",
             "each: frames in a super-packet; merged/s joined others; cut/s were segmented",
@@ -169,7 +169,7 @@ fn lro_counters_are_shown_for_ports_that_used_it() {
     ]);
     let lines = lines(&mut screen, 80, 24);
     let at = lines.iter().position(|line| line.starts_with("LRO port")).expect("its list");
-    assert_eq!(lines[at], "LRO port            aggr./s in all flush/s in all no_desc/s in all");
+    assert_eq!(lines[at], "LRO port            aggr./s  total flush/s  total no_desc/s  total");
     assert_eq!(lines[at + 1], "nic:lro@packet:eth0    790k  5.00M   18.0k   100k         4     77");
     assert_eq!(lines[at + 2], "", "the other port did nothing by it");
 }
