@@ -89,7 +89,7 @@ pub use writer::{Writer, WriterCounters};
 pub use ipnet::IpNet;
 pub use superpacket::order::OrderKey;
 pub use superpacket::segment::{Portion, SegmentBuffers, SegmentPlan};
-pub use superpacket::{EachBuffer, GsoKind, Layer};
+pub use superpacket::{EachBuffer, Framing, GsoKind, Layer};
 
 /// Compiles the example of the crate's README with the tests.
 #[cfg(all(doctest, target_os = "linux"))]

@@ -329,8 +329,7 @@ fn lists(ports: &[PortRates], names: u16) -> Vec<CounterList> {
         })
         .collect();
     if !lro.is_empty() {
-        let names_of =
-            ["LRO port", "aggr./s", "total", "flush/s", "total", "no_desc/s", "total"];
+        let names_of = ["LRO port", "aggr./s", "total", "flush/s", "total", "no_desc/s", "total"];
         let header = names_of
             .into_iter()
             .enumerate()

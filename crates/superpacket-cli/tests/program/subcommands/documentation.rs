@@ -183,7 +183,7 @@ fn bridge_of_the_tutorial(flags: &str, nobody: bool) {
     let errors = String::from_utf8_lossy(&output.stderr);
     let printed = String::from_utf8_lossy(&output.stdout);
     let all = counters(&printed);
-    let [merging, single, whole] = &all[..] else { panic!("{printed}{errors}{log}") };
+    let [merging, single, whole, cut] = &all[..] else { panic!("{printed}{errors}{log}") };
     let [left, right] = &merging[..] else { panic!("{printed}") };
     // Single packets arrive and are merged.
     assert_eq!(left["rx_super_packets"], 0, "{printed}");
@@ -197,6 +197,9 @@ fn bridge_of_the_tutorial(flags: &str, nobody: bool) {
     // With TSO at the sender, its super-packets pass.
     assert!(whole[0]["rx_super_packets"] > 100, "{printed}");
     assert!(whole[1]["tx_super_packets"] > single[1]["tx_super_packets"] + 100, "{printed}");
+    // Without TSO at the port to the receiver, the bridge cuts them.
+    assert!(cut[1]["segmented"] > 100, "{printed}");
+    assert!(cut[1]["segments"] > 10 * cut[1]["segmented"], "{printed}");
     assert!(errors.is_empty(), "nothing of it is refused: {errors}");
 }
 
