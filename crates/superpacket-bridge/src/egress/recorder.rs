@@ -13,13 +13,21 @@ use superpacket_port::{Buffer, Outgoing, Progress, StopReason, Transmit, TxBatch
 pub(crate) struct SentFrame {
     pub(crate) bytes: Vec<u8>,
     pub(crate) gso: Option<Gso>,
-    /// The payload bytes per segment, for a super-packet.
-    pub(crate) segment: Option<usize>,
     pub(crate) checksum: RxChecksum,
-    /// Whether the checksum is partial.
-    pub(crate) partial: bool,
     /// Number of slices in which the bytes were.
     pub(crate) slices: usize,
+}
+
+impl SentFrame {
+    /// Returns the payload bytes per segment, for a super-packet.
+    pub(crate) fn segment(&self) -> Option<usize> {
+        self.gso.map(|gso| gso.size.get())
+    }
+
+    /// Returns whether the checksum is partial.
+    pub(crate) fn partial(&self) -> bool {
+        matches!(self.checksum, RxChecksum::Partial { .. })
+    }
 }
 
 /// A rule by which a port refuses frames.
@@ -58,9 +66,7 @@ impl Transmit for Recorder {
             self.sent.lock().expect("no panic").push(SentFrame {
                 bytes,
                 gso: frame.gso,
-                segment: frame.gso.map(|gso| gso.size.get()),
                 checksum: frame.checksum,
-                partial: matches!(frame.checksum, RxChecksum::Partial { .. }),
                 slices: batch.slices(frame).len(),
             });
         }

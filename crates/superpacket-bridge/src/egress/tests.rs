@@ -116,7 +116,8 @@ fn a_port_with_tso_gets_super_packets_and_one_without_the_original_frames() {
     let whole = able.forward(&frames);
     assert_eq!(whole.len(), 1);
     assert!(
-        whole[0].partial && whole[0].gso.is_some_and(|gso| gso.size.get() == workload::TCP_PAYLOAD)
+        whole[0].partial()
+            && whole[0].gso.is_some_and(|gso| gso.size.get() == workload::TCP_PAYLOAD)
     );
     assert_eq!(able.egress.shared.counts.tx_super_segments.value(), 40);
     for lacking in [
@@ -162,7 +163,7 @@ fn packets_merged_by_lro_are_sent_whole() {
     for storage in [Storage::Fragments, Storage::Linear] {
         let mut able = Bench::new(|_| ());
         let whole = able.deliver(&frames, storage);
-        assert_eq!((whole.len(), whole[0].partial), (1, true));
+        assert_eq!((whole.len(), whole[0].partial()), (1, true));
         assert_eq!(
             whole[0].gso.map(|gso| (gso.kind, gso.size.get())),
             Some((GsoKind::Tcp4, 1_448)),
@@ -188,7 +189,7 @@ fn packets_merged_by_lro_are_sent_whole() {
             .deliver(&frames, storage);
         let sizes: Vec<_> = in_parts
             .iter()
-            .map(|part| (part.bytes.len() - 54, part.gso.map(|gso| gso.size.get()), part.partial))
+            .map(|part| (part.bytes.len() - 54, part.segment(), part.partial()))
             .collect();
         assert_eq!(
             sizes,
@@ -210,20 +211,16 @@ fn packets_merged_by_lro_are_sent_whole() {
         check::frame(&sent.bytes, &Expect::default()).expect("a right frame");
     }
     let smaller = Bench::new(|runtime| runtime.mtu = 1_000).deliver(&frames, Storage::Fragments);
-    assert_eq!(
-        smaller[0].gso.map(|gso| gso.size.get()),
-        Some(960),
-        "never more than the port's MTU takes"
-    );
+    assert_eq!(smaller[0].segment(), Some(960), "never more than the port's MTU takes");
     let jumbo = Bench::new(|runtime| runtime.mtu = 9_000).deliver(&frames, Storage::Fragments);
-    assert_eq!(jumbo[0].gso.map(|gso| gso.size.get()), Some(1_448), "also where it would fit");
+    assert_eq!(jumbo[0].segment(), Some(1_448), "also where it would fit");
     let frame = |runtime: &mut Runtime| {
         (runtime.mtu, runtime.active) =
             (9_000, runtime.active.without(Feature::TcpSegmentationOffload))
     };
     let frame = Bench::new(frame).deliver(&frames, Storage::Fragments);
     assert_eq!(
-        (frame.len(), frame[0].gso, frame[0].partial),
+        (frame.len(), frame[0].gso, frame[0].partial()),
         (1, None, false),
         "a port without TSO takes what fits"
     );
@@ -240,7 +237,7 @@ fn acknowledgements_merged_by_lro_are_ordinary_frames() {
         })
         .collect();
     let sent = Bench::new(|_| ()).deliver(&acks, Storage::Fragments);
-    assert_eq!((sent.len(), sent[0].partial, sent[0].gso), (1, false, None));
+    assert_eq!((sent.len(), sent[0].partial(), sent[0].gso), (1, false, None));
     assert_eq!(sent[0].bytes, acks[7]);
 }
 
@@ -253,11 +250,11 @@ fn a_port_without_scatter_gather_gets_one_piece() {
 #[test]
 fn a_senders_super_packet_passes_or_is_cut_by_its_own_size() {
     let whole = Bench::new(|_| ()).pass(from_kernel(14_480, 1_448));
-    assert_eq!((whole.len(), whole[0].partial), (1, true));
+    assert_eq!((whole.len(), whole[0].partial()), (1, true));
     let cut =
         Bench::new(without(&[Feature::TcpSegmentationOffload])).pass(from_kernel(14_480, 1_448));
     assert_eq!(cut.len(), 10);
-    assert!(cut.iter().all(|sent| sent.partial), "the port fills them in");
+    assert!(cut.iter().all(|sent| sent.partial()), "the port fills them in");
     assert_eq!(tcp_payload(&cut), tcp_payload(&whole));
     let full = Bench::new(without(&[Feature::TcpSegmentationOffload, Feature::TxChecksumming]))
         .pass(from_kernel(14_480, 1_448));
@@ -299,14 +296,14 @@ fn packets_too_large_for_the_port_become_its_largest_super_packets() {
         let mut came = frames.iter();
         for (sent, segments) in sent.iter().zip(parts) {
             assert_eq!(
-                (sent.gso.map(|gso| gso.size.get()), sent.partial),
+                (sent.segment(), sent.partial()),
                 ((*segments > 1).then_some(size), limit > 1)
             );
             // Segmented as the port would do it, the frames equal the originals, identifications
             // included.
             let mut again =
                 Bench::new(without(&[Feature::TcpSegmentationOffload, Feature::TxChecksumming]));
-            let checksum = if sent.partial {
+            let checksum = if sent.partial() {
                 RxChecksum::Partial { start: 34, offset: 16 }
             } else {
                 RxChecksum::None
@@ -384,10 +381,7 @@ fn identifications_may_change_with_df_if_mangleid_is_on() {
         runtime.active = runtime.active.with(Feature::TxTcpMangleidSegmentation)
     });
     let whole = bench.forward(&flow(true, 1_000, 4));
-    assert_eq!(
-        (whole.len(), whole[0].partial, whole[0].gso.map(|gso| gso.size.get())),
-        (1, true, Some(1_000))
-    );
+    assert_eq!((whole.len(), whole[0].partial(), whole[0].segment()), (1, true, Some(1_000)));
     assert_eq!(bench.egress.shared.counts.segmented.value(), 0);
     // A port that supports fixed identifications is told to keep them.
     let mut able = Bench::new(|runtime| {
@@ -429,12 +423,12 @@ fn partial_checksums_are_filled_in_only_where_the_port_cannot() {
             .with_checksum(RxChecksum::Partial { start: 34, offset: 16 })
     };
     let left = Bench::new(|_| ()).pass(packet());
-    assert!(left[0].partial);
+    assert!(left[0].partial());
     assert_eq!(left[0].bytes, frame);
     let mut unable =
         Bench::new(without(&[Feature::TxChecksumming, Feature::TcpSegmentationOffload]));
     let filled = unable.pass(packet());
-    assert!(!filled[0].partial);
+    assert!(!filled[0].partial());
     check::frame(&filled[0].bytes, &Expect::default()).expect("a right frame");
     assert_eq!(unable.egress.shared.counts.checksummed.value(), 1);
 }
@@ -480,7 +474,7 @@ fn the_crc_of_sctp_is_filled_in_for_every_port() {
         .with_checksum(RxChecksum::Partial { start: 34, offset: 8 });
     let mut bench = Bench::new(|_| ());
     let sent = bench.pass(packet);
-    assert!(!sent[0].partial);
+    assert!(!sent[0].partial());
     frame[42..46].fill(0);
     let crc = superpacket_traffic::checksum::crc32c(&frame[34..]);
     assert_eq!(sent[0].bytes[42..46], crc.to_le_bytes());

@@ -23,7 +23,7 @@ use superpacket_traffic::frame::{Checksum, Frame};
 
 /// Returns whether a single frame was sent unchanged, with a partial checksum.
 fn is_as_it_came(sent: &[SentFrame], bytes: &[u8], segment: Option<usize>) -> bool {
-    matches!(sent, [left] if left.bytes == bytes && left.segment == segment && left.partial)
+    matches!(sent, [left] if left.bytes == bytes && left.segment() == segment && left.partial())
 }
 
 /// The frames that a port was given.
@@ -466,7 +466,7 @@ fn checked(sent: &[SentFrame]) {
 
 /// Returns the frame with its checksum completed, as a device does it.
 fn filled(left: &SentFrame) -> Vec<u8> {
-    assert!(left.partial && left.segment.is_none(), "{left:?}");
+    assert!(left.partial() && left.segment().is_none(), "{left:?}");
     let mut bytes = left.bytes.clone();
     let sum = superpacket_traffic::checksum::sum(&bytes[34..]);
     bytes[50..52].copy_from_slice(&(!sum).to_be_bytes());
@@ -480,7 +480,7 @@ fn merged_packets_are_segmented_only_for_ports_that_need_it() {
     let sent = bench.merge(0, &frames);
     assert!(sent[0].is_empty(), "nothing is sent back");
     for cut in [1, 3] {
-        assert!(sent[cut].iter().all(|left| left.segment.is_none() && !left.partial));
+        assert!(sent[cut].iter().all(|left| left.segment().is_none() && !left.partial()));
         assert!(sent[cut].iter().map(|left| &left.bytes).eq(&frames), "port {cut} gets what came");
     }
     let payload = superpacket_traffic::frame::stream_bytes(1, 20 * 1_400);
@@ -488,7 +488,7 @@ fn merged_packets_are_segmented_only_for_ports_that_need_it() {
         let [left] = &sent[whole][..] else {
             panic!("{} frames to port {whole}", sent[whole].len())
         };
-        assert_eq!((left.segment, left.partial), (Some(1_400), true));
+        assert_eq!((left.segment(), left.partial()), (Some(1_400), true));
         assert!(left.bytes[54..] == payload, "port {whole}");
     }
     let segmented = |port: usize| bench.ports[port].0.counts.segmented.value();
@@ -521,7 +521,7 @@ fn super_packets_are_segmented_only_for_ports_that_need_it() {
     assert_eq!((sent[0].len(), sent[1].len(), sent[3].len()), (0, 10, 10));
     checked(&sent[3]);
     let stream: Vec<u8> = sent[3].iter().flat_map(|left| &left.bytes[54..]).copied().collect();
-    assert!(stream == frame[54..] && sent[3].iter().all(|left| !left.partial));
+    assert!(stream == frame[54..] && sent[3].iter().all(|left| !left.partial()));
     assert!(
         sent[1].iter().map(filled).eq(sent[3].iter().map(|left| left.bytes.clone())),
         "they differ in who fills in the checksums"
@@ -535,7 +535,7 @@ fn super_packets_are_segmented_only_for_ports_that_need_it() {
         assert!(is_as_it_came(&sent[able], &frame, None), "port {able} gets what came");
     }
     checked(&sent[3]);
-    assert!(sent[3].len() == 1 && !sent[3][0].partial && sent[3][0].bytes == filled(&sent[1][0]));
+    assert!(sent[3].len() == 1 && !sent[3][0].partial() && sent[3][0].bytes == filled(&sent[1][0]));
     let checksummed = |port: usize| bench.ports[port].0.counts.checksummed.value();
     assert_eq!([1, 2, 3, 4].map(checksummed), [0, 0, 1, 0]);
 }

@@ -1,7 +1,7 @@
 //! Two hosts joined by the bridge, over each kind of port.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use superpacket_bridge::Bridge;
@@ -204,6 +204,19 @@ impl Joined {
                 .run(&self.route())?;
         assert_eq!(report.bytes(), bytes * flows as u64);
         Ok(())
+    }
+
+    /// Returns a socket of B that receives datagrams at this port, and waits for each this long. A
+    /// knows B's hardware address: during neighbour resolution the kernel queues packets, and later
+    /// ones may overtake them.
+    pub fn datagram_receiver(&self, port: u16, wait: Duration) -> Result<UdpSocket, LabError> {
+        let system = |action: &'static str| move |error| LabError::system(action, error);
+        let to = self.b.ipv4;
+        self.a.link.set_neighbour(to, self.b.link.mac()?)?;
+        let bind = || UdpSocket::bind((to, port)).map_err(system("binding"));
+        let receiver = self.b.host.run(bind)?;
+        receiver.set_read_timeout(Some(wait)).map_err(system("a timeout"))?;
+        Ok(receiver)
     }
 
     /// Returns the number of frames that the wires lost or reordered so far.

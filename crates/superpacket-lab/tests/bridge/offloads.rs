@@ -78,14 +78,11 @@ fn datagrams_arrive_once_and_in_order_while_offloads_are_switched() -> Result<()
     let Some(joined) = by_tap("")? else { return Ok(()) };
     let system = |action: &'static str| move |error: io::Error| LabError::system(action, error);
     let (from, to) = (joined.a.ipv4, SocketAddr::new(joined.b.ipv4, 7000));
-    // During neighbour resolution the kernel queues packets, and later ones may overtake them.
-    joined.a.link.set_neighbour(to.ip(), joined.b.link.mac()?)?;
-    let receiver = joined.b.host.run(|| UdpSocket::bind(to).map_err(system("binding")))?;
+    let receiver = joined.datagram_receiver(to.port(), Duration::from_secs(20))?;
     let sender = joined
         .a
         .host
         .run(|| UdpSocket::bind(SocketAddr::new(from, 0)).map_err(system("binding")))?;
-    receiver.set_read_timeout(Some(Duration::from_secs(20))).map_err(system("a timeout"))?;
     let (done, arrived) = (AtomicBool::new(false), AtomicU64::new(0));
     let (sent, switched) = std::thread::scope(|scope| -> Result<_, LabError> {
         let flipper = scope.spawn(|| switch_offloads(&joined, &done));

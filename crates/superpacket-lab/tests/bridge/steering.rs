@@ -139,17 +139,11 @@ fn overtaken_datagrams(cpus: [Cpu; 2], moves: &str) -> Result<Option<u64>, LabEr
     }
     let system = |action: &'static str| move |error: io::Error| LabError::system(action, error);
     let (from, to) = (joined.a.ipv4, joined.b.ipv4);
-    // During neighbour resolution the kernel queues packets, and later ones may overtake them.
-    joined.a.link.set_neighbour(to, joined.b.link.mac()?)?;
-    let receiver = joined
-        .b
-        .host
-        .run(|| UdpSocket::bind(SocketAddr::new(to, 7000)).map_err(system("binding")))?;
+    let receiver = joined.datagram_receiver(7000, Duration::from_millis(500))?;
     let socket = |number: u16| {
         UdpSocket::bind(SocketAddr::new(from, 8000 + number)).map_err(system("binding"))
     };
     let senders = joined.a.host.run(|| (0..64).map(socket).collect::<Result<Vec<_>, _>>())?;
-    receiver.set_read_timeout(Some(Duration::from_millis(500))).map_err(system("a timeout"))?;
     let done = Arc::new(AtomicBool::new(false));
     let stopped = done.clone();
     let receiving = std::thread::spawn(move || {

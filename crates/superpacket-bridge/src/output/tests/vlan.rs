@@ -315,7 +315,7 @@ fn cuts_the_same(protocol: VlanProtocol) {
                 let expected = if port == 0 || port % 2 == 1 { &with } else { &plain };
                 let left = &sent[port];
                 assert!(
-                    port < 3 || left.iter().all(|left| left.segment.is_none()),
+                    port < 3 || left.iter().all(|left| left.segment().is_none()),
                     "{name}: port {port} cuts nothing"
                 );
                 let came = if port >= 5 {
@@ -339,7 +339,10 @@ fn cuts_the_same(protocol: VlanProtocol) {
                 );
             }
             if is_whole && from == 0 {
-                assert_eq!((sent[1][0].segment, sent[2][0].segment), (Some(1_400), Some(1_400)));
+                assert_eq!(
+                    (sent[1][0].segment(), sent[2][0].segment()),
+                    (Some(1_400), Some(1_400))
+                );
                 assert_eq!(sent[1][0].bytes.len(), sent[2][0].bytes.len() + 4);
             }
         }
@@ -365,7 +368,7 @@ fn partial_checksums_and_segmentation_work_with_and_without_tags() {
                 for left in &sent[port] {
                     let expected = RxChecksum::Partial { start: 34 + tags as u16, offset: 16 };
                     assert!(
-                        !left.partial || left.checksum == expected,
+                        !left.partial() || left.checksum == expected,
                         "port {port}: {:?}",
                         left.checksum
                     );

@@ -66,6 +66,17 @@ pub enum DotLine {
     Lower,
 }
 
+impl DotLine {
+    /// Returns how far the line is below the middle of the row.
+    const fn offset(self) -> i32 {
+        match self {
+            Self::Middle => 0,
+            Self::Upper => -8,
+            Self::Lower => 8,
+        }
+    }
+}
+
 /// The appearance of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DotStyle {
@@ -290,16 +301,12 @@ impl Columns {
 
 /// Draws the marks of a row around the height `middle`.
 fn draw_marks(dots: &[Dot], middle: i32, axis: &LogAxis, area: &Area<'_>) -> Drawn {
-    let height_of = |dot: &Dot| match dot.line {
-        DotLine::Middle => middle,
-        DotLine::Upper => middle - 8,
-        DotLine::Lower => middle + 8,
-    };
+    let height_of = |dot: &Dot| middle + dot.line.offset();
     for joined in [DotLine::Upper, DotLine::Lower] {
         let places = dots.iter().filter(|dot| dot.line == joined).filter_map(|dot| dot.value);
         let places: Vec<_> = places.map(|value| axis.at(value)).collect();
         if let (Some(&low), Some(&high)) = (places.iter().min(), places.iter().max()) {
-            let y = if joined == DotLine::Upper { middle - 8 } else { middle + 8 };
+            let y = middle + joined.offset();
             area.draw(&PathElement::new([(low, y), (high, y)], MUTED.stroke_width(1)))?;
         }
     }

@@ -69,15 +69,14 @@ fn the_readme_shows_what_analyze_prints() {
 fn the_tutorial_shows_what_the_capture_commands_print() {
     let directory = tempfile::tempdir().expect("made");
     let commands = blocks("docs/tutorial.md", "sh");
-    let commands: Vec<_> =
-        commands.iter().filter(|block| block.contains("captures/real/")).collect();
-    let [coalesce, verify] = commands[..] else { panic!("{commands:?}") };
+    let command = |name: &str| {
+        let begins = |block: &&String| block.starts_with(&format!("superpacket {name} "));
+        commands.iter().find(begins).unwrap_or_else(|| panic!("no {name} in {commands:?}"))
+    };
     let shown = blocks("docs/tutorial.md", "text").into_iter().next().expect("a table");
-    assert_shown(&shown, &run_in(&project(), directory.path(), coalesce));
-    let segment = blocks("docs/tutorial.md", "sh");
-    let segment = segment.iter().find(|block| block.contains("segment")).expect("it cuts again");
-    run_in(&project(), directory.path(), segment);
-    run_in(&project(), directory.path(), verify);
+    assert_shown(&shown, &run_in(&project(), directory.path(), command("coalesce")));
+    run_in(&project(), directory.path(), command("segment"));
+    run_in(&project(), directory.path(), command("verify"));
     assert_eq!(packets(&directory.path().join("large.pcap")), 60);
     assert_eq!(packets(&directory.path().join("small.pcap")), 289);
 }
