@@ -53,7 +53,7 @@ kinds! {
     /// The kernel merged packets with different urgent pointers.
     UrgentPointer = "urgent pointer is lost", "Reversible: packets merge only with equal urgent pointers; Linux keeps the first one's.";
     /// The kernel merged packets whose IPv4 identifications are neither equal nor count up.
-    Identification = "identifications are lost", "Reversible: packets merge only if their identifications can be restored.";
+    Identification = "identifications are lost", "Reversible: packets merge only if their identifications can be restored from the super-packet. A virtio header loses those that stay the same.";
     /// The kernel merged a packet whose IPv4 header checksum is 0xFFFF where senders compute
     /// 0x0000. Both are valid.
     HeaderChecksum = "non-canonical header checksum", "Reversible: 0xFFFF instead of 0x0000 could not be restored, so the packet passes.";
