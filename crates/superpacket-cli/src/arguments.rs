@@ -182,17 +182,33 @@ it; if it is kept in a file, print it again after each update.")]
     },
 }
 
+/// What SIGINT, SIGTERM and SIGHUP do to a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SignalHandling {
+    /// The first signal ends the command's input, and the second one the program.
+    EndsInput,
+    /// A signal ends the program.
+    EndsProgram,
+    /// The command handles signals itself.
+    Own,
+}
+
 impl Command {
-    /// Returns whether the command handles SIGINT and SIGTERM itself.
-    pub(crate) fn handles_signals(&self) -> bool {
-        #[cfg(target_os = "linux")]
-        return match self {
-            Command::Lab(_) => true,
-            Command::Live(command) => command.handles_signals(),
-            _ => false,
-        };
-        #[cfg(not(target_os = "linux"))]
-        false
+    /// Returns what signals do to the command.
+    pub(crate) fn signal_handling(&self) -> SignalHandling {
+        match self {
+            Command::Coalesce(_)
+            | Command::Segment(_)
+            | Command::Verify(_)
+            | Command::Check(_)
+            | Command::Analyze(_)
+            | Command::Steer(_) => SignalHandling::EndsInput,
+            #[cfg(target_os = "linux")]
+            Command::Lab(_) => SignalHandling::Own,
+            #[cfg(target_os = "linux")]
+            Command::Live(command) if command.handles_signals() => SignalHandling::Own,
+            _ => SignalHandling::EndsProgram,
+        }
     }
 }
 

@@ -5,8 +5,9 @@ use std::path::Path;
 use crate::file::{CaptureError, Interface, OutputFormat, Record, Sink, Writer, same_file};
 
 use crate::commands::error::Error;
-use crate::commands::input::{Input, OpenInput, is_stream};
+use crate::commands::input::{Input, OpenInput};
 use crate::commands::sink::PacketSink;
+use crate::commands::source::is_stream;
 
 /// The output of a command.
 pub enum Output<'a> {
@@ -71,6 +72,14 @@ pub(crate) enum OpenOutput<'a> {
 }
 
 impl OpenOutput<'_> {
+    /// Lets others see what was written so far. A file is seen by nobody before it is complete.
+    pub(crate) fn flush(&mut self) -> Result<(), CaptureError> {
+        match self {
+            OpenOutput::Writer(writer) if writer.is_stream() => writer.flush(),
+            _ => Ok(()),
+        }
+    }
+
     /// Completes the output; a file replaces an existing one.
     pub(crate) fn finish(self) -> Result<(), CaptureError> {
         match self {

@@ -17,6 +17,7 @@ pub mod present;
 mod progress;
 mod segment;
 mod sink;
+mod source;
 mod steer;
 mod totals;
 mod verify;

@@ -25,6 +25,8 @@ use super::{
 pub struct Writer {
     file: String,
     output: BufferedOutput,
+    #[cfg(feature = "commands")]
+    is_stream: bool,
     records: RecordWriter,
     interfaces: Vec<DeclaredInterface>,
     /// Number of frames written so far.
@@ -72,6 +74,8 @@ impl Writer {
         format: OutputFormat,
     ) -> Result<Self, CaptureError> {
         let OutputFormat { container, byte_order, resolution, compression } = format;
+        #[cfg(feature = "commands")]
+        let is_stream = matches!(destination, OutputDestination::Stream(_));
         let mut output = BufferedOutput::new(destination, compression);
         let records = match container {
             Container::Pcap => RecordWriter::Pcap(PcapWriter::new(byte_order, resolution)),
@@ -80,7 +84,15 @@ impl Writer {
                 Err(source) => return Err(CaptureError::Write { file, source }),
             },
         };
-        Ok(Self { file, output, records, interfaces: Vec::new(), frames: 0 })
+        Ok(Self {
+            file,
+            output,
+            #[cfg(feature = "commands")]
+            is_stream,
+            records,
+            interfaces: Vec::new(),
+            frames: 0,
+        })
     }
 
     /// Returns the name by which the file was created, as errors give it.
@@ -91,6 +103,13 @@ impl Writer {
     /// Returns the number of frames written so far.
     pub fn frames(&self) -> u64 {
         self.frames
+    }
+
+    /// Returns whether other programs see at once what is written: whether the destination is a
+    /// pipe, a device or another stream, and not a file with a temporary name.
+    #[cfg(feature = "commands")]
+    pub(crate) fn is_stream(&self) -> bool {
+        self.is_stream
     }
 
     /// Passes everything written so far on to the destination, so that other programs can read it.

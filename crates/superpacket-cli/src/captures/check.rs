@@ -83,6 +83,9 @@ fn text(report: &CheckReport, columns: usize) -> String {
     for line in not_judged(&report.not_judged) {
         text.push_str(&paragraph(&format!("Not judged: {line}."), 2, columns));
     }
+    if report.interrupted {
+        text.push_str("  Not judged: the packets that were not read, because of a signal.\n");
+    }
     for (what, cut) in
         [("what was checked", &report.cut_short), ("the original", &report.origin_cut_short)]
     {

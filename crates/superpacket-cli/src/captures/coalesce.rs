@@ -8,7 +8,7 @@ use superpacket_captures::{
 };
 
 use super::options::{CaptureOptions, Stepping};
-use super::{check_report, is_stream, summary};
+use super::{check_report, interrupted, is_stream, summary};
 use crate::amount::size;
 use crate::failure::Failure;
 use crate::progress::Bar;
@@ -80,10 +80,12 @@ pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
         print_json(&report)?;
     } else {
         let (input, output) = (printable(&report.input), printable(&report.output));
-        print(
-            &format!("{input} -> {output}\n\n{}", summary(&report.totals, "merged into them")),
-            is_stream(&arguments.output),
-        )?;
+        let text = format!(
+            "{input} -> {output}\n\n{}{}",
+            summary(&report.totals, "merged into them"),
+            interrupted(report.interrupted, 0)
+        );
+        print(&text, is_stream(&arguments.output))?;
     }
     Ok(())
 }

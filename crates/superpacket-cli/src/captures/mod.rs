@@ -90,6 +90,17 @@ fn reasons(totals: &Totals) -> String {
     reasons_table(totals.reasons.iter().map(|(name, count)| (*name, *count)))
 }
 
+/// Returns the last line of a report that a signal ended early. `skipped` is the number of captures
+/// that were not read at all. Empty if there was no signal.
+fn interrupted(interrupted: bool, skipped: usize) -> String {
+    match (interrupted, skipped) {
+        (false, _) => String::new(),
+        (true, 0) => "\n  Interrupted: the report covers the packets before.\n".to_owned(),
+        (true, 1) => "\n  Interrupted: the last capture was not read.\n".to_owned(),
+        (true, count) => format!("\n  Interrupted: the last {count} captures were not read.\n"),
+    }
+}
+
 /// Returns the last line of a report on several captures, which tells how many could not be read;
 /// empty if all could be read.
 fn unreadable(unreadable: &Unreadable) -> String {

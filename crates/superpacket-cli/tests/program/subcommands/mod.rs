@@ -9,6 +9,8 @@ mod documentation;
 #[cfg(unix)]
 mod files;
 mod gro_table;
+#[cfg(unix)]
+mod live;
 #[cfg(target_os = "linux")]
 mod memory;
 mod options;
