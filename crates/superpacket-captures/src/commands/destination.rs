@@ -6,6 +6,7 @@ use crate::file::{CaptureError, Interface, OutputFormat, Record, Sink, Writer, s
 
 use crate::commands::error::Error;
 use crate::commands::input::{Input, OpenInput};
+use crate::commands::rotated::RotatedSet;
 use crate::commands::sink::PacketSink;
 use crate::commands::source::is_stream;
 
@@ -23,10 +24,17 @@ impl Output<'_> {
     /// Returns an error if the output would overwrite the input.
     pub(crate) fn check(&self, input: &Input<'_>) -> Result<(), Error> {
         // An input that cannot be examined is reported when it is opened.
-        if let (Output::Path(output), Input::Path(input)) = (self, input)
-            && !is_stream(output)
-            && same_file(input, output).unwrap_or(false)
-        {
+        let Output::Path(output) = self else { return Ok(()) };
+        let is_input = |input: &Path| same_file(input, output).unwrap_or(false);
+        let is_input = match input {
+            _ if is_stream(output) => false,
+            Input::Path(path) | Input::Recording { path, rotated: false, .. } => is_input(path),
+            Input::Recording { path, .. } => RotatedSet::find(path)
+                .and_then(|set| set.files())
+                .is_ok_and(|files| files.iter().any(|file| is_input(&file.path))),
+            _ => false,
+        };
+        if is_input {
             return Err(Error::Options(format!(
                 "{}: is the input too; write to another file",
                 output.display()

@@ -9,8 +9,9 @@ use crate::file::{Format, Frame, Interface, Reader};
 use crate::commands::error::Error;
 use crate::commands::packets::{PacketCursor, Packets};
 use crate::commands::progress::{INTERVAL, Progress};
-use crate::commands::source::{EndRequests, InputSource, Waited};
+use crate::commands::source::InputSource;
 use crate::commands::totals::CutShort;
+use crate::commands::waiting::{EndRequests, Waited};
 
 /// Minimum time between two calls of [`FrameReceiver::idle`] when data arrives all the time, so
 /// that an output is not flushed after every packet.
@@ -20,6 +21,17 @@ const IDLE_INTERVAL: Duration = Duration::from_millis(5);
 pub enum Input<'a> {
     /// A capture file; `-` is standard input.
     Path(&'a Path),
+    /// What tcpdump has written, or is writing.
+    Recording {
+        /// A capture file, or with `rotated` any file of a set, or the name that was given to
+        /// tcpdump (`-w`).
+        path: &'a Path,
+        /// Whether the capture is the set of files that tcpdump's options `-C` and `-W` make of it.
+        rotated: bool,
+        /// Whether reading waits at the end for more. It then ends only if the progress
+        /// [requests it](Progress::end_requested). A pipe or device is always waited for.
+        follow: bool,
+    },
     /// An open capture.
     Reader(Box<Reader>),
     /// A stream with a capture or, for [`check`](crate::check()), with records.
@@ -111,6 +123,9 @@ impl<'a> OpenInput<'a> {
     ) -> Result<Self, Error> {
         let source = match input {
             Input::Path(path) => InputSource::open(path, progress)?,
+            Input::Recording { path, rotated, follow } => {
+                InputSource::open_recording(path, rotated, follow, progress)?
+            }
             Input::Reader(reader) => InputSource::Reader(reader),
             Input::Stream { file, stream } => {
                 InputSource::Reader(Box::new(Reader::from_stream(&file, stream)?))

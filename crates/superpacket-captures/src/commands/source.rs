@@ -1,26 +1,17 @@
-//! Sources of frames for commands, and how they are waited for.
+//! Sources of frames for commands.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::file::{CaptureError, Format, Frame, Interface, Reader, Source, Truncated};
 
 use crate::commands::error::Error;
 use crate::commands::packets::PacketCursor;
 use crate::commands::progress::Progress;
-
-/// Maximum time between two questions to the progress while a command waits.
-const SLICE: Duration = Duration::from_millis(50);
-
-/// After a request to end, the time for which a live input is still read if something arrives: the
-/// program that writes it may have got the same signal, and writes its last packets.
-const LAST_PACKETS: Duration = Duration::from_millis(500);
-
-/// After a request to end, the time without data after which a live input ends.
-const QUIET: Duration = Duration::from_millis(100);
+use crate::commands::recording::Recording;
+use crate::commands::waiting::{Waiting, in_thread};
 
 /// Returns whether this path means standard input or output.
 pub(crate) fn is_stream(path: &Path) -> bool {
@@ -31,6 +22,8 @@ pub(crate) fn is_stream(path: &Path) -> bool {
 pub(crate) enum InputSource<'a> {
     /// A capture.
     Reader(Box<Reader>),
+    /// A capture that grows, or in several files.
+    Recording(Box<Recording>),
     /// Packets in memory.
     Packets(PacketCursor<'a>),
 }
@@ -51,10 +44,29 @@ impl InputSource<'_> {
         Ok(InputSource::Reader(Box::new(reader)))
     }
 
+    /// Opens what tcpdump has written or is writing; see
+    /// [`Input::Recording`](crate::Input::Recording).
+    pub(crate) fn open_recording(
+        path: &Path,
+        rotated: bool,
+        follow: bool,
+        progress: &mut dyn Progress,
+    ) -> Result<Self, Error> {
+        if !rotated && (!follow || is_stream(path) || may_block(path)) {
+            return Self::open(path, progress);
+        }
+        if is_stream(path) {
+            return Err(Error::Options("rotated: standard input is no set of files".to_owned()));
+        }
+        let recording = Recording::open(path, rotated, follow, progress)?;
+        Ok(InputSource::Recording(Box::new(recording)))
+    }
+
     #[inline]
     pub(crate) fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
         match self {
             InputSource::Reader(reader) => reader.next_frame(),
+            InputSource::Recording(recording) => recording.next_frame(),
             InputSource::Packets(cursor) => cursor.next_frame(),
         }
     }
@@ -63,6 +75,7 @@ impl InputSource<'_> {
     pub(crate) fn file(&self) -> &str {
         match self {
             InputSource::Reader(reader) => reader.file(),
+            InputSource::Recording(recording) => recording.file(),
             InputSource::Packets(_) => MEMORY,
         }
     }
@@ -71,6 +84,7 @@ impl InputSource<'_> {
     pub(crate) fn length(&self) -> Option<u64> {
         match self {
             InputSource::Reader(reader) => reader.file_length(),
+            InputSource::Recording(recording) => recording.length(),
             InputSource::Packets(cursor) => Some(cursor.length()),
         }
     }
@@ -79,6 +93,7 @@ impl InputSource<'_> {
     pub(crate) fn bytes_read(&self) -> u64 {
         match self {
             InputSource::Reader(reader) => reader.bytes_read(),
+            InputSource::Recording(recording) => recording.bytes_read(),
             InputSource::Packets(cursor) => cursor.bytes_read(),
         }
     }
@@ -86,6 +101,7 @@ impl InputSource<'_> {
     pub(crate) fn format(&self) -> Format {
         match self {
             InputSource::Reader(reader) => reader.format(),
+            InputSource::Recording(recording) => recording.format(),
             InputSource::Packets(cursor) => cursor.format(),
         }
     }
@@ -93,6 +109,7 @@ impl InputSource<'_> {
     pub(crate) fn interfaces(&self) -> &[Interface] {
         match self {
             InputSource::Reader(reader) => reader.interfaces(),
+            InputSource::Recording(recording) => recording.interfaces(),
             InputSource::Packets(cursor) => cursor.interfaces(),
         }
     }
@@ -100,7 +117,26 @@ impl InputSource<'_> {
     pub(crate) fn truncated(&self) -> Option<&Truncated> {
         match self {
             InputSource::Reader(reader) => reader.truncated(),
+            InputSource::Recording(recording) => recording.truncated(),
             InputSource::Packets(_) => None,
+        }
+    }
+}
+
+impl Waiting for InputSource<'_> {
+    fn is_live(&self) -> bool {
+        match self {
+            InputSource::Reader(reader) => reader.is_live(),
+            InputSource::Recording(recording) => recording.is_live(),
+            InputSource::Packets(_) => false,
+        }
+    }
+
+    fn wait(&self, limit: Duration) -> bool {
+        match self {
+            InputSource::Reader(reader) => reader.wait(limit),
+            InputSource::Recording(recording) => recording.wait(limit),
+            InputSource::Packets(_) => true,
         }
     }
 }
@@ -138,147 +174,5 @@ pub(crate) fn open_stream(path: &Path) -> Result<(String, Box<dyn Read + Send>),
     match File::open(path) {
         Ok(file) => Ok((name, Box::new(file))),
         Err(source) => Err(CaptureError::Open { file: name, source }),
-    }
-}
-
-/// Does work that may block in a thread, and asks the progress meanwhile. If the progress ends the
-/// command, the thread is left alone.
-///
-/// # Errors
-/// [`Error::Interrupted`] if the progress interrupts the command, or wants the input to end.
-pub(crate) fn in_thread<T: Send + 'static>(
-    progress: &mut dyn Progress,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Error> {
-    let (sender, done) = sync_channel(1);
-    let thread = std::thread::spawn(move || sender.send(work()).is_ok());
-    loop {
-        match done.recv_timeout(SLICE) {
-            Ok(result) => return Ok(result),
-            Err(RecvTimeoutError::Timeout) => {
-                if progress.advance(0, 0).is_break() || progress.end_requested() {
-                    return Err(Error::Interrupted);
-                }
-            }
-            // The thread has panicked.
-            Err(RecvTimeoutError::Disconnected) => match thread.join() {
-                Ok(_) => return Err(Error::Interrupted),
-                Err(panic) => std::panic::resume_unwind(panic),
-            },
-        }
-    }
-}
-
-/// How a wait for data ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waited {
-    /// There is something to read, or the input has ended.
-    Data,
-    /// The time has passed.
-    Limit,
-    /// The input ends here at the request of the progress.
-    End,
-}
-
-/// A source that may have to wait for data.
-pub(crate) trait Waiting {
-    /// Returns whether reading may have to wait.
-    fn is_live(&self) -> bool;
-
-    /// Waits until there is something to read, but at most for `limit`. Returns whether there is.
-    fn wait(&self, limit: Duration) -> bool;
-}
-
-impl Waiting for InputSource<'_> {
-    fn is_live(&self) -> bool {
-        match self {
-            InputSource::Reader(reader) => reader.is_live(),
-            InputSource::Packets(_) => false,
-        }
-    }
-
-    fn wait(&self, limit: Duration) -> bool {
-        match self {
-            InputSource::Reader(reader) => reader.wait(limit),
-            InputSource::Packets(_) => true,
-        }
-    }
-}
-
-/// Asks the progress whether an input should end before its own end.
-#[derive(Debug)]
-pub(crate) struct EndRequests {
-    asked: Instant,
-    /// When the reading ends, if that was requested.
-    deadline: Option<Instant>,
-}
-
-impl EndRequests {
-    pub(crate) fn new() -> Self {
-        EndRequests { asked: Instant::now(), deadline: None }
-    }
-
-    /// Returns whether the progress wants the input to end.
-    pub(crate) fn is_ending(&self) -> bool {
-        self.deadline.is_some()
-    }
-
-    /// Reports to the progress how many packets and bytes were `read`, and returns whether the
-    /// input ends here.
-    ///
-    /// # Errors
-    /// [`Error::Interrupted`] if the progress interrupts the command.
-    pub(crate) fn ask(
-        &mut self,
-        source: &dyn Waiting,
-        read: (u64, u64),
-        progress: &mut dyn Progress,
-    ) -> Result<bool, Error> {
-        if progress.advance(read.0, read.1).is_break() {
-            return Err(Error::Interrupted);
-        }
-        Ok(self.ends(source, progress))
-    }
-
-    /// Returns whether the input ends here. Called when the reading begins.
-    pub(crate) fn ends(&mut self, source: &dyn Waiting, progress: &mut dyn Progress) -> bool {
-        let now = Instant::now();
-        self.asked = now;
-        if self.deadline.is_none() && progress.end_requested() {
-            self.deadline = Some(if source.is_live() { now + LAST_PACKETS } else { now });
-        }
-        self.deadline.is_some_and(|deadline| now >= deadline)
-    }
-
-    /// Waits until there is something to read, the input ends by request, or it is `until`.
-    ///
-    /// # Errors
-    /// [`Error::Interrupted`] if the progress interrupts the command.
-    pub(crate) fn wait(
-        &mut self,
-        source: &dyn Waiting,
-        read: (u64, u64),
-        progress: &mut dyn Progress,
-        until: Option<Instant>,
-    ) -> Result<Waited, Error> {
-        let began = Instant::now();
-        loop {
-            let now = Instant::now();
-            let is_due = now.duration_since(self.asked) >= SLICE || self.is_ending();
-            if is_due && self.ask(source, read, progress)? {
-                return Ok(Waited::End);
-            }
-            let end = self.deadline.map(|deadline| deadline.min(began + QUIET));
-            if end.is_some_and(|end| now >= end) {
-                return Ok(Waited::End);
-            }
-            if until.is_some_and(|until| now >= until) {
-                return Ok(Waited::Limit);
-            }
-            let next = [Some(now + SLICE), end, until].into_iter().flatten().min().unwrap_or(now);
-            if source.wait(next.duration_since(now)) {
-                return Ok(Waited::Data);
-            }
-        }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::decompress::decompress;
 use super::error::ReadFault;
-use super::pcap_reader::{PcapReader, recognize};
+use super::pcap_reader::{LocatedRecord, PcapReader, recognize};
 use super::pcapng_reader::{PcapNgReader, SECTION_HEADER};
 use super::window::Window;
 use super::{
@@ -259,6 +259,50 @@ impl Reader {
         }
     }
 
+    /// Reads the next frame, and returns where its parts are.
+    #[inline]
+    pub(crate) fn locate_next(&mut self) -> Result<Option<LocatedRecord>, CaptureError> {
+        if self.done {
+            return Ok(None);
+        }
+        let located = match &mut self.records {
+            RecordReader::Pcap(reader) => reader.next(&mut self.window),
+            RecordReader::PcapNg(reader) => reader.next(&mut self.window, &mut self.interfaces),
+        };
+        match located {
+            Ok(Some(located)) => {
+                self.frames += 1;
+                Ok(Some(located))
+            }
+            Ok(None) => {
+                self.done = true;
+                Ok(None)
+            }
+            Err(fault) => {
+                self.stop(fault)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Returns the frame that [`locate_next`](Self::locate_next) has just read.
+    #[inline]
+    pub(crate) fn frame(&self, located: LocatedRecord) -> Frame<'_> {
+        let form = match &self.records {
+            RecordReader::Pcap(reader) => reader.option_form(),
+            RecordReader::PcapNg(reader) => OptionForm::list(reader.byte_order()),
+        };
+        Frame {
+            number: self.frames,
+            interface: located.interface,
+            time: located.time,
+            data: self.window.at(located.data),
+            original_length: located.original_length,
+            options: FrameOptions::new(self.window.at(located.options), form),
+            interfaces: &self.interfaces,
+        }
+    }
+
     #[cold]
     fn stop(&mut self, fault: ReadFault) -> Result<(), CaptureError> {
         self.done = !fault.is_would_block();
@@ -275,37 +319,7 @@ impl Reader {
 impl Source for Reader {
     #[inline]
     fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
-        if self.done {
-            return Ok(None);
-        }
-        let (located, form) = match &mut self.records {
-            RecordReader::Pcap(reader) => (reader.next(&mut self.window), reader.option_form()),
-            RecordReader::PcapNg(reader) => {
-                let located = reader.next(&mut self.window, &mut self.interfaces);
-                (located, OptionForm::list(reader.byte_order()))
-            }
-        };
-        let located = match located {
-            Ok(Some(located)) => located,
-            Ok(None) => {
-                self.done = true;
-                return Ok(None);
-            }
-            Err(fault) => {
-                self.stop(fault)?;
-                return Ok(None);
-            }
-        };
-        self.frames += 1;
-        Ok(Some(Frame {
-            number: self.frames,
-            interface: located.interface,
-            time: located.time,
-            data: self.window.at(located.data),
-            original_length: located.original_length,
-            options: FrameOptions::new(self.window.at(located.options), form),
-            interfaces: &self.interfaces,
-        }))
+        Ok(self.locate_next()?.map(|located| self.frame(located)))
     }
 
     fn interfaces(&self) -> &[Interface] {

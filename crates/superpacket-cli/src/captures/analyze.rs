@@ -7,7 +7,7 @@ use superpacket_captures::analyze_words::{policies, top_flows};
 use superpacket_captures::{AnalyzeOptions, AnalyzeReport, Findings, analyze};
 
 use super::options::{CaptureOptions, Stepping};
-use super::{check_page, conclude, inputs, interrupted, reasons, unreadable, write_page};
+use super::{check_page, conclude, interrupted, reasons, unreadable, write_page};
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{
@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<(), Failure> {
         strict: arguments.common.strict,
     };
     let mut bar = Bar::new(arguments.common.quiet);
-    let mut report = analyze(inputs(&arguments.inputs), &options, &mut bar)?;
+    let mut report = analyze(arguments.common.inputs(&arguments.inputs)?, &options, &mut bar)?;
     report.unreadable.messages = bar.into_unreadable();
     if let Some(path) = &arguments.html {
         write_page(path, &report.page()?)?;

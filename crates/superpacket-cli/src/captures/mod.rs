@@ -12,7 +12,7 @@ pub(crate) mod verify;
 use std::path::{Path, PathBuf};
 
 use superpacket_captures::file::{same_file, write_file};
-use superpacket_captures::{Input, Totals, Unreadable};
+use superpacket_captures::{Totals, Unreadable};
 
 use crate::failure::Failure;
 use crate::report::{average, grouped, reasons_table, table};
@@ -20,10 +20,6 @@ use crate::report::{average, grouped, reasons_table, table};
 /// Returns whether a path means standard input or standard output: `-`.
 pub(crate) fn is_stream(path: &Path) -> bool {
     path == Path::new("-")
-}
-
-fn inputs(paths: &[PathBuf]) -> Vec<Input<'_>> {
-    paths.iter().map(|path| Input::Path(path)).collect()
 }
 
 /// Returns an error if the capture and a JSON report are both written to standard output.

@@ -6,7 +6,7 @@ use clap::Args;
 use superpacket_captures::{Totals, VerifyOptions, VerifyReport, verify};
 
 use super::options::{CaptureOptions, Stepping};
-use super::{conclude, inputs, interrupted, unreadable};
+use super::{conclude, interrupted, unreadable};
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{grouped, printable, show, table};
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<bool, Failure> {
         inject_fault: arguments.inject_fault,
     };
     let mut bar = Bar::new(arguments.common.quiet);
-    let mut report = verify(inputs(&arguments.inputs), &options, &mut bar)?;
+    let mut report = verify(arguments.common.inputs(&arguments.inputs)?, &options, &mut bar)?;
     report.unreadable.messages = bar.into_unreadable();
     show(arguments.common.json, &report, || text(&report, arguments.inputs.len()))?;
     conclude(&report.unreadable)?;

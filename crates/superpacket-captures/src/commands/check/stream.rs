@@ -19,9 +19,8 @@ use crate::commands::error::Error;
 use crate::commands::input::Input;
 use crate::commands::packets::PacketCursor;
 use crate::commands::progress::{INTERVAL, Progress};
-use crate::commands::source::{
-    EndRequests, InputSource, Waited, Waiting, in_thread, is_stream, may_block, open_stream,
-};
+use crate::commands::source::{InputSource, is_stream, may_block, open_stream};
+use crate::commands::waiting::{EndRequests, Waited, Waiting, in_thread};
 
 /// The beginning of a pcapng comment that contains the packet's `virtio_net_hdr` in hexadecimal
 /// digits.
@@ -109,11 +108,14 @@ impl<'a> PacketStream<'a> {
     ) -> Result<Self, Error> {
         let mut length = None;
         let source = match input {
-            Input::Path(path) => {
+            Input::Path(path) | Input::Recording { path, rotated: false, follow: false } => {
                 let (source, of_records) = open_path(path, &mut **progress.borrow())?;
                 length = of_records;
                 source
             }
+            Input::Recording { path, rotated, follow } => PacketSource::Capture(
+                InputSource::open_recording(path, rotated, follow, &mut **progress.borrow())?,
+            ),
             Input::Reader(reader) => PacketSource::Capture(InputSource::Reader(reader)),
             Input::Stream { file, stream } => open_blocking(&file, stream)?,
             Input::Packets(packets) => {

@@ -11,7 +11,7 @@ use crate::support::*;
 use superpacket_traffic::frame::Frame;
 
 /// Length in bytes of a pcap file's header, and of a record's.
-const FILE_HEADER: usize = 24;
+pub(super) const FILE_HEADER: usize = 24;
 const RECORD_HEADER: usize = 16;
 
 /// The commands that read captures, with standard input as input.
@@ -25,7 +25,7 @@ const COMMANDS: [&str; 6] = [
 ];
 
 /// Returns a pcap file of frames that do not merge: its header, and each record.
-fn records(bench: &Bench, count: u32) -> (Vec<u8>, Vec<Vec<u8>>) {
+pub(super) fn records(bench: &Bench, count: u32) -> (Vec<u8>, Vec<Vec<u8>>) {
     let frames: Vec<Frame> = (0..count).map(|host| from_host(Frame::udp4(100), host + 1)).collect();
     let path = bench.capture("records.pcap", &spaced(&frames));
     let bytes = fs::read(path).expect("it was written");
@@ -34,7 +34,7 @@ fn records(bench: &Bench, count: u32) -> (Vec<u8>, Vec<Vec<u8>>) {
     (header.to_vec(), rest.chunks(length).map(<[u8]>::to_vec).collect())
 }
 
-fn spawn(bench: &Bench, line: &str) -> Child {
+pub(super) fn spawn(bench: &Bench, line: &str) -> Child {
     bench
         .command(line)
         .stdin(Stdio::piped())
@@ -44,7 +44,7 @@ fn spawn(bench: &Bench, line: &str) -> Child {
         .expect("it runs")
 }
 
-fn signal(child: &Child, name: &str) {
+pub(super) fn signal(child: &Child, name: &str) {
     let killed =
         Command::new("kill").args(["-s", name, &child.id().to_string()]).status().expect("kill");
     assert!(killed.success());
@@ -52,7 +52,7 @@ fn signal(child: &Child, name: &str) {
 
 /// Waits until a process ends, at most for 20 seconds.
 #[track_caller]
-fn ends(mut child: Child) -> Output {
+pub(super) fn ends(mut child: Child) -> Output {
     let started = Instant::now();
     while child.try_wait().expect("it is our child").is_none() {
         if started.elapsed() > Duration::from_secs(20) {
@@ -67,7 +67,7 @@ fn ends(mut child: Child) -> Output {
 /// Does something with a pause of growing length, until it succeeds: nobody knows how long a
 /// process needs until it reads.
 #[track_caller]
-fn with_pauses<T>(mut attempt: impl FnMut(Duration) -> Result<T, String>) -> T {
+pub(super) fn with_pauses<T>(mut attempt: impl FnMut(Duration) -> Result<T, String>) -> T {
     let mut problem = String::new();
     for pause in [200, 500, 1000, 3000] {
         match attempt(Duration::from_millis(pause)) {
@@ -79,7 +79,7 @@ fn with_pauses<T>(mut attempt: impl FnMut(Duration) -> Result<T, String>) -> T {
 }
 
 /// Reads a stream in a thread, and passes on what arrives with the time at which it did.
-fn arrivals(mut stream: impl Read + Send + 'static) -> Receiver<(Instant, Vec<u8>)> {
+pub(super) fn arrivals(mut stream: impl Read + Send + 'static) -> Receiver<(Instant, Vec<u8>)> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         let mut buffer = [0; 65536];
@@ -94,7 +94,7 @@ fn arrivals(mut stream: impl Read + Send + 'static) -> Receiver<(Instant, Vec<u8
 
 /// Waits until this number of bytes has arrived, and returns when the last of them did.
 #[track_caller]
-fn wait_for(arrivals: &Receiver<(Instant, Vec<u8>)>, bytes: usize) -> Instant {
+pub(super) fn wait_for(arrivals: &Receiver<(Instant, Vec<u8>)>, bytes: usize) -> Instant {
     let mut got = 0;
     loop {
         let (at, chunk) = arrivals.recv_timeout(Duration::from_secs(20)).expect("it arrives");

@@ -10,6 +10,8 @@ mod documentation;
 mod files;
 mod gro_table;
 #[cfg(unix)]
+mod growing;
+#[cfg(unix)]
 mod live;
 #[cfg(target_os = "linux")]
 mod memory;
