@@ -13,6 +13,7 @@ use crate::commands::source::is_stream;
 /// The output of a command.
 pub enum Output<'a> {
     /// A capture file, which replaces an existing one when it is complete; `-` is standard output.
+    /// `tcp://HOST:PORT` connects to a receiver, and `tcp-listen://ADDRESS:PORT` waits for one.
     /// The file name can select another format or compression than the input's: `.pcap` or
     /// `.pcapng`, optionally followed by `.gz` or `.zst`.
     Path(&'a Path),

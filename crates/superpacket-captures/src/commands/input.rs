@@ -19,7 +19,8 @@ const IDLE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The input of a command.
 pub enum Input<'a> {
-    /// A capture file; `-` is standard input.
+    /// A capture file; `-` is standard input. `tcp://HOST:PORT` connects to a sender of a capture
+    /// (PCAP-over-IP), and `tcp-listen://ADDRESS:PORT` waits until one connects.
     Path(&'a Path),
     /// What tcpdump has written, or is writing.
     Recording {

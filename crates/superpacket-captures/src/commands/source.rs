@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::file::{CaptureError, Format, Frame, Interface, Reader, Source, Truncated};
+use crate::file::{CaptureError, Format, Frame, Interface, Reader, Source, TcpEnd, Truncated};
 
 use crate::commands::error::Error;
 use crate::commands::packets::PacketCursor;
@@ -144,9 +144,12 @@ impl Waiting for InputSource<'_> {
 /// The name of packets in memory, in reports.
 const MEMORY: &str = "memory";
 
-/// Returns whether opening or reading this path may have to wait: it is standard input, a pipe, a
-/// device or a socket, and not a regular file.
+/// Returns whether opening or reading this path may have to wait: it is a TCP connection, a pipe, a
+/// device or a socket, and not a regular file. Standard input may be any of these.
 pub(crate) fn may_block(path: &Path) -> bool {
+    if TcpEnd::parse(path).is_some() {
+        return true;
+    }
     let metadata = if is_stream(path) { standard_input() } else { fs::metadata(path) };
     // A path that cannot be examined is reported when it is opened.
     metadata.map_or(is_stream(path), |metadata| !metadata.is_file() && !metadata.is_dir())
@@ -171,8 +174,12 @@ pub(crate) fn open_stream(path: &Path) -> Result<(String, Box<dyn Read + Send>),
         return Ok(("standard input".to_owned(), Box::new(io::stdin())));
     }
     let name = path.display().to_string();
-    match File::open(path) {
-        Ok(file) => Ok((name, Box::new(file))),
+    let opened: io::Result<Box<dyn Read + Send>> = match TcpEnd::parse(path) {
+        Some(end) => end.open().map(|stream| Box::new(stream) as _),
+        None => File::open(path).map(|file| Box::new(file) as _),
+    };
+    match opened {
+        Ok(stream) => Ok((name, stream)),
         Err(source) => Err(CaptureError::Open { file: name, source }),
     }
 }

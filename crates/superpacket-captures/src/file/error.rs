@@ -13,7 +13,7 @@ use super::LinkType;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {
-    /// The file could not be opened.
+    /// The file could not be opened, or there is no connection to the address.
     #[error("{file}: cannot be opened: {source}")]
     Open {
         /// The file's name.

@@ -59,6 +59,7 @@ mod pcapng_reader;
 mod pcapng_writer;
 mod reader;
 mod record;
+mod tcp;
 mod time;
 mod window;
 mod writer;
@@ -78,6 +79,8 @@ pub(crate) use live::RecordStream;
 pub use option::{Direction, FrameOptions, OptionForm, OptionList};
 pub use reader::{CapturePosition, Reader};
 pub use record::{Frame, Record, Sink, Source};
+#[cfg(feature = "commands")]
+pub(crate) use tcp::TcpEnd;
 pub use time::{TimeResolution, Timestamp};
 pub use writer::Writer;
 

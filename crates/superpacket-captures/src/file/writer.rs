@@ -8,6 +8,7 @@ use super::destination::OutputDestination;
 use super::output::BufferedOutput;
 use super::pcap_writer::PcapWriter;
 use super::pcapng_writer::PcapNgWriter;
+use super::tcp::TcpEnd;
 use super::{
     CaptureError, Container, Interface, InterfaceStatistics, LinkType, MAX_RECORD_LENGTH,
     OutputFormat, Record, Sink, Timestamp,
@@ -39,10 +40,11 @@ enum RecordWriter {
 }
 
 impl Writer {
-    /// Creates the file at `path`; `-` is standard output.
+    /// Creates the file at `path`; `-` is standard output. `tcp://HOST:PORT` connects to a
+    /// receiver, and `tcp-listen://ADDRESS:PORT` waits until one connects.
     ///
     /// # Errors
-    /// If the file cannot be created.
+    /// If the file cannot be created, or there is no connection.
     pub fn create(path: impl AsRef<Path>, format: OutputFormat) -> Result<Self, CaptureError> {
         let path = path.as_ref();
         let name = if path == Path::new("-") {
@@ -50,6 +52,12 @@ impl Writer {
         } else {
             path.display().to_string()
         };
+        if let Some(end) = TcpEnd::parse(path) {
+            return match end.open() {
+                Ok(stream) => Self::into_stream(&name, Box::new(stream), format),
+                Err(source) => Err(CaptureError::Open { file: name, source }),
+            };
+        }
         match OutputDestination::create(path) {
             Ok(destination) => Self::begin(name, destination, format),
             Err(source) => Err(CaptureError::Create { file: name, source }),

@@ -15,6 +15,8 @@ mod growing;
 mod live;
 #[cfg(target_os = "linux")]
 mod memory;
+#[cfg(unix)]
+mod network;
 mod options;
 #[cfg(target_os = "linux")]
 mod other_users;
