@@ -24,10 +24,10 @@ pub(crate) enum CoalesceMode {
 /// The arguments of `superpacket coalesce`.
 #[derive(Debug, Args)]
 pub(crate) struct CoalesceArguments {
-    /// The capture to read; - for standard input
+    /// The capture to read; - for standard input, tcp://HOST:PORT for a connection
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
-    /// The capture to write; - for standard output. The ending may choose another format or
+    /// The capture to write; - for standard output, tcp://HOST:PORT for a connection. The ending may choose another format or
     /// compression
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,

@@ -14,10 +14,10 @@ use crate::report::{grouped, print, print_json, printable};
 /// The arguments of `superpacket segment`.
 #[derive(Debug, Args)]
 pub(crate) struct SegmentArguments {
-    /// The capture to read; - for standard input
+    /// The capture to read; - for standard input, tcp://HOST:PORT for a connection
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
-    /// The capture to write; - for standard output. The ending may choose another format or
+    /// The capture to write; - for standard output, tcp://HOST:PORT for a connection. The ending may choose another format or
     /// compression
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
