@@ -27,8 +27,8 @@ pub(crate) struct CoalesceArguments {
     /// The capture to read; - for standard input, tcp://HOST:PORT for a connection
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
-    /// The capture to write; - for standard output, tcp://HOST:PORT for a connection. The ending may choose another format or
-    /// compression
+    /// The capture to write; - for standard output, tcp://HOST:PORT for a connection. The ending
+    /// may choose another format or compression
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
     /// Rules to aggregate by

@@ -17,8 +17,8 @@ pub(crate) struct SegmentArguments {
     /// The capture to read; - for standard input, tcp://HOST:PORT for a connection
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
-    /// The capture to write; - for standard output, tcp://HOST:PORT for a connection. The ending may choose another format or
-    /// compression
+    /// The capture to write; - for standard output, tcp://HOST:PORT for a connection. The ending
+    /// may choose another format or compression
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
     /// Longest IP packet that passes uncut, in bytes: 68 to 65535
