@@ -40,7 +40,8 @@ pub(crate) enum Command {
   superpacket coalesce in.pcap -o out.pcap --mode lro --acks
   tcpdump -w - -i eth0 | superpacket coalesce - -o - | tcpdump -r -
 
-A merged packet carries the time of its last packet. All checksums are written complete and \
+Packets stay in order. A merged packet has the place and the time of its first packet; with --mode \
+lro, of its last packet if that one acknowledges more. All checksums are written complete and \
 correct. Packets that cannot be merged pass unchanged, bit for bit.
 
 Options of pcapng packets (comments, flags) are kept; a merged packet has the options of its \
