@@ -52,7 +52,8 @@ pub(crate) enum Command {
 If nothing arrives from a pipe, connection or followed file, held packets leave after --hold of \
 real time, and the output is flushed. The first Ctrl-C completes the output.
 
-A merged packet carries the time of its last packet. All checksums are written complete and \
+Packets stay in order. A merged packet has the place and the time of its first packet; with --mode \
+lro, of its last packet if that one acknowledges more. All checksums are written complete and \
 correct. Packets that cannot be merged pass unchanged, bit for bit.
 
 Options of pcapng packets (comments, flags) are kept; a merged packet has the options of its \

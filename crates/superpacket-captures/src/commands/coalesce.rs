@@ -8,16 +8,18 @@ use crate::file::{CaptureError, Frame, FrameOptions, Record, Sink, Timestamp};
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::{MAX_BIG_LENGTH, Mode, Policy};
-use superpacket::packet::RxChecksum;
+use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::ChecksumForm;
 use superpacket::super_packet::SuperPacket;
+use superpacket::wire::tcp;
 
 use crate::commands::destination::{OpenOutput, Output};
 use crate::commands::error::Error;
+use crate::commands::in_order::{InOrder, MAX_PLACES};
 use crate::commands::input::{FrameReceiver, Input, OpenInput};
 use crate::commands::lanes::{
     ArrivedFrame, CaptureAggregator, FrameSink, LinkHeader, MAX_PACKETS, PassReason, Stepping,
-    UnfinishedForm, find_partial,
+    UnfinishedForm, find_partial, first_frame, last_frame,
 };
 use crate::commands::partial::ChecksumFields;
 use crate::commands::pool::{Buffer, BufferPool};
@@ -99,8 +101,10 @@ pub struct CoalesceReport {
 
 /// Merges the packets of each flow into super-packets, as GRO or LRO would have.
 ///
-/// A merged packet has the time of its last packet. Its checksums are complete. Packets that cannot
-/// be merged are written as they are, except that their unfinished checksums are completed.
+/// The output is in the order of the input. A merged packet has the place and the time of its first
+/// packet; by LRO's rules, it has those of its last packet if that one acknowledges more. Its
+/// checksums are complete. Packets that cannot be merged are written as they are, except that their
+/// unfinished checksums are completed.
 ///
 /// # Errors
 /// Any error of reading or writing, and options that are out of range. After an error, the output
@@ -122,9 +126,8 @@ pub fn coalesce(
         tally: Tally::default(),
         error: None,
         simd,
-        has_options: false,
-        header: Vec::new(),
-        pieces: Vec::new(),
+        order: InOrder::default(),
+        spare: Vec::new(),
     };
     merged_writer.writer.declare(input.interfaces())?;
     let mut merger = Merger {
@@ -176,10 +179,15 @@ impl FrameReceiver for Merger<'_> {
         let Merger { aggregator, pool, merged_writer, simd, .. } = self;
         merged_writer.writer.declare(frame.interfaces)?;
         merged_writer.tally.arrived(frame.data.len());
-        merged_writer.has_options |= !frame.options.is_empty();
         aggregator.make_room(frame, pool, merged_writer);
+        if merged_writer.order.places() >= MAX_PLACES {
+            aggregator.flush_all(merged_writer);
+        }
+        merged_writer.order.add(frame.time);
         let arrival = ArrivedFrame::new(frame, pool, UnfinishedForm::Rewrite, *simd);
-        aggregator.receive(arrival, pool, merged_writer);
+        if aggregator.receive(arrival, pool, merged_writer) {
+            merged_writer.joined();
+        }
         merged_writer.error.take().map_or(Ok(()), |error| Err(error.into()))
     }
 
@@ -256,73 +264,138 @@ pub(crate) fn write_completed(
 /// options must fit into one record.
 const MOST_OPTIONS: usize = 1 << 20;
 
-/// Writes the packets that leave the aggregation. A packet that was not merged keeps everything
-/// that its capture says about it.
+/// Returns the number of the frame whose place and time a packet takes: its first frame, so that
+/// the other side's acknowledgements of its payload come after it.
+///
+/// By LRO's rules, a merged packet may have a newer acknowledgement than its first frame. It then
+/// takes the place of its last frame, so that what it acknowledges comes before it.
+fn place(packet: &SuperPacket<'_, Buffer>) -> u32 {
+    let metadata = &packet.metadata;
+    let first = first_frame(metadata);
+    // Only packets that LRO has merged cannot be segmented again.
+    let (true, None, Some(layout)) = (packet.is_merged(), metadata.gso, metadata.layout) else {
+        return first;
+    };
+    let field = usize::from(layout.transport) + tcp::ACKNOWLEDGEMENT;
+    let newest = packet.header().get(field..field + 4);
+    let buffer = packet.pieces().first().and_then(|piece| piece.buffer());
+    let of_first = buffer.and_then(|buffer| buffer.as_ref().get(field..field + 4));
+    if metadata.absorbed_acks == 0 && newest == of_first { first } else { last_frame(metadata) }
+}
+
+/// Maximum number of empty merged packets that are kept.
+const MOST_SPARE: usize = 64;
+
+/// Writes the packets that leave the aggregation, in the order of their frames. A packet that was
+/// not merged keeps everything that its capture says about it.
 struct MergedWriter<'a> {
     writer: OpenOutput<'a>,
     tally: Tally,
     /// The first error of writing, kept because the methods of [`FrameSink`] return none.
     error: Option<CaptureError>,
     simd: Simd,
-    /// Whether any frame of the capture so far had options.
-    has_options: bool,
-    /// The header of a merged packet while its options are looked up. Its memory is used for all
-    /// packets.
+    order: InOrder<ReadyPacket>,
+    /// Empty merged packets, kept so that their memory is used again.
+    spare: Vec<MergedPacket>,
+}
+
+/// A packet that has left the aggregation.
+#[derive(Debug)]
+enum ReadyPacket {
+    /// A frame as it came.
+    Single {
+        interface: u32,
+        buffer: Buffer,
+        /// The layer after the link header of a frame whose unfinished checksums are completed.
+        completed: Option<Layer>,
+    },
+    Merged(MergedPacket),
+}
+
+#[derive(Debug, Default)]
+struct MergedPacket {
+    interface: u32,
+    /// The link header, followed by the headers of the packet.
     header: Vec<u8>,
-    pieces: Vec<(Buffer, Range<usize>)>,
+    /// The payload, in ranges of buffers.
+    payload: Vec<(Buffer, Range<usize>)>,
 }
 
 impl MergedWriter<'_> {
-    fn keep_error(&mut self, written: Result<(), CaptureError>) {
-        if let Err(error) = written {
-            self.error.get_or_insert(error);
+    /// Notes that the newest frame joined an earlier one.
+    fn joined(&mut self) {
+        self.order.leave_empty(self.order.newest());
+        self.write_ready();
+    }
+
+    /// Gives a packet the place of one of its frames, and writes it if no earlier one is held.
+    fn put(&mut self, number: u32, packet: ReadyPacket) {
+        self.order.fill(number, packet);
+        self.write_ready();
+    }
+
+    fn write_ready(&mut self) {
+        while let Some((time, packet)) = self.order.next() {
+            let written = match packet {
+                ReadyPacket::Single { interface, buffer, completed } => {
+                    self.write_single(interface, &buffer, completed)
+                }
+                ReadyPacket::Merged(packet) => self.write_merged(time, packet),
+            };
+            if let Err(error) = written {
+                self.error.get_or_insert(error);
+            }
+        }
+    }
+
+    fn write_single(
+        &mut self,
+        interface: u32,
+        buffer: &Buffer,
+        completed: Option<Layer>,
+    ) -> Result<(), CaptureError> {
+        let record = Record {
+            interface,
+            time: buffer.time(),
+            original_length: Some(buffer.original_length()),
+            options: buffer.options(),
+        };
+        match completed.and_then(|layer| find_partial(buffer.as_ref(), layer, false, self.simd)) {
+            Some(partial) => {
+                let fields = partial.completed(buffer.as_ref(), self.simd);
+                let link = buffer.frame().len() - buffer.as_ref().len();
+                write_completed(&mut self.writer, record, buffer.frame(), link, fields)
+            }
+            None => self.writer.write(record, [buffer.frame()]),
         }
     }
 
     /// Writes a merged packet, with the options of the last packet whose payload is in it. (The
     /// engine keeps no buffer of a pure ACK that was merged.)
-    fn merged(
+    fn write_merged(
         &mut self,
-        record: Record<'_>,
-        link: &[u8],
-        mut packet: SuperPacket<'_, Buffer>,
+        time: Option<Timestamp>,
+        mut packet: MergedPacket,
     ) -> Result<(), CaptureError> {
-        if !self.has_options || packet.contiguous().is_some() {
-            return self.writer.write(record, once(link).chain(packet.slices()));
-        }
-        self.header.clear();
-        self.header.extend_from_slice(packet.header());
-        self.pieces.clear();
-        self.pieces.extend(packet.take_pieces().filter_map(|piece| {
-            let range = piece.start()..piece.start() + piece.length();
-            Some((piece.into_buffer()?, range))
-        }));
-        let options = self.pieces.last().map_or(FrameOptions::NONE, |(buffer, _)| buffer.options());
+        let last = packet.payload.last();
+        let options = last.map_or(FrameOptions::NONE, |(buffer, _)| buffer.options());
         let options = if options.bytes().len() > MOST_OPTIONS {
             FrameOptions::NONE
         } else {
             options.of_merged()
         };
-        let payload = self
-            .pieces
+        let record = Record { interface: packet.interface, time, original_length: None, options };
+        let payload = packet
+            .payload
             .iter()
             .map(|(buffer, range)| buffer.as_ref().get(range.clone()).unwrap_or(&[]));
-        let written = self.writer.write(
-            Record { options, ..record },
-            once(link).chain(once(self.header.as_slice())).chain(payload),
-        );
-        self.pieces.clear();
+        let written = self.writer.write(record, once(packet.header.as_slice()).chain(payload));
+        packet.header.clear();
+        packet.payload.clear();
+        if self.spare.len() < MOST_SPARE {
+            self.spare.push(packet);
+        }
         written
-    }
-}
-
-/// Returns the properties of a packet that was not merged, for the output file.
-fn record(interface: u32, buffer: &Buffer) -> Record<'_> {
-    Record {
-        interface,
-        time: buffer.time(),
-        original_length: Some(buffer.original_length()),
-        options: buffer.options(),
     }
 }
 
@@ -330,42 +403,32 @@ impl FrameSink for MergedWriter<'_> {
     fn packet(&mut self, link: &LinkHeader, mut packet: SuperPacket<'_, Buffer>) {
         let header = link.header();
         self.tally.left(&packet.metadata, header.len() + packet.length());
-        let written = if packet.is_merged() {
-            let time = Some(Timestamp::from_nanoseconds(packet.metadata.time));
-            let record = Record {
-                interface: link.interface,
-                time,
-                original_length: None,
-                options: FrameOptions::NONE,
-            };
-            self.merged(record, header, packet)
+        let number = place(&packet);
+        self.order.leave_empty(first_frame(&packet.metadata));
+        if packet.is_merged() {
+            let mut merged = self.spare.pop().unwrap_or_default();
+            merged.interface = link.interface;
+            merged.header.extend_from_slice(header);
+            merged.header.extend_from_slice(packet.header());
+            merged.payload.extend(packet.take_pieces().filter_map(|piece| {
+                let range = piece.start()..piece.start() + piece.length();
+                Some((piece.into_buffer()?, range))
+            }));
+            self.put(number, ReadyPacket::Merged(merged));
         } else {
-            let (checksum, layer) = (packet.metadata.checksum, packet.metadata.layer);
-            let Some(buffer) = packet.take_pieces().next().and_then(|piece| piece.into_buffer())
-            else {
-                return;
-            };
-            let record = record(link.interface, &buffer);
-            let partial = match checksum {
-                RxChecksum::Partial { .. } => {
-                    find_partial(buffer.as_ref(), layer, false, self.simd)
-                }
-                _ => None,
-            };
-            match partial {
-                Some(partial) => {
-                    let fields = partial.completed(buffer.as_ref(), self.simd);
-                    write_completed(&mut self.writer, record, buffer.frame(), header.len(), fields)
-                }
-                None => self.writer.write(record, [buffer.frame()]),
+            let is_partial = matches!(packet.metadata.checksum, RxChecksum::Partial { .. });
+            let completed = is_partial.then_some(packet.metadata.layer);
+            if let Some(buffer) = packet.take_pieces().next().and_then(|piece| piece.into_buffer())
+            {
+                let interface = link.interface;
+                self.put(number, ReadyPacket::Single { interface, buffer, completed });
             }
-        };
-        self.keep_error(written);
+        }
     }
 
     fn passed(&mut self, interface: u32, buffer: &Buffer, why: PassReason) {
         self.tally.passed(why, buffer.frame().len());
-        let written = self.writer.write(record(interface, buffer), [buffer.frame()]);
-        self.keep_error(written);
+        let packet = ReadyPacket::Single { interface, buffer: buffer.clone(), completed: None };
+        self.put(self.order.newest(), packet);
     }
 }

@@ -17,8 +17,8 @@
 use crate::file::{Frame, Start, start_of};
 use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
-use superpacket::packet::{Layer, RxChecksum, RxPacket};
-use superpacket::super_packet::SuperPacket;
+use superpacket::packet::{FlowHash, Layer, RxChecksum, RxPacket};
+use superpacket::super_packet::{Metadata, SuperPacket};
 use superpacket::wire::{Refusal, parse, parse_datagram};
 
 use crate::commands::partial::Partial;
@@ -191,6 +191,19 @@ pub(crate) enum PassReason {
     SnapLength,
 }
 
+/// Returns the number of the first frame in a packet from [`CaptureAggregator`], counted from 1. Only
+/// the low 32 bits are known.
+#[inline]
+pub(crate) fn first_frame(metadata: &Metadata) -> u32 {
+    metadata.hash.map_or(0, |number| number.0)
+}
+
+/// Returns the number of the last frame in a packet, like [`first_frame`].
+#[inline]
+pub(crate) fn last_frame(metadata: &Metadata) -> u32 {
+    metadata.time as u32
+}
+
 /// Receives the frames and packets that leave the aggregation.
 pub(crate) trait FrameSink {
     /// Receives a packet from the engine, merged or single. `link` is the link header of all
@@ -278,33 +291,36 @@ impl CaptureAggregator {
         }
     }
 
-    /// Aggregates a frame. Before it, packets leave that have been held too long. After it, all
-    /// packets leave if it is the last one of the poll.
+    /// Aggregates a frame, and returns whether it joined an earlier one. Before it, packets leave
+    /// that have been held too long. After it, all packets leave if it is the last one of the poll.
     #[inline]
     pub(crate) fn receive<T: FrameSink>(
         &mut self,
         arrival: ArrivedFrame,
         pool: &BufferPool,
         sink: &mut T,
-    ) {
+    ) -> bool {
         self.advance_clock(arrival.time, sink);
         self.packets += 1;
+        let mut joined = false;
         match arrival.link {
             None => sink.passed(arrival.interface, &arrival.buffer, PassReason::LinkType),
             Some(link) => {
                 let index = self.lane(&link, sink);
-                let time = self.clock;
+                let (time, number) = (self.clock, self.packets);
                 if let Some(lane) = self.lanes.get_mut(index) {
                     lane.used = self.packets;
                     // A trait object: otherwise the engine would be compiled again for each type of
                     // sink.
                     let emit: &mut dyn FnMut(SuperPacket<'_, Buffer>) =
                         &mut |packet| sink.packet(&lane.link, packet);
-                    let packet_time = arrival.time.unwrap_or(time);
                     let interface = arrival.interface;
+                    // The engine uses neither of the two numbers: it returns the hash of a merged
+                    // packet's first frame, and the time of its last one.
                     let mut packet = RxPacket::new(arrival.buffer)
                         .with_checksum(arrival.checksum)
-                        .with_time(packet_time);
+                        .with_time(number);
+                    packet.hash = Some(FlowHash(number as u32));
                     packet.layer = link.layer;
                     if arrival.cut && is_whole(&packet) {
                         lane.aggregator.flush_flow(&packet, emit);
@@ -312,7 +328,9 @@ impl CaptureAggregator {
                             sink.passed(interface, buffer, PassReason::SnapLength);
                         }
                     } else {
+                        let merged = lane.aggregator.counters().merged;
                         lane.aggregator.receive(packet, time, emit);
+                        joined = lane.aggregator.counters().merged != merged;
                     }
                 }
             }
@@ -325,6 +343,12 @@ impl CaptureAggregator {
         if pool.used() > MEMORY_LIMIT {
             self.flush(Flush::All, sink);
         }
+        joined
+    }
+
+    /// Flushes all held packets.
+    pub(crate) fn flush_all<T: FrameSink>(&mut self, sink: &mut T) {
+        self.flush(Flush::All, sink);
     }
 
     /// Flushes all held packets at the end of the capture.

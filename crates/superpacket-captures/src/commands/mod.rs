@@ -6,6 +6,7 @@ mod coalesce;
 mod destination;
 mod error;
 mod explain;
+mod in_order;
 mod index;
 mod input;
 mod lanes;

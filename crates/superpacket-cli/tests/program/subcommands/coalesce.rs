@@ -8,7 +8,7 @@ use superpacket_captures::file::{Interface, LinkType, TimeResolution};
 use superpacket_traffic::frame::{Checksum, Frame};
 
 #[test]
-fn a_flow_becomes_one_packet_with_right_checksums_and_the_last_time() {
+fn a_flow_becomes_one_packet_with_right_checksums_and_the_first_time() {
     let bench = Bench::new();
     let frames = spaced(&tcp_flow(10, 1000));
     bench.capture("in.pcap", &frames);
@@ -20,7 +20,7 @@ fn a_flow_becomes_one_packet_with_right_checksums_and_the_last_time() {
     assert_eq!(reasons(&report), 1);
     let out = bench.read("out.pcap");
     assert_eq!(out.len(), 1);
-    assert_eq!(out[0].time, frames[9].time, "the last packet's");
+    assert_eq!(out[0].time, frames[0].time, "the first packet's");
     assert_right(&out[0].data);
     let payload: Vec<u8> = frames.iter().flat_map(|frame| frame.data[54..].to_vec()).collect();
     assert_eq!(out[0].data[54..], payload);

@@ -1,0 +1,147 @@
+//! Restores the order of a capture behind its aggregation.
+//!
+//! Aggregation lets single packets pass while it holds earlier ones, so packets leave it in another
+//! order than their frames came in. Each frame has a place in a queue. A packet that leaves takes
+//! the place of one of its frames, and waits there until no earlier frame is held.
+//!
+//! Frames are numbered from 1 as [`CaptureAggregator`](super::lanes::CaptureAggregator) numbers
+//! them. Only the low 32 bits of a number are used, since far fewer frames wait at a time.
+
+use std::collections::VecDeque;
+
+use crate::file::Timestamp;
+
+/// Number of places above which the caller must release all held packets. It bounds the memory of
+/// places that have no packet: of frames that joined others.
+pub(super) const MAX_PLACES: usize = 1 << 16;
+
+/// The places of frames, from the oldest one that is still held to the newest one. `T` is a packet
+/// that waits for earlier ones.
+#[derive(Debug)]
+pub(super) struct InOrder<T> {
+    places: VecDeque<Place<T>>,
+    /// Number of the frame whose place is the first in `places`.
+    first: u32,
+}
+
+#[derive(Debug)]
+struct Place<T> {
+    time: Option<Timestamp>,
+    content: Content<T>,
+}
+
+#[derive(Debug)]
+enum Content<T> {
+    /// The frame is held; or it joined another, which is not known yet.
+    Held,
+    /// No packet takes this place.
+    Nothing,
+    /// A packet that takes this place.
+    Ready(T),
+}
+
+impl<T> Default for InOrder<T> {
+    fn default() -> Self {
+        InOrder { places: VecDeque::new(), first: 1 }
+    }
+}
+
+impl<T> InOrder<T> {
+    /// Adds a place for the next frame, which has this capture time.
+    #[inline]
+    pub(super) fn add(&mut self, time: Option<Timestamp>) {
+        self.places.push_back(Place { time, content: Content::Held });
+    }
+
+    /// Returns the number of places.
+    #[inline]
+    pub(super) fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Returns the number of the newest frame.
+    #[inline]
+    pub(super) fn newest(&self) -> u32 {
+        self.first.wrapping_add(self.places.len() as u32).wrapping_sub(1)
+    }
+
+    /// Gives the place of a held frame to a packet.
+    #[inline]
+    pub(super) fn fill(&mut self, number: u32, packet: T) {
+        if let Some(place) = self.place(number) {
+            place.content = Content::Ready(packet);
+        }
+    }
+
+    /// Leaves the place of a frame empty, unless a packet has taken it.
+    #[inline]
+    pub(super) fn leave_empty(&mut self, number: u32) {
+        if let Some(place) = self.place(number)
+            && matches!(place.content, Content::Held)
+        {
+            place.content = Content::Nothing;
+        }
+    }
+
+    /// Returns the next packet in order with the time of its place; `None` if an earlier frame is
+    /// held.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<(Option<Timestamp>, T)> {
+        loop {
+            if matches!(self.places.front()?.content, Content::Held) {
+                return None;
+            }
+            let place = self.places.pop_front()?;
+            self.first = self.first.wrapping_add(1);
+            if let Content::Ready(packet) = place.content {
+                return Some((place.time, packet));
+            }
+        }
+    }
+
+    #[inline]
+    fn place(&mut self, number: u32) -> Option<&mut Place<T>> {
+        self.places.get_mut(number.wrapping_sub(self.first) as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drain(order: &mut InOrder<&'static str>) -> Vec<(u64, &'static str)> {
+        std::iter::from_fn(|| order.next())
+            .map(|(time, packet)| (time.map_or(0, |time| time.nanoseconds()), packet))
+            .collect()
+    }
+
+    #[test]
+    fn packets_wait_for_earlier_ones_and_have_the_time_of_their_place() {
+        let mut order = InOrder::default();
+        (1..=5).for_each(|time| order.add(Some(Timestamp::from_nanoseconds(time))));
+        assert_eq!((order.places(), order.newest()), (5, 5));
+        order.fill(2, "passed");
+        order.leave_empty(3);
+        assert_eq!(drain(&mut order), [], "1 is held");
+        order.fill(1, "1 and 3");
+        assert_eq!(drain(&mut order), [(1, "1 and 3"), (2, "passed")]);
+        order.fill(5, "4 and 5");
+        order.leave_empty(5);
+        assert_eq!(drain(&mut order), [], "4 is held");
+        order.leave_empty(4);
+        assert_eq!(drain(&mut order), [(5, "4 and 5")], "a place that is taken stays taken");
+        order.leave_empty(5);
+        assert_eq!((order.places(), order.newest()), (0, 5), "a place in the past");
+    }
+
+    #[test]
+    fn numbers_wrap() {
+        let mut order = InOrder { first: u32::MAX, ..InOrder::default() };
+        order.add(None);
+        order.add(None);
+        assert_eq!(order.newest(), 0);
+        order.fill(0, "second");
+        order.fill(u32::MAX, "first");
+        assert_eq!(drain(&mut order), [(0, "first"), (0, "second")]);
+    }
+}
