@@ -58,6 +58,9 @@ impl From<superpacket_captures::Error> for Failure {
         match error {
             Error::Capture(error) => Failure::Capture(error),
             Error::CutShort(truncated) => Failure::CutShort(truncated),
+            Error::WrongChecksums(_) => {
+                Failure::Usage(format!("{error}; --fix-checksums corrects them (--strict)"))
+            }
             Error::Plot(text) => Failure::Plot(text),
             other => Failure::Usage(other.to_string()),
         }

@@ -11,16 +11,17 @@ use superpacket::packet::RxChecksum;
 use superpacket::segment::ChecksumForm;
 use superpacket::super_packet::SuperPacket;
 
+use crate::commands::checksums::ChecksumFields;
 use crate::commands::destination::{OpenOutput, Output};
 use crate::commands::error::Error;
 use crate::commands::input::{Input, OpenInput};
 use crate::commands::lanes::{
     ArrivedFrame, CaptureAggregator, FrameSink, LinkHeader, MAX_PACKETS, PassReason, Stepping,
-    UnfinishedForm, find_partial,
+    find_partial,
 };
-use crate::commands::partial::ChecksumFields;
 use crate::commands::pool::{Buffer, BufferPool};
 use crate::commands::progress::Progress;
+use crate::commands::repair::{ChecksumRepairs, Repair};
 use crate::commands::totals::{CutShort, Tally, Totals};
 
 /// By which rules packets are merged.
@@ -57,6 +58,10 @@ pub struct CoalesceOptions {
     pub udp: bool,
     /// Whether pure ACKs are merged too; only by LRO's rules.
     pub acks: bool,
+    /// Whether wrong checksums are corrected, so that their packets can merge.
+    pub fix_checksums: bool,
+    /// Whether packets that do not merge keep their unfinished checksums.
+    pub keep_partial: bool,
     /// Whether a capture that ends within a record is an error.
     pub strict: bool,
 }
@@ -72,6 +77,8 @@ impl Default for CoalesceOptions {
             max_flows: None,
             udp: true,
             acks: false,
+            fix_checksums: false,
+            keep_partial: false,
             strict: false,
         }
     }
@@ -88,16 +95,27 @@ pub struct CoalesceReport {
     /// Numbers of packets and bytes before and after aggregation.
     #[serde(flatten)]
     pub totals: Totals,
+    /// Numbers of checksums that were completed or corrected, in frames of the input.
+    #[serde(flatten)]
+    pub checksums: ChecksumRepairs,
     /// Number of pure ACKs that were merged into others. They are included in `merged`.
     pub absorbed_acks: u64,
     /// Where the input ends within a record; `None` if it does not.
     pub cut_short: Option<CutShort>,
 }
 
+impl CoalesceReport {
+    /// Returns the number of packets that did not merge because their checksums are wrong.
+    pub fn unmerged_by_checksum(&self) -> u64 {
+        self.totals.with_wrong_checksums()
+    }
+}
+
 /// Merges the packets of each flow into super-packets, as GRO or LRO would have.
 ///
 /// A merged packet has the time of its last packet. Its checksums are complete. Packets that cannot
-/// be merged are written as they are, except that their unfinished checksums are completed.
+/// be merged are written as they are, except that their unfinished checksums are completed
+/// (unless [`CoalesceOptions::keep_partial`] is set) and, on request, wrong ones are corrected.
 ///
 /// # Errors
 /// Any error of reading or writing, and options that are out of range. After an error, the output
@@ -117,6 +135,7 @@ pub fn coalesce(
     let mut merged_writer = MergedWriter {
         writer,
         tally: Tally::default(),
+        repair: Repair::new(options.fix_checksums, options.keep_partial),
         error: None,
         simd,
         has_options: false,
@@ -131,7 +150,7 @@ pub fn coalesce(
         merged_writer.tally.arrived(frame.data.len());
         merged_writer.has_options |= !frame.options.is_empty();
         aggregator.make_room(frame, &pool, &mut merged_writer);
-        let arrival = ArrivedFrame::new(frame, &pool, UnfinishedForm::Rewrite, simd);
+        let arrival = ArrivedFrame::new(frame, &pool, Some(&mut merged_writer.repair), simd);
         aggregator.receive(arrival, &pool, &mut merged_writer);
         merged_writer.error.take().map_or(Ok(()), |error| Err(error.into()))
     })?;
@@ -148,6 +167,7 @@ pub fn coalesce(
         input: name,
         output: output_name,
         totals: merged_writer.tally.totals(),
+        checksums: merged_writer.repair.counts,
         absorbed_acks: merged_writer.tally.absorbed_acks,
         cut_short,
     })
@@ -184,7 +204,7 @@ impl CoalesceOptions {
     }
 }
 
-/// Writes a frame with its unfinished checksums filled in. `fields` are the fields with their
+/// Writes a frame with other values in its checksum fields. `fields` are the fields with their
 /// values, in the order of their offsets, which are relative to byte `link` of the frame.
 pub(crate) fn write_completed(
     writer: &mut OpenOutput<'_>,
@@ -222,6 +242,7 @@ const MOST_OPTIONS: usize = 1 << 20;
 struct MergedWriter<'a> {
     writer: OpenOutput<'a>,
     tally: Tally,
+    repair: Repair,
     /// The first error of writing, kept because the methods of [`FrameSink`] return none.
     error: Option<CaptureError>,
     simd: Simd,
@@ -313,9 +334,8 @@ impl FrameSink for MergedWriter<'_> {
                 }
                 _ => None,
             };
-            match partial {
-                Some(partial) => {
-                    let fields = partial.completed(buffer.as_ref(), self.simd);
+            match self.repair.leave(&buffer, partial) {
+                Some(fields) => {
                     write_completed(&mut self.writer, record, buffer.frame(), header.len(), fields)
                 }
                 None => self.writer.write(record, [buffer.frame()]),
@@ -326,7 +346,14 @@ impl FrameSink for MergedWriter<'_> {
 
     fn passed(&mut self, interface: u32, buffer: &Buffer, why: PassReason) {
         self.tally.passed(why, buffer.frame().len());
-        let written = self.writer.write(record(interface, buffer), [buffer.frame()]);
+        let (record, frame) = (record(interface, buffer), buffer.frame());
+        let written = match self.repair.leave(buffer, None) {
+            Some(fields) => {
+                let link = frame.len() - buffer.as_ref().len();
+                write_completed(&mut self.writer, record, frame, link, fields)
+            }
+            None => self.writer.write(record, [frame]),
+        };
         self.keep_error(written);
     }
 }

@@ -2,6 +2,7 @@
 
 mod analyze;
 mod check;
+mod checksums;
 mod coalesce;
 mod destination;
 mod error;
@@ -11,10 +12,10 @@ mod input;
 mod lanes;
 mod ledger;
 mod packets;
-mod partial;
 mod pool;
 pub mod present;
 mod progress;
+mod repair;
 mod segment;
 mod sink;
 mod steer;
@@ -39,6 +40,7 @@ pub use input::Input;
 pub use lanes::{MAX_FLOWS, MAX_PACKETS, Stepping};
 pub use packets::Packets;
 pub use progress::{INTERVAL, Progress};
+pub use repair::{ChecksumCounts, ChecksumRepairs};
 pub use segment::{SegmentOptions, SegmentReport, segment};
 pub use sink::PacketSink;
 pub use steer::{
