@@ -212,8 +212,8 @@ impl Checksum {
         let padded = left_out && layer == Layer::Ethernet && packet.len() <= SHORTEST_FRAME;
         match self.found {
             _ if !certain || padded => ChecksumState::Uncertain,
-            // Only over IPv6 must UDP have a checksum (RFC 8200, section 8.1), but tunnels need none
-            // (RFC 6935).
+            // Only over IPv6 must UDP have a checksum (RFC 8200, section 8.1), and tunnels need
+            // none even there (RFC 6935).
             0 if self.kind == ChecksumKind::Udp => ChecksumState::Minor,
             _ => ChecksumState::Wrong,
         }
@@ -442,8 +442,8 @@ fn looks_unfinished(checksum: Option<Checksum>) -> bool {
     checksum.is_some_and(|checksum| checksum.looks_unfinished())
 }
 
-/// Returns the end of the bytes that a DCCP checksum covers: the whole packet, or the header and the
-/// first `(coverage - 1) * 4` bytes of data (RFC 4340, section 9.2).
+/// Returns the end of the bytes that a DCCP checksum covers: the whole packet, or the header and
+/// the first `(coverage - 1) * 4` bytes of data (RFC 4340, section 9.2).
 #[cold]
 fn dccp_end(packet: &[u8], layout: &Layout, end: usize) -> usize {
     let place = usize::from(layout.transport) + dccp::COVERAGE;
@@ -453,8 +453,8 @@ fn dccp_end(packet: &[u8], layout: &Layout, end: usize) -> usize {
     }
 }
 
-/// Returns the length in bytes that an IP header states for its packet, the header included; 0 if it
-/// leaves the length to the network device or is too long for the field.
+/// Returns the length in bytes that an IP header states for its packet, the header included; 0 if
+/// it leaves the length to the network device or is too long for the field.
 #[inline]
 pub(crate) fn stated_length(packet: &[u8], network: usize, version: IpVersion) -> Option<usize> {
     match version {

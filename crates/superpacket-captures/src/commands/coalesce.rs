@@ -214,7 +214,7 @@ pub(crate) fn write_completed(
     fields: ChecksumFields,
 ) -> Result<(), CaptureError> {
     let bytes = fields.map(|field| field.map_or([0; 2], |(_, value)| value.to_be_bytes()));
-    let mut parts: [&[u8]; 9] = [&[]; 9];
+    let mut parts: [&[u8]; 13] = [&[]; 13];
     parts[0] = frame;
     let mut at = 0;
     let mut count = 0;

@@ -39,9 +39,9 @@ pub struct SegmentOptions {
     pub udp_size: Option<u16>,
     /// Whether wrong checksums are corrected, so that their frames can be cut.
     pub fix_checksums: bool,
-    /// Whether frames whose IP length leaves out a part that exceeds the MTU are cut with the length
-    /// that they have. Some network cards expect the length of the headers in a frame that they are
-    /// to segment.
+    /// Whether frames whose IP length leaves out a part that exceeds the MTU are cut with the
+    /// length that they have. Some network cards expect the length of the headers in a frame that
+    /// they are to segment.
     pub fix_lengths: bool,
     /// Whether frames that are not cut keep their unfinished checksums.
     pub keep_partial: bool,
@@ -616,8 +616,8 @@ fn ip_version(packet: &[u8], network: usize) -> Option<IpVersion> {
     }
 }
 
-/// Clears the length of the outermost IP header and the checksum of an IPv4 header, as a sender does
-/// that leaves them to the network device.
+/// Clears the length of the outermost IP header and the checksum of an IPv4 header, as a sender
+/// does that leaves them to the network device.
 fn clear_length(packet: &mut [u8], layer: Layer) {
     let Some(network) = network_offset(packet, layer) else { return };
     let fields: &[usize] = match ip_version(packet, network) {
