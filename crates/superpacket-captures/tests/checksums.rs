@@ -253,6 +253,14 @@ fn what_lengths_leave_out_is_not_covered_and_contradictions_stay() {
     assert_eq!(out[1], trailer(Checksum::Right).to_bytes());
     assert_eq!(out[2], contradiction.to_bytes());
     assert_eq!(out[3], unknown_end.to_bytes());
+    for options in [
+        SegmentOptions { mtu: 200, fragment: true, ..fixing() },
+        SegmentOptions { mtu: 200, udp_size: Some(50), ..fixing() },
+    ] {
+        let (report, out) = cut(&packets([contradiction.to_bytes()]), &options);
+        assert_eq!((report.uncut, reason(&report, "length")), (1, 1));
+        assert_eq!(out, [contradiction.to_bytes()]);
+    }
 }
 
 #[test]

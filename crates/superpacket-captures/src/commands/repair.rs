@@ -6,7 +6,9 @@ use superpacket::Simd;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::wire::{Layout, Refusal, Unparsed};
 
-use crate::commands::checksums::{Checksum, ChecksumFields, ChecksumKind, Checksums, Written};
+use crate::commands::checksums::{
+    Checksum, ChecksumFields, ChecksumKind, ChecksumState, Checksums, Written,
+};
 use crate::commands::pool::Buffer;
 
 /// Numbers of checksums by kind, and of the frames that they are in.
@@ -106,8 +108,9 @@ impl Repair {
         if self.fix { Written::All } else { Written::Unfinished }
     }
 
-    /// Returns the checksums of a packet if any of them has to be completed or corrected. If the
-    /// snap length has cut the packet (`cut`), only its outermost IPv4 header is examined.
+    /// Returns the checksums of a packet if any of them is unfinished or, if wrong ones are to be
+    /// corrected, not right. If the snap length has cut the packet (`cut`), only its outermost IPv4
+    /// header is examined.
     #[inline]
     pub(crate) fn find(
         &mut self,
@@ -128,7 +131,7 @@ impl Repair {
         };
         self.counts.unknown += u64::from(cuts_transport);
         let found = Checksums::examine(packet, layer, whole, Written::All, simd);
-        found.iter().any(|checksum| Written::All.includes(checksum)).then_some(found)
+        found.iter().any(|checksum| checksum.state != ChecksumState::Right).then_some(found)
     }
 
     /// Counts the checksums of a packet that is written with right ones, and returns the fields to

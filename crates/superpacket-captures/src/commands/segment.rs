@@ -16,7 +16,9 @@ use superpacket::wire::{
     tcp,
 };
 
-use crate::commands::checksums::{Checksums, SHORTEST_FRAME, Wrong, be16, check, stated_length};
+use crate::commands::checksums::{
+    ChecksumState, Checksums, SHORTEST_FRAME, Wrong, be16, check, stated_length,
+};
 use crate::commands::coalesce::write_completed;
 use crate::commands::destination::{OpenOutput, Output};
 use crate::commands::error::Error;
@@ -337,9 +339,15 @@ impl Cutter<'_> {
         if !above && !unfinished {
             return FramePlan::Whole;
         }
-        let checked = match (self.repair.fixes(), found) {
-            (true, _) => Ok(()),
-            (false, found) => check(packet, layer, layout, found, self.simd),
+        let is_uncertain = |found: &Checksums| {
+            found.iter().any(|checksum| checksum.state == ChecksumState::Uncertain)
+        };
+        let checked = match self.repair.fixes() {
+            true if above && found.is_some_and(is_uncertain) => {
+                return FramePlan::Untouchable("length");
+            }
+            true => Ok(()),
+            false => check(packet, layer, layout, found, self.simd),
         };
         match checked {
             Ok(()) => {}

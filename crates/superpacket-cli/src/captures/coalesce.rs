@@ -85,7 +85,7 @@ pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
         let mut text =
             format!("{input} -> {output}\n\n{}", summary(&report.totals, "merged into them"));
         text.push_str(&checksums(&report.checksums));
-        if report.unmerged_by_checksum() > 0 {
+        if report.unmerged_by_checksum() > 0 && !arguments.checksums.fix_checksums {
             text.push_str(&format!(
                 "\n  {} packets did not merge because their checksums are wrong; --fix-checksums corrects them\n",
                 grouped(report.unmerged_by_checksum())
