@@ -17,6 +17,9 @@ pub(crate) enum Failure {
     /// Some of several captures could not be read. The error of each was printed when it occurred.
     #[error("{0} of the captures could not be read")]
     Unreadable(usize),
+    /// A signal ended the command before it had read anything.
+    #[error("interrupted")]
+    Interrupted,
     /// The arguments are invalid or contradict each other.
     #[error("{0}")]
     Usage(String),
@@ -61,6 +64,7 @@ impl From<superpacket_captures::Error> for Failure {
             Error::WrongChecksums(_) => {
                 Failure::Usage(format!("{error}; --fix-checksums corrects them (--strict)"))
             }
+            Error::Interrupted => Failure::Interrupted,
             Error::Plot(text) => Failure::Plot(text),
             other => Failure::Usage(other.to_string()),
         }

@@ -15,12 +15,16 @@ mod packets;
 mod pool;
 pub mod present;
 mod progress;
+mod recording;
 mod repair;
+mod rotated;
 mod segment;
 mod sink;
+mod source;
 mod steer;
 mod totals;
 mod verify;
+mod waiting;
 #[doc(hidden)]
 pub use analyze::words as analyze_words;
 pub use analyze::{

@@ -2,6 +2,7 @@
 //! would have carried.
 
 use std::iter::once;
+use std::time::Duration;
 
 use crate::file::{CaptureError, Frame, Record, Sink, Start, start_of};
 use serde::Serialize;
@@ -22,7 +23,7 @@ use crate::commands::checksums::{
 use crate::commands::coalesce::write_completed;
 use crate::commands::destination::{OpenOutput, Output};
 use crate::commands::error::Error;
-use crate::commands::input::{Input, OpenInput};
+use crate::commands::input::{FrameReceiver, Input, InputEnd, OpenInput};
 use crate::commands::progress::Progress;
 use crate::commands::repair::{ChecksumRepairs, Repair};
 use crate::commands::totals::{CutShort, Totals};
@@ -90,6 +91,8 @@ pub struct SegmentReport {
     pub uncut: u64,
     /// Where the input ends within a record; `None` if it does not.
     pub cut_short: Option<CutShort>,
+    /// Whether [`Progress::end_requested`] ended the input.
+    pub interrupted: bool,
 }
 
 impl SegmentReport {
@@ -154,13 +157,13 @@ pub fn segment(
         changed: Vec::new(),
     };
     cutter.writer.declare(input.interfaces())?;
-    input.for_each(|frame| Ok(cutter.frame(frame)?))?;
+    input.deliver(&mut cutter)?;
     cutter.writer.declare(input.interfaces())?;
     let name = input.file().to_owned();
-    let cut_short = input.finish()?.map(CutShort::from);
+    let end = input.finish()?;
     match cutter.totals.with_wrong_checksums() {
-        frames @ 1.. if options.strict => return Err(Error::WrongChecksums(frames)),
-        _ => cutter.finish(name, output_name, options.mtu, cut_short),
+        frames @ 1.. if options.strict => Err(Error::WrongChecksums(frames)),
+        _ => cutter.finish(name, output_name, options.mtu, end),
     }
 }
 
@@ -199,9 +202,21 @@ struct Cutter<'a> {
     changed: Vec<u8>,
 }
 
+impl FrameReceiver for Cutter<'_> {
+    #[inline]
+    fn frame(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
+        Ok(self.write_frame(frame)?)
+    }
+
+    fn idle(&mut self, _waited: Duration) -> Result<Option<Duration>, Error> {
+        self.writer.flush()?;
+        Ok(None)
+    }
+}
+
 impl Cutter<'_> {
     /// Writes a frame of the input, whole or cut.
-    fn frame(&mut self, frame: &Frame<'_>) -> Result<(), CaptureError> {
+    fn write_frame(&mut self, frame: &Frame<'_>) -> Result<(), CaptureError> {
         self.writer.declare(frame.interfaces)?;
         self.totals.packets_in += 1;
         self.totals.bytes_in += frame.data.len() as u64;
@@ -546,7 +561,7 @@ impl Cutter<'_> {
         input: String,
         output: String,
         mtu: u32,
-        cut_short: Option<CutShort>,
+        end: InputEnd,
     ) -> Result<SegmentReport, Error> {
         self.writer.finish()?;
         for (name, count) in [("fits", self.fits), ("cut", self.cut)] {
@@ -564,7 +579,8 @@ impl Cutter<'_> {
             lengths_fixed: self.lengths_fixed,
             segments: self.segments,
             uncut: self.uncut,
-            cut_short,
+            cut_short: end.cut_short,
+            interrupted: end.interrupted,
         })
     }
 }

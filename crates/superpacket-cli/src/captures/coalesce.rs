@@ -3,12 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use superpacket_captures::{
-    CoalesceOptions, Input, MAX_FLOWS, MAX_PACKETS, Output, Rules, coalesce,
-};
+use superpacket_captures::{CoalesceOptions, MAX_FLOWS, MAX_PACKETS, Output, Rules, coalesce};
 
 use super::options::{CaptureOptions, ChecksumOptions, Stepping};
-use super::{check_report, checksums, is_stream, summary};
+use super::{check_report, checksums, interrupted, is_stream, summary};
 use crate::amount::size;
 use crate::failure::Failure;
 use crate::progress::Bar;
@@ -26,11 +24,11 @@ pub(crate) enum CoalesceMode {
 /// The arguments of `superpacket coalesce`.
 #[derive(Debug, Args)]
 pub(crate) struct CoalesceArguments {
-    /// The capture to read; - for standard input
+    /// The capture to read; - for standard input, tcp://HOST:PORT for a connection
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
-    /// The capture to write; - for standard output. The ending may choose another format or
-    /// compression
+    /// The capture to write; - for standard output, tcp://HOST:PORT for a connection. The ending
+    /// may choose another format or compression
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
     /// Rules to aggregate by
@@ -73,7 +71,7 @@ pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
     check_report(&arguments.output, arguments.common.json)?;
     let mut bar = Bar::new(arguments.common.quiet);
     let report = coalesce(
-        Input::Path(&arguments.input),
+        arguments.common.input(&arguments.input),
         Output::Path(&arguments.output),
         &options,
         &mut bar,
@@ -91,6 +89,7 @@ pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
                 grouped(report.unmerged_by_checksum())
             ));
         }
+        text.push_str(&interrupted(report.interrupted, 0));
         print(&text, is_stream(&arguments.output))?;
     }
     Ok(())
