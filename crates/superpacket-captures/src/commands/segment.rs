@@ -162,7 +162,7 @@ pub fn segment(
     let name = input.file().to_owned();
     let end = input.finish()?;
     match cutter.totals.with_wrong_checksums() {
-        frames @ 1.. if options.strict => return Err(Error::WrongChecksums(frames)),
+        frames @ 1.. if options.strict => Err(Error::WrongChecksums(frames)),
         _ => cutter.finish(name, output_name, options.mtu, end),
     }
 }
