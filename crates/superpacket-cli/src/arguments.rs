@@ -38,6 +38,7 @@ pub(crate) enum Command {
   superpacket coalesce in.pcap -o out.pcap
   superpacket coalesce in.pcapng.zst -o out.pcapng --batch 0 --hold 3600s
   superpacket coalesce in.pcap -o out.pcap --mode lro --acks
+  superpacket coalesce in.pcap -o web.pcap --filter 'tcp port 443'
   tcpdump -w - -i eth0 | superpacket coalesce - -o - | tcpdump -r -
 
 A merged packet carries the time of its last packet. All checksums are written complete and \
@@ -52,6 +53,7 @@ last packet, except a hash of its bytes.")]
   superpacket segment in.pcapng -o out.pcapng --mtu 9000
   superpacket segment in.pcap -o - | tcpreplay -i eth0 -
   superpacket segment in.pcap -o out.pcap --fragment
+  superpacket segment in.pcap -o out.pcap --filter 'host 10.0.0.1'
 
 TCP and DCCP are always segmented. A UDP datagram above the MTU is segmented with --udp-size, if \
 it was several datagrams (USO, UDP GRO), or fragmented with --fragment, if it was one. \
@@ -64,6 +66,7 @@ reason.")]
     #[command(after_help = "Examples:
   superpacket verify in.pcap
   superpacket verify captures/*.pcap* --batch 0 --hold 3600s
+  superpacket verify in.pcap --filter 'not udp'
 
 Exit code 1 if a byte differs.")]
     Verify(VerifyArguments),
@@ -72,6 +75,7 @@ Exit code 1 if a byte differs.")]
   superpacket check merged.pcapng --origin received.pcap
   superpacket check cut.pcap --origin sent.records --rules reversible
   superpacket check merged.records --origin received.pcap --json | jq .by_rule
+  superpacket check merged.pcap --origin received.pcap --filter 'tcp port 443'
 
 FILE is the implementation's output, ORIGIN its input. Each is a capture, or a file of records \
 whose packets may have a virtio_net_hdr (docs/check.md describes both formats). Whether packets \
@@ -96,6 +100,7 @@ or a header of the input contradicts its packet.")]
   superpacket analyze in.pcap
   superpacket analyze *.pcap.gz --html report.html
   superpacket analyze in.pcap --json | jq .policies.gro_udp.reasons
+  superpacket analyze in.pcap --filter 'tcp port 443 or udp port 443'
 
 Text is as wide as the terminal, and 80 columns in a pipe; file names may be longer.")]
     Analyze(AnalyzeArguments),
@@ -105,6 +110,7 @@ Text is as wide as the terminal, and 80 columns in a pipe; file names may be lon
   superpacket steer in.pcap --cpu-list 0-3,8 --symmetric
   superpacket steer in.pcap --cpus 1,00000000 --html report.html
   superpacket steer in.pcap --cpus f --json | jq '.cpus, .imbalance'
+  superpacket steer in.pcap --cpus ff --filter 'greater 1000'
 
 A flow's CPU is the one that the kernel chooses: the Toeplitz hash of the addresses and ports is \
 scaled to the number of CPUs in the mask. Fragments, and protocols other than TCP, UDP and DCCP, \

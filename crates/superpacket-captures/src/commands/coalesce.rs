@@ -141,6 +141,7 @@ pub fn coalesce(
     }
     let name = input.file().to_owned();
     merged_writer.writer.declare(input.interfaces())?;
+    merged_writer.tally.totals.filtered_out = input.filtered_out();
     let cut_short = input.finish()?.map(CutShort::from);
     merged_writer.writer.finish()?;
     Ok(CoalesceReport {

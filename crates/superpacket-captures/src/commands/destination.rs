@@ -22,7 +22,7 @@ impl Output<'_> {
     /// Returns an error if the output would overwrite the input.
     pub(crate) fn check(&self, input: &Input<'_>) -> Result<(), Error> {
         // An input that cannot be examined is reported when it is opened.
-        if let (Output::Path(output), Input::Path(input)) = (self, input)
+        if let (Output::Path(output), Some(input)) = (self, input.path())
             && !is_stream(output)
             && same_file(input, output).unwrap_or(false)
         {

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::file::{CaptureError, Format, Frame, Interface, Reader, Source, Truncated};
 
 use crate::commands::error::Error;
+use crate::commands::filter::{Filter, matches_all};
 use crate::commands::packets::{PacketCursor, Packets};
 use crate::commands::progress::{INTERVAL, Progress};
 
@@ -24,6 +25,38 @@ pub enum Input<'a> {
     },
     /// Packets in memory.
     Packets(&'a Packets),
+    /// The frames of another input that match a filter: see [`filtered`](Self::filtered).
+    Filtered {
+        /// The other input.
+        input: Box<Input<'a>>,
+        /// The filter's expression.
+        expression: &'a str,
+    },
+}
+
+impl<'a> Input<'a> {
+    /// Returns an input with only those frames that match an expression in the syntax of tcpdump
+    /// (pcap-filter(7)), such as `tcp port 443`. Other frames are neither processed nor written;
+    /// reports count them as `filtered_out`. Packets keep the numbers that they have in the file.
+    ///
+    /// Libpcap compiles the expression for each link type, and decides what it means: `tcp` does
+    /// not match a frame with a VLAN tag, but `vlan and tcp` does.
+    ///
+    /// When such an input is read, [`Error::Options`] is returned for an expression that libpcap
+    /// refuses, and always without this crate's feature `filter`.
+    #[must_use]
+    pub fn filtered(self, expression: &'a str) -> Self {
+        Input::Filtered { input: Box::new(self), expression }
+    }
+
+    /// Returns the path of the file that is read, if it is one.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Input::Path(path) => Some(path),
+            Input::Filtered { input, .. } => input.path(),
+            _ => None,
+        }
+    }
 }
 
 impl<'a> From<&'a Path> for Input<'a> {
@@ -54,6 +87,10 @@ pub(crate) struct OpenInput<'a> {
     source: InputSource<'a>,
     progress: &'a mut dyn Progress,
     strict: bool,
+    /// The filters that frames must match.
+    filters: Vec<Filter>,
+    /// Number of frames that did not match.
+    filtered_out: u64,
     /// Whether [`Progress::end`] has been called.
     ended: bool,
 }
@@ -88,6 +125,12 @@ impl<'a> OpenInput<'a> {
         progress: &'a mut dyn Progress,
     ) -> Result<Self, Error> {
         let source = match input {
+            Input::Filtered { input, expression } => {
+                let filter = Filter::new(expression)?;
+                let mut open = OpenInput::open(*input, strict, progress)?;
+                open.filters.push(filter);
+                return Ok(open);
+            }
             Input::Path(path) => {
                 let reader = Reader::open(path)?;
                 progress.begin(&path.display().to_string(), reader.file_length());
@@ -107,7 +150,14 @@ impl<'a> OpenInput<'a> {
                 InputSource::Packets(PacketCursor::new(packets))
             }
         };
-        Ok(OpenInput { source, progress, strict, ended: false })
+        Ok(OpenInput {
+            source,
+            progress,
+            strict,
+            filters: Vec::new(),
+            filtered_out: 0,
+            ended: false,
+        })
     }
 
     /// Returns the name of the capture for reports.
@@ -126,7 +176,12 @@ impl<'a> OpenInput<'a> {
         }
     }
 
-    /// Calls `each` with every frame, in order, until it fails.
+    /// Returns the number of frames read so far that do not match the input's filter.
+    pub(crate) fn filtered_out(&self) -> u64 {
+        self.filtered_out
+    }
+
+    /// Calls `each` with every frame that matches the input's filter, in order, until it fails.
     #[inline]
     pub(crate) fn for_each(
         &mut self,
@@ -135,7 +190,14 @@ impl<'a> OpenInput<'a> {
         loop {
             let number = match self.source.next_frame()? {
                 Some(frame) => {
-                    each(&frame)?;
+                    let (data, length) = (frame.data, frame.original_length);
+                    if self.filters.is_empty()
+                        || matches_all(&mut self.filters, frame.link_type(), data, length)?
+                    {
+                        each(&frame)?;
+                    } else {
+                        self.filtered_out += 1;
+                    }
                     frame.number
                 }
                 None => return Ok(()),

@@ -6,6 +6,7 @@ mod coalesce;
 mod destination;
 mod error;
 mod explain;
+mod filter;
 mod index;
 mod input;
 mod lanes;

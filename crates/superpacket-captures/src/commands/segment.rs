@@ -114,6 +114,7 @@ pub fn segment(
     input.for_each(|frame| Ok(cutter.frame(frame)?))?;
     cutter.writer.declare(input.interfaces())?;
     let name = input.file().to_owned();
+    cutter.totals.filtered_out = input.filtered_out();
     let cut_short = input.finish()?.map(CutShort::from);
     let (totals, segments, uncut) = cutter.finish()?;
     Ok(SegmentReport {

@@ -18,6 +18,8 @@ use crate::commands::progress::Progress;
 pub struct Totals {
     /// Frames read.
     pub packets_in: u64,
+    /// Frames that the input's filter left out; `packets_in` does not include them.
+    pub filtered_out: u64,
     /// Frames written, or that would have been written.
     pub packets_out: u64,
     /// Bytes of the frames read.
@@ -61,6 +63,7 @@ impl Totals {
     /// Adds other totals.
     pub(crate) fn add(&mut self, other: &Totals) {
         self.packets_in += other.packets_in;
+        self.filtered_out += other.filtered_out;
         self.packets_out += other.packets_out;
         self.bytes_in += other.bytes_in;
         self.bytes_out += other.bytes_out;

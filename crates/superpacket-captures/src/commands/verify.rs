@@ -161,6 +161,7 @@ fn verify_one(
         Ok(())
     })?;
     aggregator.finish(&mut comparison);
+    comparison.tally.totals.filtered_out = input.filtered_out();
     let cut_short: Option<Truncated> = input.finish()?;
     let left = comparison.ledger.left();
     if left > 0 {

@@ -7,7 +7,7 @@ use superpacket_captures::analyze_words::{policies, top_flows};
 use superpacket_captures::{AnalyzeOptions, AnalyzeReport, Findings, analyze};
 
 use super::options::{CaptureOptions, Stepping};
-use super::{check_page, conclude, inputs, reasons, unreadable, write_page};
+use super::{check_page, conclude, filtered_out, inputs, reasons, unreadable, write_page};
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{
@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<(), Failure> {
         strict: arguments.common.strict,
     };
     let mut bar = Bar::new(arguments.common.quiet);
-    let mut report = analyze(inputs(&arguments.inputs), &options, &mut bar)?;
+    let mut report = analyze(inputs(&arguments.inputs, &arguments.common), &options, &mut bar)?;
     report.unreadable.messages = bar.into_unreadable();
     if let Some(path) = &arguments.html {
         write_page(path, &report.page()?)?;
@@ -87,6 +87,7 @@ fn findings(findings: &Findings, columns: usize, text: &mut String) {
     text.push_str(&fitting_table(&policies(findings), columns));
     text.push_str("\n  Reasons for which packets left, under GRO with UDP:\n");
     text.push_str(&reasons(&findings.totals));
+    text.push_str(&filtered_out(&findings.totals));
     if !findings.top_flows.is_empty() {
         text.push('\n');
         text.push_str(&fitting_table(&top_flows(findings, ">= "), columns));

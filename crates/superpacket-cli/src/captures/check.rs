@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use superpacket_captures::{
-    CheckOptions, CheckReport, Input, NotJudged, Verdict, Violation, check,
-};
+use superpacket_captures::{CheckOptions, CheckReport, NotJudged, Verdict, Violation, check};
 
 use super::is_stream;
 use super::options::CaptureOptions;
@@ -62,8 +60,12 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<Verdict, Failure> {
         strict: arguments.common.strict,
     };
     let mut bar = Bar::new(arguments.common.quiet);
-    let report =
-        check(Input::Path(&arguments.checked), Input::Path(&arguments.origin), &options, &mut bar)?;
+    let report = check(
+        arguments.common.input(&arguments.checked),
+        arguments.common.input(&arguments.origin),
+        &options,
+        &mut bar,
+    )?;
     show(arguments.common.json, &report, || text(&report, columns()))?;
     Ok(report.verdict)
 }
@@ -80,6 +82,15 @@ fn text(report: &CheckReport, columns: usize) -> String {
         grouped(report.segments),
     );
     text.push_str(&paragraph(&counts, 2, columns));
+    let (checked, origin) = (report.filtered_out, report.origin_filtered_out);
+    if checked + origin > 0 {
+        let counts = format!(
+            "Not read, because they do not match the filter: {} packets, and {} of the original.",
+            grouped(checked),
+            grouped(origin)
+        );
+        text.push_str(&paragraph(&counts, 2, columns));
+    }
     for line in not_judged(&report.not_judged) {
         text.push_str(&paragraph(&format!("Not judged: {line}."), 2, columns));
     }

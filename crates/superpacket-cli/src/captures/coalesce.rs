@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use superpacket_captures::{
-    CoalesceOptions, Input, MAX_FLOWS, MAX_PACKETS, Output, Rules, coalesce,
-};
+use superpacket_captures::{CoalesceOptions, MAX_FLOWS, MAX_PACKETS, Output, Rules, coalesce};
 
 use super::options::{CaptureOptions, Stepping};
 use super::{check_report, is_stream, summary};
@@ -71,7 +69,7 @@ pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
     check_report(&arguments.output, arguments.common.json)?;
     let mut bar = Bar::new(arguments.common.quiet);
     let report = coalesce(
-        Input::Path(&arguments.input),
+        arguments.common.input(&arguments.input),
         Output::Path(&arguments.output),
         &options,
         &mut bar,

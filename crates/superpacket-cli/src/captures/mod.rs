@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use superpacket_captures::file::{same_file, write_file};
 use superpacket_captures::{Input, Totals, Unreadable};
 
+use self::options::CaptureOptions;
 use crate::failure::Failure;
 use crate::report::{average, grouped, reasons_table, table};
 
@@ -22,8 +23,8 @@ pub(crate) fn is_stream(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-fn inputs(paths: &[PathBuf]) -> Vec<Input<'_>> {
-    paths.iter().map(|path| Input::Path(path)).collect()
+fn inputs<'a>(paths: &'a [PathBuf], options: &'a CaptureOptions) -> Vec<Input<'a>> {
+    paths.iter().map(|path| options.input(path)).collect()
 }
 
 /// Returns an error if the capture and a JSON report are both written to standard output.
@@ -82,7 +83,17 @@ fn summary(totals: &Totals, verb: &str) -> String {
         grouped(totals.merged)
     ));
     text.push_str(&reasons(totals));
+    text.push_str(&filtered_out(totals));
     text
+}
+
+/// Returns a line of a report that tells how many packets did not match the filter; empty if all
+/// did.
+fn filtered_out(totals: &Totals) -> String {
+    match totals.filtered_out {
+        0 => String::new(),
+        count => format!("\n  {} packets did not match the filter\n", grouped(count)),
+    }
 }
 
 /// Formats the table of the reasons why packets were not merged or cut, the most frequent first.

@@ -1,6 +1,9 @@
 //! Options that several capture commands share.
 
+use std::path::Path;
+
 use clap::Args;
+use superpacket_captures::Input;
 
 use crate::amount::nanoseconds;
 
@@ -22,8 +25,12 @@ impl From<Stepping> for superpacket_captures::Stepping {
 }
 
 /// Options of all commands that read captures.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct CaptureOptions {
+    /// Read only packets that match an expression in the syntax of tcpdump (pcap-filter), such as
+    /// 'tcp port 443'
+    #[arg(long, value_name = "EXPRESSION")]
+    pub(crate) filter: Option<String>,
     /// Print the report as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
@@ -33,4 +40,14 @@ pub(crate) struct CaptureOptions {
     /// Show no progress bar
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+impl CaptureOptions {
+    /// Returns a capture as the input of a command, with the filter if there is one.
+    pub(crate) fn input<'a>(&'a self, path: &'a Path) -> Input<'a> {
+        match &self.filter {
+            Some(expression) => Input::Path(path).filtered(expression),
+            None => Input::Path(path),
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use superpacket_captures::{Input, Output, SegmentOptions, segment};
+use superpacket_captures::{Output, SegmentOptions, segment};
 
 use super::options::CaptureOptions;
 use super::{check_report, is_stream, summary};
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &SegmentArguments) -> Result<(), Failure> {
     };
     let mut bar = Bar::new(arguments.common.quiet);
     let report = segment(
-        Input::Path(&arguments.input),
+        arguments.common.input(&arguments.input),
         Output::Path(&arguments.output),
         &options,
         &mut bar,

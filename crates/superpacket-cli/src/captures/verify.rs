@@ -6,7 +6,7 @@ use clap::Args;
 use superpacket_captures::{Totals, VerifyOptions, VerifyReport, verify};
 
 use super::options::{CaptureOptions, Stepping};
-use super::{conclude, inputs, unreadable};
+use super::{conclude, filtered_out, inputs, unreadable};
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{grouped, printable, show, table};
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<bool, Failure> {
         inject_fault: arguments.inject_fault,
     };
     let mut bar = Bar::new(arguments.common.quiet);
-    let mut report = verify(inputs(&arguments.inputs), &options, &mut bar)?;
+    let mut report = verify(inputs(&arguments.inputs, &arguments.common), &options, &mut bar)?;
     report.unreadable.messages = bar.into_unreadable();
     show(arguments.common.json, &report, || text(&report))?;
     conclude(&report.unreadable)?;
@@ -77,6 +77,7 @@ fn text(report: &VerifyReport) -> String {
         0 => "\n  Every byte came back.\n",
         _ => "\n  NOT reversible.\n",
     });
+    text.push_str(&filtered_out(&report.totals));
     text.push_str(&unreadable(&report.unreadable));
     text
 }

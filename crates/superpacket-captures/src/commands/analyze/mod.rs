@@ -427,6 +427,7 @@ fn pass(
         None => interface.link_type.to_string(),
     });
     let interfaces = interfaces.take(64).collect();
+    pass.runs.iter_mut().for_each(|run| run.tally.totals.filtered_out = input.filtered_out());
     let cut_short = input.finish()?.map(CutShort::from);
     let [lro, gro, gro_udp, lro_acks] = pass.runs.each_ref().map(PolicyRun::effect);
     let Pass { traffic, flows, timeline, first_time, last_time, .. } = pass;
@@ -475,7 +476,8 @@ impl Pass<'_, '_> {
             let label = Label::of(arrival.buffer.as_ref(), link.layer())?;
             Some((FlowId::of(arrival.buffer.as_ref(), link.layer(), link), label, link))
         });
-        if std::mem::take(&mut self.is_first) && frame.number > 1 {
+        // A filter may leave out the first packets of a capture, which is no reason.
+        if std::mem::take(&mut self.is_first) && frame.number > 1 && self.bounds.first > 1 {
             self.uncertain = Some(UncertainAcks::default());
         }
         if let (Some(uncertain), Some((flow, _, link))) = (&mut self.uncertain, flow) {

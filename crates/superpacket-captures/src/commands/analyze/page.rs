@@ -112,6 +112,12 @@ fn findings(findings: &Findings, page: &mut Page) -> Result<(), Error> {
     let (totals, traffic) = (&findings.totals, &findings.traffic);
     let after = POLICY[DEFAULT].1;
     page.paragraph(&verdict(totals));
+    if totals.filtered_out > 0 {
+        let count = grouped(totals.filtered_out);
+        page.remark(&format!(
+            "{count} packets did not match the filter and are not in the figures."
+        ));
+    }
     page.tiles([
         (totals.fewer_by(), "fewer packets".to_owned()),
         (

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Cursor as Bytes, Read};
 use std::path::Path;
 
-use crate::file::{CaptureError, Frame, Reader, Source, Start, Truncated, start_of};
+use crate::file::{CaptureError, Frame, LinkType, Reader, Source, Start, Truncated, start_of};
 use superpacket::Simd;
 use superpacket::packet::Layer;
 use superpacket::virtio::{ByteOrder, Format, Header};
@@ -13,6 +13,7 @@ use superpacket::virtio::{ByteOrder, Format, Header};
 use super::packet::{FilePacket, PacketMetadata};
 use super::records::{MAGIC, RecordReader};
 use crate::commands::error::Error;
+use crate::commands::filter::{Filter, matches_all};
 use crate::commands::input::{Input, is_stream};
 use crate::commands::packets::PacketCursor;
 
@@ -55,12 +56,22 @@ pub(super) struct PacketStream<'a> {
     ended: bool,
     /// Whether a snap length had cut a packet that was read.
     has_cut_packets: bool,
+    /// The filters that packets must match.
+    filters: Vec<Filter>,
+    /// Number of packets that did not match.
+    pub(super) filtered_out: u64,
     simd: Simd,
 }
 
 impl<'a> PacketStream<'a> {
     pub(super) fn open(input: Input<'a>, simd: Simd) -> Result<Self, Error> {
         let (source, file, length) = match input {
+            Input::Filtered { input, expression } => {
+                let filter = Filter::new(expression)?;
+                let mut stream = PacketStream::open(*input, simd)?;
+                stream.filters.push(filter);
+                return Ok(stream);
+            }
             Input::Path(path) => {
                 let (source, length) = open_path(path)?;
                 let file = source.file().to_owned();
@@ -86,6 +97,8 @@ impl<'a> PacketStream<'a> {
             ahead: VecDeque::new(),
             ended: false,
             has_cut_packets: false,
+            filters: Vec::new(),
+            filtered_out: 0,
             simd,
         })
     }
@@ -138,42 +151,23 @@ impl<'a> PacketStream<'a> {
         Ok(packet)
     }
 
+    /// Reads the next packet that matches the filters.
     fn read_packet(&mut self) -> Result<Option<FilePacket>, Error> {
-        let packet = match &mut self.source {
-            PacketSource::Reader(reader) => match reader.next_frame()? {
-                Some(frame) => packet_of_frame(&frame, &self.file, self.simd)?,
-                None => return Ok(None),
-            },
-            PacketSource::Packets(cursor) => match cursor.next_frame()? {
-                Some(frame) => packet_of_frame(&frame, &self.file, self.simd)?,
-                None => return Ok(None),
-            },
-            PacketSource::Records(records) => {
-                let (layer, format, offset) = (records.layer, records.format, records.offset);
-                let file = self.file.as_str();
-                let Some((number, record)) = records.next_record()? else { return Ok(None) };
-                let (head, data) = record.split_at(format.map_or(0, Format::length));
-                let header = match format {
-                    Some(format) => {
-                        Some((read_header(head, format, file, number, offset)?, format))
-                    }
-                    None => None,
-                };
-                FilePacket::new(
-                    PacketMetadata {
-                        number,
-                        interface: 0,
-                        layer: Some(layer),
-                        link: &[],
-                        header,
-                        cut: false,
-                    },
-                    data,
-                    self.simd,
-                )
+        let Self { source, filters, filtered_out, file, simd, .. } = self;
+        loop {
+            let frame = match source {
+                PacketSource::Reader(reader) => reader.next_frame()?,
+                PacketSource::Packets(cursor) => cursor.next_frame()?,
+                PacketSource::Records(records) => {
+                    return read_record(records, filters, filtered_out, file, *simd);
+                }
+            };
+            let Some(frame) = frame else { return Ok(None) };
+            if matches_all(filters, frame.link_type(), frame.data, frame.original_length)? {
+                return packet_of_frame(&frame, file, *simd).map(Some);
             }
-        };
-        Ok(Some(packet))
+            *filtered_out += 1;
+        }
     }
 
     /// Returns the number of bytes read from the file.
@@ -197,6 +191,37 @@ impl<'a> PacketStream<'a> {
             PacketSource::Records(records) => records.truncated.as_ref(),
             PacketSource::Packets(_) => None,
         }
+    }
+}
+
+/// Reads the next packet that matches the filters from a file of records.
+fn read_record(
+    records: &mut RecordReader,
+    filters: &mut [Filter],
+    filtered_out: &mut u64,
+    file: &str,
+    simd: Simd,
+) -> Result<Option<FilePacket>, Error> {
+    let (layer, format) = (records.layer, records.format);
+    let link_type = match layer {
+        Layer::Ethernet => LinkType::ETHERNET,
+        Layer::Ip => LinkType::RAW,
+    };
+    loop {
+        let offset = records.offset;
+        let Some((number, record)) = records.next_record()? else { return Ok(None) };
+        let (head, data) = record.split_at(format.map_or(0, Format::length));
+        if !matches_all(filters, link_type, data, data.len() as u32)? {
+            *filtered_out += 1;
+            continue;
+        }
+        let header = match format {
+            Some(format) => Some((read_header(head, format, file, number, offset)?, format)),
+            None => None,
+        };
+        let (layer, link) = (Some(layer), &[][..]);
+        let origin = PacketMetadata { number, interface: 0, layer, link, header, cut: false };
+        return Ok(Some(FilePacket::new(origin, data, simd)));
     }
 }
 

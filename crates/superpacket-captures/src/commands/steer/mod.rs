@@ -147,6 +147,7 @@ pub fn steer(
         Ok(())
     })?;
     let file = input.file().to_owned();
+    host.totals.filtered_out = input.filtered_out();
     let cut_short = input.finish()?.map(CutShort::from);
     Ok(host.report(file, cut_short, options))
 }

@@ -8,6 +8,7 @@ mod coalesce;
 mod documentation;
 #[cfg(unix)]
 mod files;
+mod filter;
 mod gro_table;
 #[cfg(target_os = "linux")]
 mod memory;
