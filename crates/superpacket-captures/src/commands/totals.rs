@@ -37,7 +37,7 @@ pub struct Totals {
     pub reasons: BTreeMap<&'static str, u64>,
 }
 
-/// Reasons of frames that were not given to the engine.
+/// Reasons of frames that were not given to the engine, in the order of [`PassReason::index`].
 pub(super) const PASS_REASONS: [&str; 2] = ["link_type", "snap_length"];
 
 /// Deserializes counts by reason. All names must be reasons of aggregation.
@@ -136,11 +136,7 @@ impl Tally {
     pub(crate) fn passed(&mut self, why: PassReason, length: usize) {
         self.totals.packets_out += 1;
         self.totals.bytes_out += length as u64;
-        let place = match why {
-            PassReason::LinkType => 0,
-            PassReason::SnapLength => 1,
-        };
-        self.passed[place] += 1;
+        self.passed[why.index()] += 1;
     }
 
     /// Returns whether the packets that left account for every frame read.

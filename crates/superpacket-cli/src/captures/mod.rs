@@ -4,6 +4,7 @@
 pub(crate) mod analyze;
 pub(crate) mod check;
 pub(crate) mod coalesce;
+mod flows;
 mod options;
 pub(crate) mod segment;
 pub(crate) mod steer;

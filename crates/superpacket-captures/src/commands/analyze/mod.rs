@@ -1,5 +1,6 @@
 //! `analyze`: compares in one pass how different kinds of aggregation would change a capture.
 
+mod all_flows;
 mod flows;
 mod page;
 mod parts;
@@ -30,10 +31,12 @@ use crate::commands::pool::{Buffer, BufferPool};
 use crate::commands::present::{average, ratio};
 use crate::commands::progress::Progress;
 use crate::commands::totals::{CutShort, Tally, Totals, Unreadable};
+use all_flows::FlowTable;
 use flows::{Label, TopFlows};
 use rows::Tables;
 use uncertain::UncertainAcks;
 
+pub use all_flows::{CaptureFlows, FlowCell, FlowEffect, MAX_LISTED_FLOWS};
 pub use flows::TopFlow;
 pub use parts::{Corpus, Cuts, Held, PartAnalysis, PartOptions, analyze_part};
 pub use rows::{FlowRow, PacketsRow, Rows};
@@ -304,11 +307,43 @@ pub fn analyze(
     options: &AnalyzeOptions,
     progress: &mut dyn Progress,
 ) -> Result<AnalyzeReport, Error> {
+    run(inputs, options, None, progress)
+}
+
+/// Does the same as [`analyze`], and calls `each` with all flows of each capture that was read.
+///
+/// Memory grows with the number of flows of a capture, up to [`MAX_LISTED_FLOWS`]. The packets of
+/// all further flows are counted together.
+///
+/// # Errors
+/// Those of [`analyze`], and any error of `each`.
+pub fn analyze_flows(
+    inputs: Vec<Input<'_>>,
+    options: &AnalyzeOptions,
+    each: &mut FlowReceiver<'_>,
+    progress: &mut dyn Progress,
+) -> Result<AnalyzeReport, Error> {
+    run(inputs, options, Some(each), progress)
+}
+
+/// A function that receives all flows of a capture, for [`analyze_flows`].
+pub type FlowReceiver<'a> = dyn FnMut(&CaptureFlows) -> Result<(), Error> + 'a;
+
+fn run(
+    inputs: Vec<Input<'_>>,
+    options: &AnalyzeOptions,
+    mut each: Option<&mut FlowReceiver<'_>>,
+    progress: &mut dyn Progress,
+) -> Result<AnalyzeReport, Error> {
     let mut report = AnalyzeReport::empty(options, Unreadable::among(inputs.len()));
     let mut all_flows = TopFlows::default();
     for input in inputs {
-        let found = pass(input, options, Bounds::WHOLE, None, progress);
+        let mut table = each.is_some().then(FlowTable::default);
+        let found = pass(input, options, Bounds::WHOLE, None, table.as_mut(), progress);
         let Some((file, part)) = report.unreadable.note_failure(found, progress)? else { continue };
+        if let (Some(each), Some(table)) = (&mut each, table) {
+            each(&CaptureFlows::new(&file, table))?;
+        }
         let totals = part.policies.in_order()[DEFAULT].1.totals.clone();
         let (top_flows, traffic) = (part.flows.rows(options.top), part.traffic);
         let findings = Findings {
@@ -363,9 +398,12 @@ impl PolicyRun {
     fn counting<'a, 'r>(
         &'a mut self,
         detail: Option<PolicyDetail<'a, 'r>>,
+        all_flows: Option<(&'a mut FlowTable, usize, usize)>,
     ) -> (&'a mut CaptureAggregator, PolicyCounts<'a, 'r>) {
         let PolicyRun { aggregator, tally, sizes, bytes_by_length, super_packet_sizes } = self;
-        (aggregator, PolicyCounts { tally, sizes, bytes_by_length, super_packet_sizes, detail })
+        let counts =
+            PolicyCounts { tally, sizes, bytes_by_length, super_packet_sizes, detail, all_flows };
+        (aggregator, counts)
     }
 
     fn effect(&self) -> Effect {
@@ -401,6 +439,7 @@ fn pass(
     options: &AnalyzeOptions,
     bounds: Bounds,
     tables: Option<&mut Tables<'_>>,
+    all_flows: Option<&mut FlowTable>,
     progress: &mut dyn Progress,
 ) -> Result<(String, PartAnalysis), Error> {
     let simd = Simd::detect();
@@ -418,6 +457,7 @@ fn pass(
         uncertain: None,
         is_first: true,
         tables,
+        all_flows,
     };
     input.for_each(|frame| pass.frame(frame))?;
     let held = pass.finish();
@@ -463,6 +503,7 @@ struct Pass<'t, 'r> {
     /// Whether no frame has been read yet.
     is_first: bool,
     tables: Option<&'t mut Tables<'r>>,
+    all_flows: Option<&'t mut FlowTable>,
 }
 
 impl Pass<'_, '_> {
@@ -499,8 +540,12 @@ impl Pass<'_, '_> {
             return Ok(());
         }
         self.count(frame, &arrival, flow.map(|(flow, label, _)| (flow, label)));
+        let place = match &mut self.all_flows {
+            Some(table) => table.count(flow, arrival.buffer.as_ref(), frame.data.len()),
+            None => 0,
+        };
         let flow = flow.map(|(flow, ..)| flow);
-        let Pass { runs, pool, flows, timeline, tables, .. } = self;
+        let Pass { runs, pool, flows, timeline, tables, all_flows, .. } = self;
         for (index, run) in runs.iter_mut().enumerate() {
             run.tally.arrived(frame.data.len());
             let detail = (index == DEFAULT).then_some(PolicyDetail {
@@ -509,7 +554,8 @@ impl Pass<'_, '_> {
                 tables: tables.as_deref_mut(),
                 arrived: flow,
             });
-            let (aggregator, mut counts) = run.counting(detail);
+            let all_flows = all_flows.as_deref_mut().map(|table| (table, index, place));
+            let (aggregator, mut counts) = run.counting(detail, all_flows);
             aggregator.receive(arrival.clone(), pool, &mut counts);
         }
         if let Some(uncertain) = &mut self.uncertain {
@@ -552,7 +598,7 @@ impl Pass<'_, '_> {
         if let Some(mut uncertain) = self.uncertain.take() {
             held[WITH_ACKS] += uncertain.finish(&self.runs[WITH_ACKS].aggregator);
         }
-        let Pass { runs, flows, timeline, tables, .. } = self;
+        let Pass { runs, flows, timeline, tables, all_flows, .. } = self;
         for (index, run) in runs.iter_mut().enumerate() {
             let detail = (index == DEFAULT).then_some(PolicyDetail {
                 flows: &mut *flows,
@@ -560,7 +606,9 @@ impl Pass<'_, '_> {
                 tables: tables.as_deref_mut(),
                 arrived: None,
             });
-            let (aggregator, mut counts) = run.counting(detail);
+            // At the end, no packet passes that has just been read and has a place.
+            let all_flows = all_flows.as_deref_mut().map(|table| (table, index, 0));
+            let (aggregator, mut counts) = run.counting(detail, all_flows);
             aggregator.finish(&mut counts);
         }
         Held::new(held)
@@ -575,6 +623,9 @@ struct PolicyCounts<'a, 'r> {
     super_packet_sizes: &'a mut Counts,
     /// Further counts, for the default policy only.
     detail: Option<PolicyDetail<'a, 'r>>,
+    /// The table of all flows if it is requested, the index of the policy, and the place in the
+    /// table of the packet that has just been read.
+    all_flows: Option<(&'a mut FlowTable, usize, usize)>,
 }
 
 /// Counts flows and times, and fills rows of them if these are requested.
@@ -592,6 +643,9 @@ impl FrameSink for PolicyCounts<'_, '_> {
         self.tally.left(&packet.metadata, length);
         self.sizes.count(length);
         self.bytes_by_length.weigh(length, length as u64);
+        if let Some((table, policy, _)) = &mut self.all_flows {
+            table.left(*policy, link, &packet);
+        }
         if packet.is_merged() {
             self.super_packet_sizes.count(packet.metadata.packets as usize);
         }
@@ -618,6 +672,9 @@ impl FrameSink for PolicyCounts<'_, '_> {
         self.tally.passed(why, length);
         self.sizes.count(length);
         self.bytes_by_length.weigh(length, length as u64);
+        if let Some((table, policy, place)) = &mut self.all_flows {
+            table.passed(*policy, *place, why);
+        }
         if let Some(detail) = &mut self.detail {
             let time = buffer.time().map(|time| time.nanoseconds());
             if let Some(time) = time {

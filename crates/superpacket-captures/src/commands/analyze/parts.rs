@@ -120,7 +120,7 @@ pub fn analyze_part(
     }
     let mut tables = Tables::new(rows, options.interval);
     let bounds = Bounds { first: options.first, continues: options.continues };
-    let (_, mut found) = pass(input, &options.analyze, bounds, Some(&mut tables), progress)?;
+    let (_, mut found) = pass(input, &options.analyze, bounds, Some(&mut tables), None, progress)?;
     tables.emit_all()?;
     found.flows = found.flows.largest(LISTED_FLOWS);
     Ok(found)

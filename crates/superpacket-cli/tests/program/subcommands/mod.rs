@@ -9,6 +9,7 @@ mod documentation;
 #[cfg(unix)]
 mod files;
 mod filter;
+mod flows;
 mod gro_table;
 #[cfg(target_os = "linux")]
 mod memory;
