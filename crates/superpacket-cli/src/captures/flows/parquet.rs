@@ -137,16 +137,21 @@ impl ParquetColumn {
         match self {
             ParquetColumn::Text { values, present } => {
                 write_texts(group, values, present, None)?;
-                (values.clear(), present.clear());
+                values.clear();
+                present.clear();
             }
             ParquetColumn::Number { values, present } => {
                 write_numbers(group, values, present, None)?;
-                (values.clear(), present.clear());
+                values.clear();
+                present.clear();
             }
             ParquetColumn::Reasons { names, counts, present, repeated } => {
                 write_texts(group, names, present, Some(repeated))?;
                 write_numbers(group, counts, present, Some(repeated))?;
-                (names.clear(), counts.clear(), present.clear(), repeated.clear());
+                names.clear();
+                counts.clear();
+                present.clear();
+                repeated.clear();
             }
         }
         Ok(())

@@ -263,7 +263,8 @@ fn parquet_has_the_same_rows() {
                         })
                         .collect();
                     let mut expected = reasons_of(expected);
-                    (pairs.sort(), expected.sort());
+                    pairs.sort();
+                    expected.sort();
                     assert_eq!(pairs, expected);
                 }
                 other => panic!("{name}: {other:?}"),
