@@ -2,15 +2,17 @@
 
 use std::path::Path;
 
-use crate::file::{CaptureError, Interface, OutputFormat, Record, Sink, Writer, same_file};
+use crate::file::{CaptureError, Interface, OutputFormat, Record, Sink, Writer};
 
 use crate::commands::error::Error;
-use crate::commands::input::{Input, OpenInput, is_stream};
+use crate::commands::input::{Input, OpenInput};
 use crate::commands::sink::PacketSink;
+use crate::commands::source::is_stream;
 
 /// The output of a command.
 pub enum Output<'a> {
     /// A capture file, which replaces an existing one when it is complete; `-` is standard output.
+    /// `tcp://HOST:PORT` connects to a receiver, and `tcp-listen://ADDRESS:PORT` waits for one.
     /// The file name can select another format or compression than the input's: `.pcap` or
     /// `.pcapng`, optionally followed by `.gz` or `.zst`.
     Path(&'a Path),
@@ -22,16 +24,15 @@ impl Output<'_> {
     /// Returns an error if the output would overwrite the input.
     pub(crate) fn check(&self, input: &Input<'_>) -> Result<(), Error> {
         // An input that cannot be examined is reported when it is opened.
-        if let (Output::Path(output), Some(input)) = (self, input.path())
-            && !is_stream(output)
-            && same_file(input, output).unwrap_or(false)
-        {
-            return Err(Error::Options(format!(
-                "{}: is the input too; write to another file",
-                output.display()
-            )));
+        match self {
+            Output::Path(output) if !is_stream(output) && input.is_file(output) => {
+                Err(Error::Options(format!(
+                    "{}: is the input too; write to another file",
+                    output.display()
+                )))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Returns the name of the output for reports.
@@ -71,6 +72,14 @@ pub(crate) enum OpenOutput<'a> {
 }
 
 impl OpenOutput<'_> {
+    /// Lets others see what was written so far. A file is seen by nobody before it is complete.
+    pub(crate) fn flush(&mut self) -> Result<(), CaptureError> {
+        match self {
+            OpenOutput::Writer(writer) if writer.is_stream() => writer.flush(),
+            _ => Ok(()),
+        }
+    }
+
     /// Completes the output; a file replaces an existing one.
     pub(crate) fn finish(self) -> Result<(), CaptureError> {
         match self {

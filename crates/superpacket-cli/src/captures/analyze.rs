@@ -11,7 +11,7 @@ use superpacket_captures::{
 use super::flows::FlowFile;
 use super::options::{CaptureOptions, Stepping};
 use super::{
-    check_page, conclude, filtered_out, inputs, is_stream, reasons, unreadable, write_page,
+    check_page, conclude, filtered_out, interrupted, is_stream, reasons, unreadable, write_page,
 };
 use crate::failure::Failure;
 use crate::progress::{Bar, warn};
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<(), Failure> {
         top: arguments.top as usize,
         strict: arguments.common.strict,
     };
-    let inputs = inputs(&arguments.inputs, &arguments.common);
+    let inputs = arguments.common.inputs(&arguments.inputs)?;
     let mut bar = Bar::new(arguments.common.quiet);
     let mut report = match &arguments.flows {
         None => analyze(inputs, &options, &mut bar)?,
@@ -75,10 +75,11 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.html {
         write_page(path, &report.page()?)?;
     }
+    let text = || text(&report, arguments.inputs.len(), columns());
     if arguments.flows.as_deref().is_some_and(is_stream) {
-        print(&text(&report, columns()), true)?;
+        print(&text(), true)?;
     } else {
-        show(arguments.common.json, &report, || text(&report, columns()))?;
+        show(arguments.common.json, &report, text)?;
     }
     conclude(&report.unreadable)
 }
@@ -95,8 +96,8 @@ fn warn_unlisted(flows: &CaptureFlows) {
     }
 }
 
-/// Formats the report as text with lines of at most `columns` columns.
-fn text(report: &AnalyzeReport, columns: usize) -> String {
+/// Formats the report on this number of captures as text with lines of at most `columns` columns.
+fn text(report: &AnalyzeReport, captures: usize, columns: usize) -> String {
     let mut text = String::new();
     for file in &report.files {
         text.push_str(&file_heading(&file.file));
@@ -112,6 +113,8 @@ fn text(report: &AnalyzeReport, columns: usize) -> String {
         findings(&report.findings, columns, &mut text);
     }
     text.push_str(&unreadable(&report.unreadable));
+    let read = report.files.len() + report.unreadable.messages.len();
+    text.push_str(&interrupted(report.interrupted, captures - read));
     text
 }
 

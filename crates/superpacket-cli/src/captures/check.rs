@@ -59,10 +59,11 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<Verdict, Failure> {
         },
         strict: arguments.common.strict,
     };
-    let mut bar = Bar::new(arguments.common.quiet);
+    let common = &arguments.common;
+    let mut bar = Bar::new(common.quiet);
     let report = check(
-        arguments.common.input(&arguments.checked),
-        arguments.common.input(&arguments.origin),
+        common.input(&arguments.checked),
+        common.input(&arguments.origin),
         &options,
         &mut bar,
     )?;
@@ -93,6 +94,9 @@ fn text(report: &CheckReport, columns: usize) -> String {
     }
     for line in not_judged(&report.not_judged) {
         text.push_str(&paragraph(&format!("Not judged: {line}."), 2, columns));
+    }
+    if report.interrupted {
+        text.push_str("  Not judged: the packets that were not read, because of a signal.\n");
     }
     for (what, cut) in
         [("what was checked", &report.cut_short), ("the original", &report.origin_cut_short)]

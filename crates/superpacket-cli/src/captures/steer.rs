@@ -10,7 +10,7 @@ use superpacket_captures::{SteerOptions, SteerReport, steer};
 use superpacket_steer::{CpuMask, MAX_CPUS, ToeplitzKey};
 
 use super::options::CaptureOptions;
-use super::{check_page, reasons, write_page};
+use super::{check_page, interrupted, reasons, write_page};
 use crate::failure::Failure;
 use crate::progress::{Bar, warn};
 use crate::report::{columns, file_heading, fitting_table, paragraph, show};
@@ -132,6 +132,7 @@ fn text(report: &SteerReport, top: usize, columns: usize) -> String {
         text.push('\n');
         text.push_str(&paragraph(&left_out(&report.left_out), 2, columns));
     }
+    text.push_str(&interrupted(report.interrupted, 0));
     text
 }
 

@@ -29,7 +29,7 @@ use crate::commands::lanes::{
 use crate::commands::ledger::FlowId;
 use crate::commands::pool::{Buffer, BufferPool};
 use crate::commands::present::{average, ratio};
-use crate::commands::progress::Progress;
+use crate::commands::progress::{Progress, is_interrupted};
 use crate::commands::totals::{CutShort, Tally, Totals, Unreadable};
 use all_flows::FlowTable;
 use flows::{Label, TopFlows};
@@ -261,6 +261,9 @@ pub struct AnalyzeReport {
     pub files: Vec<FileAnalysis>,
     /// Captures that could not be read.
     pub unreadable: Unreadable,
+    /// Whether [`Progress::end_requested`] ended the reading. The last capture may then not have
+    /// been read to its end, and those behind it were not read.
+    pub interrupted: bool,
     /// The captures that were read in parts, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuts: Option<Cuts>,
@@ -281,6 +284,7 @@ impl AnalyzeReport {
             findings: Findings::default(),
             files: Vec::new(),
             unreadable,
+            interrupted: false,
             cuts: None,
             captures: 0,
             unreadable_captures: 0,
@@ -340,7 +344,12 @@ fn run(
     for input in inputs {
         let mut table = each.is_some().then(FlowTable::default);
         let found = pass(input, options, Bounds::WHOLE, None, table.as_mut(), progress);
+        if is_interrupted(&found, &report.files, progress) {
+            report.interrupted = true;
+            break;
+        }
         let Some((file, part)) = report.unreadable.note_failure(found, progress)? else { continue };
+        report.interrupted = part.interrupted;
         if let (Some(each), Some(table)) = (&mut each, table) {
             each(&CaptureFlows::new(&file, table))?;
         }
@@ -363,6 +372,9 @@ fn run(
             findings,
             cut_short: part.cut_short,
         });
+        if report.interrupted {
+            break;
+        }
     }
     report.captures = report.files.len() as u64;
     report.unreadable_captures = report.unreadable.messages.len() as u64;
@@ -468,7 +480,7 @@ fn pass(
     });
     let interfaces = interfaces.take(64).collect();
     pass.runs.iter_mut().for_each(|run| run.tally.totals.filtered_out = input.filtered_out());
-    let cut_short = input.finish()?.map(CutShort::from);
+    let end = input.finish()?;
     let [lro, gro, gro_udp, lro_acks] = pass.runs.each_ref().map(PolicyRun::effect);
     let Pass { traffic, flows, timeline, first_time, last_time, .. } = pass;
     let part = PartAnalysis {
@@ -478,7 +490,8 @@ fn pass(
         held,
         first_time,
         last_time,
-        cut_short,
+        cut_short: end.cut_short,
+        interrupted: end.interrupted,
         timeline,
         flows,
     };

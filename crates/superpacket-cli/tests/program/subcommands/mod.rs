@@ -11,8 +11,14 @@ mod files;
 mod filter;
 mod flows;
 mod gro_table;
+#[cfg(unix)]
+mod growing;
+#[cfg(unix)]
+mod live;
 #[cfg(target_os = "linux")]
 mod memory;
+#[cfg(unix)]
+mod network;
 mod options;
 #[cfg(target_os = "linux")]
 mod other_users;
