@@ -31,8 +31,8 @@ fn reasons_of(row: &Row) -> Vec<(String, u64)> {
     pairs.map(|(name, count)| (name.to_owned(), count.parse().expect("a number"))).collect()
 }
 
-/// Returns two TCP flows of which only one merges, acknowledgements, UDP in a VLAN, and a frame that
-/// is not IP.
+/// Returns two TCP flows of which only one merges, acknowledgements, UDP in a VLAN, and a frame
+/// that is not IP.
 fn traffic() -> Vec<CapturedFrame> {
     let mut frames = tcp_flow(20, 1000);
     frames.extend(tcp_flow(10, 500).into_iter().map(|frame| from_host(frame, 7).with_flags(0x18)));
