@@ -161,6 +161,7 @@ pub fn coalesce(
     let Merger { mut merged_writer, .. } = merger;
     let name = input.file().to_owned();
     merged_writer.writer.declare(input.interfaces())?;
+    merged_writer.tally.totals.filtered_out = input.filtered_out();
     let end = input.finish()?;
     merged_writer.writer.finish()?;
     Ok(CoalesceReport {
