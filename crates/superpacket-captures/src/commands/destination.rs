@@ -5,12 +5,15 @@ use std::path::Path;
 use crate::file::{CaptureError, Interface, OutputFormat, Record, Sink, Writer, same_file};
 
 use crate::commands::error::Error;
-use crate::commands::input::{Input, OpenInput, is_stream};
+use crate::commands::input::{Input, OpenInput};
+use crate::commands::rotated::RotatedSet;
 use crate::commands::sink::PacketSink;
+use crate::commands::source::is_stream;
 
 /// The output of a command.
 pub enum Output<'a> {
     /// A capture file, which replaces an existing one when it is complete; `-` is standard output.
+    /// `tcp://HOST:PORT` connects to a receiver, and `tcp-listen://ADDRESS:PORT` waits for one.
     /// The file name can select another format or compression than the input's: `.pcap` or
     /// `.pcapng`, optionally followed by `.gz` or `.zst`.
     Path(&'a Path),
@@ -22,10 +25,17 @@ impl Output<'_> {
     /// Returns an error if the output would overwrite the input.
     pub(crate) fn check(&self, input: &Input<'_>) -> Result<(), Error> {
         // An input that cannot be examined is reported when it is opened.
-        if let (Output::Path(output), Input::Path(input)) = (self, input)
-            && !is_stream(output)
-            && same_file(input, output).unwrap_or(false)
-        {
+        let Output::Path(output) = self else { return Ok(()) };
+        let is_input = |input: &Path| same_file(input, output).unwrap_or(false);
+        let is_input = match input {
+            _ if is_stream(output) => false,
+            Input::Path(path) | Input::Recording { path, rotated: false, .. } => is_input(path),
+            Input::Recording { path, .. } => RotatedSet::find(path)
+                .and_then(|set| set.files())
+                .is_ok_and(|files| files.iter().any(|file| is_input(&file.path))),
+            _ => false,
+        };
+        if is_input {
             return Err(Error::Options(format!(
                 "{}: is the input too; write to another file",
                 output.display()
@@ -71,6 +81,14 @@ pub(crate) enum OpenOutput<'a> {
 }
 
 impl OpenOutput<'_> {
+    /// Lets others see what was written so far. A file is seen by nobody before it is complete.
+    pub(crate) fn flush(&mut self) -> Result<(), CaptureError> {
+        match self {
+            OpenOutput::Writer(writer) if writer.is_stream() => writer.flush(),
+            _ => Ok(()),
+        }
+    }
+
     /// Completes the output; a file replaces an existing one.
     pub(crate) fn finish(self) -> Result<(), CaptureError> {
         match self {

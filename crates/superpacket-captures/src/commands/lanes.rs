@@ -347,11 +347,6 @@ impl CaptureAggregator {
     }
 
     /// Flushes all held packets.
-    pub(crate) fn flush_all<T: FrameSink>(&mut self, sink: &mut T) {
-        self.flush(Flush::All, sink);
-    }
-
-    /// Flushes all held packets at the end of the capture.
     pub(crate) fn finish<T: FrameSink>(&mut self, sink: &mut T) {
         self.flush(Flush::PollEnd, sink);
     }

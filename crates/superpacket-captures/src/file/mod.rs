@@ -49,6 +49,8 @@ mod error;
 mod format;
 mod interface;
 mod link_type;
+#[cfg(feature = "commands")]
+mod live;
 mod option;
 mod output;
 mod pcap_reader;
@@ -57,6 +59,7 @@ mod pcapng_reader;
 mod pcapng_writer;
 mod reader;
 mod record;
+mod tcp;
 mod time;
 mod window;
 mod writer;
@@ -71,9 +74,13 @@ pub use error::{CaptureError, Truncated};
 pub use format::{Compression, Container, Format, OutputFormat, PcapVariant};
 pub use interface::{Interface, InterfaceStatistics};
 pub use link_type::{LinkType, Start, start_of};
+#[cfg(feature = "commands")]
+pub(crate) use live::RecordStream;
 pub use option::{Direction, FrameOptions, OptionForm, OptionList};
 pub use reader::{CapturePosition, Reader};
 pub use record::{Frame, Record, Sink, Source};
+#[cfg(feature = "commands")]
+pub(crate) use tcp::TcpEnd;
 pub use time::{TimeResolution, Timestamp};
 pub use writer::Writer;
 

@@ -8,6 +8,7 @@ use super::destination::OutputDestination;
 use super::output::BufferedOutput;
 use super::pcap_writer::PcapWriter;
 use super::pcapng_writer::PcapNgWriter;
+use super::tcp::TcpEnd;
 use super::{
     CaptureError, Container, Interface, InterfaceStatistics, LinkType, MAX_RECORD_LENGTH,
     OutputFormat, Record, Sink, Timestamp,
@@ -25,6 +26,8 @@ use super::{
 pub struct Writer {
     file: String,
     output: BufferedOutput,
+    #[cfg(feature = "commands")]
+    is_stream: bool,
     records: RecordWriter,
     interfaces: Vec<DeclaredInterface>,
     /// Number of frames written so far.
@@ -37,10 +40,11 @@ enum RecordWriter {
 }
 
 impl Writer {
-    /// Creates the file at `path`; `-` is standard output.
+    /// Creates the file at `path`; `-` is standard output. `tcp://HOST:PORT` connects to a
+    /// receiver, and `tcp-listen://ADDRESS:PORT` waits until one connects.
     ///
     /// # Errors
-    /// If the file cannot be created.
+    /// If the file cannot be created, or there is no connection.
     pub fn create(path: impl AsRef<Path>, format: OutputFormat) -> Result<Self, CaptureError> {
         let path = path.as_ref();
         let name = if path == Path::new("-") {
@@ -48,6 +52,12 @@ impl Writer {
         } else {
             path.display().to_string()
         };
+        if let Some(end) = TcpEnd::parse(path) {
+            return match end.open() {
+                Ok(stream) => Self::into_stream(&name, Box::new(stream), format),
+                Err(source) => Err(CaptureError::Open { file: name, source }),
+            };
+        }
         match OutputDestination::create(path) {
             Ok(destination) => Self::begin(name, destination, format),
             Err(source) => Err(CaptureError::Create { file: name, source }),
@@ -72,6 +82,8 @@ impl Writer {
         format: OutputFormat,
     ) -> Result<Self, CaptureError> {
         let OutputFormat { container, byte_order, resolution, compression } = format;
+        #[cfg(feature = "commands")]
+        let is_stream = matches!(destination, OutputDestination::Stream(_));
         let mut output = BufferedOutput::new(destination, compression);
         let records = match container {
             Container::Pcap => RecordWriter::Pcap(PcapWriter::new(byte_order, resolution)),
@@ -80,7 +92,15 @@ impl Writer {
                 Err(source) => return Err(CaptureError::Write { file, source }),
             },
         };
-        Ok(Self { file, output, records, interfaces: Vec::new(), frames: 0 })
+        Ok(Self {
+            file,
+            output,
+            #[cfg(feature = "commands")]
+            is_stream,
+            records,
+            interfaces: Vec::new(),
+            frames: 0,
+        })
     }
 
     /// Returns the name by which the file was created, as errors give it.
@@ -91,6 +111,13 @@ impl Writer {
     /// Returns the number of frames written so far.
     pub fn frames(&self) -> u64 {
         self.frames
+    }
+
+    /// Returns whether other programs see at once what is written: whether the destination is a
+    /// pipe, a device or another stream, and not a file with a temporary name.
+    #[cfg(feature = "commands")]
+    pub(crate) fn is_stream(&self) -> bool {
+        self.is_stream
     }
 
     /// Passes everything written so far on to the destination, so that other programs can read it.

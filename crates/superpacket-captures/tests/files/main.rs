@@ -8,4 +8,5 @@ mod formats;
 #[cfg(target_os = "linux")]
 mod modes;
 mod parts;
+mod waiting;
 mod writing;

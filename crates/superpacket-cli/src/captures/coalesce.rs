@@ -3,12 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use superpacket_captures::{
-    CoalesceOptions, Input, MAX_FLOWS, MAX_PACKETS, Output, Rules, coalesce,
-};
+use superpacket_captures::{CoalesceOptions, MAX_FLOWS, MAX_PACKETS, Output, Rules, coalesce};
 
 use super::options::{CaptureOptions, Stepping};
-use super::{check_report, is_stream, summary};
+use super::{check_report, interrupted, is_stream, summary};
 use crate::amount::size;
 use crate::failure::Failure;
 use crate::progress::Bar;
@@ -26,11 +24,11 @@ pub(crate) enum CoalesceMode {
 /// The arguments of `superpacket coalesce`.
 #[derive(Debug, Args)]
 pub(crate) struct CoalesceArguments {
-    /// The capture to read; - for standard input
+    /// The capture to read; - for standard input, tcp://HOST:PORT for a connection
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
-    /// The capture to write; - for standard output. The ending may choose another format or
-    /// compression
+    /// The capture to write; - for standard output, tcp://HOST:PORT for a connection. The ending
+    /// may choose another format or compression
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
     /// Rules to aggregate by
@@ -71,7 +69,7 @@ pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
     check_report(&arguments.output, arguments.common.json)?;
     let mut bar = Bar::new(arguments.common.quiet);
     let report = coalesce(
-        Input::Path(&arguments.input),
+        arguments.common.input(&arguments.input),
         Output::Path(&arguments.output),
         &options,
         &mut bar,
@@ -80,10 +78,12 @@ pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
         print_json(&report)?;
     } else {
         let (input, output) = (printable(&report.input), printable(&report.output));
-        print(
-            &format!("{input} -> {output}\n\n{}", summary(&report.totals, "merged into them")),
-            is_stream(&arguments.output),
-        )?;
+        let text = format!(
+            "{input} -> {output}\n\n{}{}",
+            summary(&report.totals, "merged into them"),
+            interrupted(report.interrupted, 0)
+        );
+        print(&text, is_stream(&arguments.output))?;
     }
     Ok(())
 }

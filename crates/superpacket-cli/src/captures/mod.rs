@@ -12,7 +12,7 @@ pub(crate) mod verify;
 use std::path::{Path, PathBuf};
 
 use superpacket_captures::file::{same_file, write_file};
-use superpacket_captures::{Input, Totals, Unreadable};
+use superpacket_captures::{Totals, Unreadable};
 
 use crate::failure::Failure;
 use crate::report::{average, grouped, reasons_table, table};
@@ -20,10 +20,6 @@ use crate::report::{average, grouped, reasons_table, table};
 /// Returns whether a path means standard input or standard output: `-`.
 pub(crate) fn is_stream(path: &Path) -> bool {
     path == Path::new("-")
-}
-
-fn inputs(paths: &[PathBuf]) -> Vec<Input<'_>> {
-    paths.iter().map(|path| Input::Path(path)).collect()
 }
 
 /// Returns an error if the capture and a JSON report are both written to standard output.
@@ -88,6 +84,17 @@ fn summary(totals: &Totals, verb: &str) -> String {
 /// Formats the table of the reasons why packets were not merged or cut, the most frequent first.
 fn reasons(totals: &Totals) -> String {
     reasons_table(totals.reasons.iter().map(|(name, count)| (*name, *count)))
+}
+
+/// Returns the last line of a report that a signal ended early. `skipped` is the number of captures
+/// that were not read at all. Empty if there was no signal.
+fn interrupted(interrupted: bool, skipped: usize) -> String {
+    match (interrupted, skipped) {
+        (false, _) => String::new(),
+        (true, 0) => "\n  Interrupted: the report covers the packets before.\n".to_owned(),
+        (true, 1) => "\n  Interrupted: the last capture was not read.\n".to_owned(),
+        (true, count) => format!("\n  Interrupted: the last {count} captures were not read.\n"),
+    }
 }
 
 /// Returns the last line of a report on several captures, which tells how many could not be read;
