@@ -191,8 +191,8 @@ pub(crate) enum PassReason {
     SnapLength,
 }
 
-/// Returns the number of the first frame in a packet from [`CaptureAggregator`], counted from 1. Only
-/// the low 32 bits are known.
+/// Returns the number of the first frame in a packet from [`CaptureAggregator`], counted from 1.
+/// Only the low 32 bits are known.
 #[inline]
 pub(crate) fn first_frame(metadata: &Metadata) -> u32 {
     metadata.hash.map_or(0, |number| number.0)
