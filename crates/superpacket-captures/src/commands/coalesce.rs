@@ -202,7 +202,7 @@ impl FrameReceiver for Merger<'_> {
         merged_writer.tally.arrived(frame.data.len());
         aggregator.make_room(frame, pool, merged_writer);
         if merged_writer.order.places() >= MAX_PLACES {
-            aggregator.flush_all(merged_writer);
+            aggregator.finish(merged_writer);
         }
         merged_writer.order.add(frame.time);
         let arrival = ArrivedFrame::new(frame, pool, Some(&mut merged_writer.repair), *simd);
@@ -352,21 +352,28 @@ impl MergedWriter<'_> {
 
     /// Gives a packet the place of one of its frames, and writes it if no earlier one is held.
     fn put(&mut self, number: u32, packet: ReadyPacket) {
-        self.order.fill(number, packet);
+        if let Some((time, packet)) = self.order.fill(number, packet) {
+            self.write(time, packet);
+        }
         self.write_ready();
     }
 
+    /// Writes the packets that wait for no earlier one.
     fn write_ready(&mut self) {
         while let Some((time, packet)) = self.order.next() {
-            let written = match packet {
-                ReadyPacket::Single { interface, buffer, completed } => {
-                    self.write_single(interface, &buffer, completed)
-                }
-                ReadyPacket::Merged(packet) => self.write_merged(time, packet),
-            };
-            if let Err(error) = written {
-                self.error.get_or_insert(error);
+            self.write(time, packet);
+        }
+    }
+
+    fn write(&mut self, time: Option<Timestamp>, packet: ReadyPacket) {
+        let written = match packet {
+            ReadyPacket::Single { interface, buffer, completed } => {
+                self.write_single(interface, &buffer, completed)
             }
+            ReadyPacket::Merged(packet) => self.write_merged(time, packet),
+        };
+        if let Err(error) = written {
+            self.error.get_or_insert(error);
         }
     }
 

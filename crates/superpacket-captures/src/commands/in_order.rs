@@ -19,30 +19,35 @@ pub(super) const MAX_PLACES: usize = 1 << 16;
 /// that waits for earlier ones.
 #[derive(Debug)]
 pub(super) struct InOrder<T> {
-    places: VecDeque<Place<T>>,
+    places: VecDeque<Place>,
     /// Number of the frame whose place is the first in `places`.
     first: u32,
+    /// The packets that wait; `None` where there is room for one.
+    waiting: Vec<Option<T>>,
+    /// Indices of the places in `waiting` where there is room.
+    room: Vec<u32>,
 }
 
+/// The place of a frame. Most are left empty at once, so they are small.
 #[derive(Debug)]
-struct Place<T> {
+struct Place {
     time: Option<Timestamp>,
-    content: Content<T>,
+    content: Content,
 }
 
-#[derive(Debug)]
-enum Content<T> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
     /// The frame is held; or it joined another, which is not known yet.
     Held,
-    /// No packet takes this place.
+    /// No packet takes this place, or it has been written.
     Nothing,
-    /// A packet that takes this place.
-    Ready(T),
+    /// The packet at this index of [`InOrder::waiting`] takes this place.
+    Waiting(u32),
 }
 
 impl<T> Default for InOrder<T> {
     fn default() -> Self {
-        InOrder { places: VecDeque::new(), first: 1 }
+        InOrder { places: VecDeque::new(), first: 1, waiting: Vec::new(), room: Vec::new() }
     }
 }
 
@@ -65,19 +70,30 @@ impl<T> InOrder<T> {
         self.first.wrapping_add(self.places.len() as u32).wrapping_sub(1)
     }
 
-    /// Gives the place of a held frame to a packet.
+    /// Gives the place of a held frame to a packet. Returns the packet with the time of its place
+    /// if no earlier frame is held, so that it is written at once.
     #[inline]
-    pub(super) fn fill(&mut self, number: u32, packet: T) {
-        if let Some(place) = self.place(number) {
-            place.content = Content::Ready(packet);
+    pub(super) fn fill(&mut self, number: u32, packet: T) -> Option<(Option<Timestamp>, T)> {
+        let is_first = number == self.first;
+        let place = self.places.get_mut(number.wrapping_sub(self.first) as usize)?;
+        if is_first {
+            place.content = Content::Nothing;
+            return Some((place.time, packet));
         }
+        let index = self.room.pop().unwrap_or_else(|| {
+            self.waiting.push(None);
+            self.waiting.len() as u32 - 1
+        });
+        self.waiting[index as usize] = Some(packet);
+        place.content = Content::Waiting(index);
+        None
     }
 
     /// Leaves the place of a frame empty, unless a packet has taken it.
     #[inline]
     pub(super) fn leave_empty(&mut self, number: u32) {
-        if let Some(place) = self.place(number)
-            && matches!(place.content, Content::Held)
+        if let Some(place) = self.places.get_mut(number.wrapping_sub(self.first) as usize)
+            && place.content == Content::Held
         {
             place.content = Content::Nothing;
         }
@@ -88,20 +104,17 @@ impl<T> InOrder<T> {
     #[inline]
     pub(super) fn next(&mut self) -> Option<(Option<Timestamp>, T)> {
         loop {
-            if matches!(self.places.front()?.content, Content::Held) {
+            let &Place { time, content } = self.places.front()?;
+            if content == Content::Held {
                 return None;
             }
-            let place = self.places.pop_front()?;
+            self.places.pop_front();
             self.first = self.first.wrapping_add(1);
-            if let Content::Ready(packet) = place.content {
-                return Some((place.time, packet));
+            if let Content::Waiting(index) = content {
+                self.room.push(index);
+                return Some((time, self.waiting.get_mut(index as usize)?.take()?));
             }
         }
-    }
-
-    #[inline]
-    fn place(&mut self, number: u32) -> Option<&mut Place<T>> {
-        self.places.get_mut(number.wrapping_sub(self.first) as usize)
     }
 }
 
@@ -120,12 +133,13 @@ mod tests {
         let mut order = InOrder::default();
         (1..=5).for_each(|time| order.add(Some(Timestamp::from_nanoseconds(time))));
         assert_eq!((order.places(), order.newest()), (5, 5));
-        order.fill(2, "passed");
+        assert_eq!(order.fill(2, "passed"), None);
         order.leave_empty(3);
         assert_eq!(drain(&mut order), [], "1 is held");
-        order.fill(1, "1 and 3");
-        assert_eq!(drain(&mut order), [(1, "1 and 3"), (2, "passed")]);
-        order.fill(5, "4 and 5");
+        let first = Some(Timestamp::from_nanoseconds(1));
+        assert_eq!(order.fill(1, "1 and 3"), Some((first, "1 and 3")), "at once");
+        assert_eq!(drain(&mut order), [(2, "passed")]);
+        assert_eq!(order.fill(5, "4 and 5"), None);
         order.leave_empty(5);
         assert_eq!(drain(&mut order), [], "4 is held");
         order.leave_empty(4);
@@ -140,8 +154,8 @@ mod tests {
         order.add(None);
         order.add(None);
         assert_eq!(order.newest(), 0);
-        order.fill(0, "second");
-        order.fill(u32::MAX, "first");
-        assert_eq!(drain(&mut order), [(0, "first"), (0, "second")]);
+        assert_eq!(order.fill(0, "second"), None);
+        assert_eq!(order.fill(u32::MAX, "first"), Some((None, "first")));
+        assert_eq!(drain(&mut order), [(0, "second")]);
     }
 }

@@ -195,8 +195,8 @@ pub(crate) enum PassReason {
     SnapLength,
 }
 
-/// Returns the number of the first frame in a packet from [`CaptureAggregator`], counted from 1. Only
-/// the low 32 bits are known.
+/// Returns the number of the first frame in a packet from [`CaptureAggregator`], counted from 1.
+/// Only the low 32 bits are known.
 #[inline]
 pub(crate) fn first_frame(metadata: &Metadata) -> u32 {
     metadata.hash.map_or(0, |number| number.0)
@@ -361,11 +361,6 @@ impl CaptureAggregator {
     }
 
     /// Flushes all held packets.
-    pub(crate) fn flush_all<T: FrameSink>(&mut self, sink: &mut T) {
-        self.flush(Flush::All, sink);
-    }
-
-    /// Flushes all held packets at the end of the capture.
     pub(crate) fn finish<T: FrameSink>(&mut self, sink: &mut T) {
         self.flush(Flush::PollEnd, sink);
     }
