@@ -195,7 +195,7 @@ impl Merger<'_> {
 }
 
 impl FrameReceiver for Merger<'_> {
-    #[inline]
+    #[inline(always)]
     fn frame(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         let Merger { aggregator, pool, merged_writer, simd, .. } = self;
         merged_writer.writer.declare(frame.interfaces)?;
