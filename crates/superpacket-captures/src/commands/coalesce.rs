@@ -3,7 +3,7 @@
 use std::iter::once;
 use std::ops::Range;
 
-use crate::file::{CaptureError, FrameOptions, Record, Sink, Timestamp};
+use crate::file::{CaptureError, FrameOptions, Item, Record, Sink, Timestamp};
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::{MAX_BIG_LENGTH, Mode, Policy};
@@ -21,7 +21,7 @@ use crate::commands::lanes::{
 use crate::commands::partial::ChecksumFields;
 use crate::commands::pool::{Buffer, BufferPool};
 use crate::commands::progress::Progress;
-use crate::commands::totals::{CutShort, Tally, Totals};
+use crate::commands::totals::{Blocks, CutShort, Tally, Totals};
 
 /// By which rules packets are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,6 +90,8 @@ pub struct CoalesceReport {
     pub totals: Totals,
     /// Number of pure ACKs that were merged into others. They are included in `merged`.
     pub absorbed_acks: u64,
+    /// What became of the blocks of a pcapng file that hold neither packets nor interfaces.
+    pub blocks: Blocks,
     /// Where the input ends within a record; `None` if it does not.
     pub cut_short: Option<CutShort>,
 }
@@ -97,7 +99,8 @@ pub struct CoalesceReport {
 /// Merges the packets of each flow into super-packets, as GRO or LRO would have.
 ///
 /// A merged packet has the time of its last packet. Its checksums are complete. Packets that cannot
-/// be merged are written as they are, except that their unfinished checksums are completed.
+/// be merged are written as they are, except that their unfinished checksums are completed. Other
+/// blocks of a pcapng file are written when they are read, before the packets that are held.
 ///
 /// # Errors
 /// Any error of reading or writing, and options that are out of range. After an error, the output
@@ -126,7 +129,13 @@ pub fn coalesce(
     merged_writer.writer.declare(input.interfaces())?;
     let pool = BufferPool::default();
     let mut aggregator = CaptureAggregator::new(policy, options.stepping, simd);
-    input.for_each(|frame| {
+    input.for_each_item(|item| {
+        let frame = match item {
+            Item::Frame(frame) => frame,
+            // Written before the packets that are held, so that secrets come before all packets
+            // that need them.
+            Item::Block(block) => return Ok(merged_writer.writer.block(block)?),
+        };
         merged_writer.writer.declare(frame.interfaces)?;
         merged_writer.tally.arrived(frame.data.len());
         merged_writer.has_options |= !frame.options.is_empty();
@@ -142,13 +151,14 @@ pub fn coalesce(
     let name = input.file().to_owned();
     merged_writer.writer.declare(input.interfaces())?;
     let cut_short = input.finish()?.map(CutShort::from);
-    merged_writer.writer.finish()?;
+    let blocks = merged_writer.writer.finish()?;
     Ok(CoalesceReport {
         command: "coalesce",
         input: name,
         output: output_name,
         totals: merged_writer.tally.totals(),
         absorbed_acks: merged_writer.tally.absorbed_acks,
+        blocks,
         cut_short,
     })
 }

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use crate::file::{CaptureError, Interface, OutputFormat, Record, Sink, Writer, same_file};
+use crate::file::{Block, CaptureError, Interface, OutputFormat, Record, Sink, Writer, same_file};
 
 use crate::commands::error::Error;
 use crate::commands::input::{Input, OpenInput, is_stream};
 use crate::commands::sink::PacketSink;
+use crate::commands::totals::Blocks;
 
 /// The output of a command.
 pub enum Output<'a> {
@@ -71,11 +72,23 @@ pub(crate) enum OpenOutput<'a> {
 }
 
 impl OpenOutput<'_> {
-    /// Completes the output; a file replaces an existing one.
-    pub(crate) fn finish(self) -> Result<(), CaptureError> {
+    /// Writes a block of the input that is neither a packet nor an interface. A caller's sink gets
+    /// packets only.
+    pub(crate) fn block(&mut self, block: &Block<'_>) -> Result<(), CaptureError> {
         match self {
-            OpenOutput::Writer(writer) => writer.finish().map(|_| ()),
+            OpenOutput::Writer(writer) => writer.block(block),
             OpenOutput::Packets { .. } => Ok(()),
+        }
+    }
+
+    /// Completes the output; a file replaces an existing one. Returns what became of the blocks.
+    pub(crate) fn finish(self) -> Result<Blocks, CaptureError> {
+        match self {
+            OpenOutput::Writer(writer) => {
+                let blocks = Blocks::new(writer.container(), &writer.blocks());
+                writer.finish().map(|_| blocks)
+            }
+            OpenOutput::Packets { .. } => Ok(Blocks::default()),
         }
     }
 }

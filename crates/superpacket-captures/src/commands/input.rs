@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use crate::file::{CaptureError, Format, Frame, Interface, Reader, Source, Truncated};
+use crate::file::{CaptureError, Format, Frame, Interface, Item, Reader, Source, Truncated};
 
 use crate::commands::error::Error;
 use crate::commands::packets::{PacketCursor, Packets};
@@ -65,10 +65,10 @@ enum InputSource<'a> {
 
 impl InputSource<'_> {
     #[inline]
-    fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
+    fn next_item(&mut self) -> Result<Option<Item<'_>>, CaptureError> {
         match self {
-            InputSource::Reader(reader) => reader.next_frame(),
-            InputSource::Packets(cursor) => cursor.next_frame(),
+            InputSource::Reader(reader) => reader.next_item(),
+            InputSource::Packets(cursor) => Ok(cursor.next_frame()?.map(Item::Frame)),
         }
     }
 
@@ -132,14 +132,23 @@ impl<'a> OpenInput<'a> {
         &mut self,
         mut each: impl FnMut(&Frame<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        self.for_each_item(|item| match item {
+            Item::Frame(frame) => each(frame),
+            Item::Block(_) => Ok(()),
+        })
+    }
+
+    /// Calls `each` with every frame, and with the other blocks of a pcapng file, in order, until
+    /// it fails.
+    #[inline]
+    pub(crate) fn for_each_item(
+        &mut self,
+        mut each: impl FnMut(&Item<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         loop {
-            let number = match self.source.next_frame()? {
-                Some(frame) => {
-                    each(&frame)?;
-                    frame.number
-                }
-                None => return Ok(()),
-            };
+            let Some(item) = self.source.next_item()? else { return Ok(()) };
+            each(&item)?;
+            let Item::Frame(Frame { number, .. }) = item else { continue };
             if number.is_multiple_of(INTERVAL)
                 && self.progress.advance(number, self.source.bytes_read()).is_break()
             {

@@ -3,7 +3,7 @@
 
 use std::iter::once;
 
-use crate::file::{CaptureError, Frame, Record, Sink, Start, start_of};
+use crate::file::{CaptureError, Frame, Item, Record, Sink, Start, start_of};
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::Reason;
@@ -21,7 +21,7 @@ use crate::commands::error::Error;
 use crate::commands::input::{Input, OpenInput};
 use crate::commands::partial::{Partial, Wrong, be16, check};
 use crate::commands::progress::Progress;
-use crate::commands::totals::{CutShort, Totals};
+use crate::commands::totals::{Blocks, CutShort, Totals};
 
 /// Length in bytes up to which Ethernet frames may be padded. If such a frame has no IP length
 /// because the network device was to fill it in, padding cannot be told from data.
@@ -66,6 +66,8 @@ pub struct SegmentReport {
     pub segments: u64,
     /// Number of frames above the MTU that were not cut.
     pub uncut: u64,
+    /// What became of the blocks of a pcapng file that hold neither packets nor interfaces.
+    pub blocks: Blocks,
     /// Where the input ends within a record; `None` if it does not.
     pub cut_short: Option<CutShort>,
 }
@@ -111,11 +113,14 @@ pub fn segment(
         completed: Vec::new(),
     };
     cutter.writer.declare(input.interfaces())?;
-    input.for_each(|frame| Ok(cutter.frame(frame)?))?;
+    input.for_each_item(|item| match item {
+        Item::Frame(frame) => Ok(cutter.frame(frame)?),
+        Item::Block(block) => Ok(cutter.writer.block(block)?),
+    })?;
     cutter.writer.declare(input.interfaces())?;
     let name = input.file().to_owned();
     let cut_short = input.finish()?.map(CutShort::from);
-    let (totals, segments, uncut) = cutter.finish()?;
+    let (totals, segments, uncut, blocks) = cutter.finish()?;
     Ok(SegmentReport {
         command: "segment",
         input: name,
@@ -124,6 +129,7 @@ pub fn segment(
         totals,
         segments,
         uncut,
+        blocks,
         cut_short,
     })
 }
@@ -423,14 +429,14 @@ impl Cutter<'_> {
         }
     }
 
-    fn finish(mut self) -> Result<(Totals, u64, u64), CaptureError> {
-        self.writer.finish()?;
+    fn finish(mut self) -> Result<(Totals, u64, u64, Blocks), CaptureError> {
+        let blocks = self.writer.finish()?;
         for (name, count) in [("fits", self.fits), ("cut", self.cut)] {
             if count > 0 {
                 self.totals.reasons.insert(name, count);
             }
         }
-        Ok((self.totals, self.segments, self.uncut))
+        Ok((self.totals, self.segments, self.uncut, blocks))
     }
 }
 

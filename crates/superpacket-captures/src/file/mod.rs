@@ -18,8 +18,10 @@
 //! The modified format is written with its additional fields. A zstd window above 8 MiB (`zstd
 //! --ultra -20` and above, `--long`) is refused, since decoding takes twice that memory.
 //!
-//! Pcapng blocks without packets (name resolution, statistics, secrets, custom) are skipped and not
-//! copied to the output. All sections become one: [`Frame::interface`] counts over the whole file.
+//! [`Source::next_frame`] skips pcapng blocks without packets (name resolution, statistics, secrets,
+//! custom, section headers). [`Reader::next_item`] returns them in their place, and
+//! [`Writer::block`] writes them. All sections become one: [`Frame::interface`] counts over the
+//! whole file.
 //!
 //! # Broken files
 //! - If a file ends within a record, or within its compressed stream, all earlier records are
@@ -40,6 +42,7 @@
 //! <https://www.tcpdump.org/linktypes.html>; libpcap's `sf-pcap.c` for old versions and the
 //! modified format.
 
+mod block;
 mod byte_order;
 mod compress;
 mod declared;
@@ -61,6 +64,7 @@ mod time;
 mod window;
 mod writer;
 
+pub use block::{Block, BlockKind, Item};
 pub use byte_order::ByteOrder;
 #[cfg(unix)]
 pub use destination::replace_file;
@@ -75,7 +79,7 @@ pub use option::{Direction, FrameOptions, OptionForm, OptionList};
 pub use reader::{CapturePosition, Reader};
 pub use record::{Frame, Record, Sink, Source};
 pub use time::{TimeResolution, Timestamp};
-pub use writer::Writer;
+pub use writer::{BlockCounts, Writer};
 
 /// Maximum length of a record in bytes, headers included. It bounds the memory that this crate
 /// allocates because of one length field.

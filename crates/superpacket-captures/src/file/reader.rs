@@ -6,14 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::block::SECTION_HEADER;
 use super::decompress::decompress;
 use super::error::ReadFault;
-use super::pcap_reader::{PcapReader, recognize};
-use super::pcapng_reader::{PcapNgReader, SECTION_HEADER};
+use super::pcap_reader::{LocatedRecord, PcapReader, recognize};
+use super::pcapng_reader::{LocatedBlock, PcapNgReader};
 use super::window::Window;
 use super::{
-    ByteOrder, CaptureError, Compression, Format, Frame, FrameOptions, Interface, OptionForm,
-    Source, Truncated,
+    Block, ByteOrder, CaptureError, Compression, Format, Frame, FrameOptions, Interface, Item,
+    OptionForm, Source, Truncated,
 };
 
 /// A position between two records of a capture file, at which another reader may start.
@@ -216,6 +217,71 @@ impl Reader {
         }
     }
 
+    /// Returns the next frame, or the next block of a pcapng file that holds neither a packet nor
+    /// an interface, whichever comes first. Returns `None` at the end, as
+    /// [`next_frame`](Source::next_frame) does.
+    ///
+    /// # Errors
+    /// Those of [`next_frame`](Source::next_frame).
+    #[inline]
+    pub fn next_item(&mut self) -> Result<Option<Item<'_>>, CaptureError> {
+        Ok(match self.locate(true)? {
+            Some((LocatedBlock::Packet(record), form)) => {
+                Some(Item::Frame(self.frame(record, form)))
+            }
+            Some((LocatedBlock::Other(range), form)) => Some(Item::Block(Block {
+                bytes: self.window.at(range),
+                byte_order: form.byte_order,
+                first_interface: match &self.records {
+                    RecordReader::Pcap(_) => 0,
+                    RecordReader::PcapNg(reader) => reader.section_start() as u32,
+                },
+                interfaces: &self.interfaces,
+            })),
+            None => None,
+        })
+    }
+
+    /// Finds the next packet or, with `all`, the next block that describes no interface.
+    #[inline]
+    fn locate(&mut self, all: bool) -> Result<Option<(LocatedBlock, OptionForm)>, CaptureError> {
+        if self.done {
+            return Ok(None);
+        }
+        let (located, form) = match &mut self.records {
+            RecordReader::Pcap(reader) => (
+                reader.next(&mut self.window).map(|record| record.map(LocatedBlock::Packet)),
+                reader.option_form(),
+            ),
+            RecordReader::PcapNg(reader) => {
+                let located = reader.next(&mut self.window, &mut self.interfaces, all);
+                (located, OptionForm::list(reader.byte_order()))
+            }
+        };
+        match located {
+            Ok(Some(located)) => Ok(Some((located, form))),
+            Ok(None) => {
+                self.done = true;
+                Ok(None)
+            }
+            Err(fault) => self.stop(fault).map(|()| None),
+        }
+    }
+
+    #[inline]
+    fn frame(&mut self, record: LocatedRecord, form: OptionForm) -> Frame<'_> {
+        self.frames += 1;
+        Frame {
+            number: self.frames,
+            interface: record.interface,
+            time: record.time,
+            data: self.window.at(record.data),
+            original_length: record.original_length,
+            options: FrameOptions::new(self.window.at(record.options), form),
+            interfaces: &self.interfaces,
+        }
+    }
+
     #[cold]
     fn stop(&mut self, fault: ReadFault) -> Result<(), CaptureError> {
         self.done = true;
@@ -232,37 +298,12 @@ impl Reader {
 impl Source for Reader {
     #[inline]
     fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
-        if self.done {
-            return Ok(None);
+        while let Some((located, form)) = self.locate(false)? {
+            if let LocatedBlock::Packet(record) = located {
+                return Ok(Some(self.frame(record, form)));
+            }
         }
-        let (located, form) = match &mut self.records {
-            RecordReader::Pcap(reader) => (reader.next(&mut self.window), reader.option_form()),
-            RecordReader::PcapNg(reader) => {
-                let located = reader.next(&mut self.window, &mut self.interfaces);
-                (located, OptionForm::list(reader.byte_order()))
-            }
-        };
-        let located = match located {
-            Ok(Some(located)) => located,
-            Ok(None) => {
-                self.done = true;
-                return Ok(None);
-            }
-            Err(fault) => {
-                self.stop(fault)?;
-                return Ok(None);
-            }
-        };
-        self.frames += 1;
-        Ok(Some(Frame {
-            number: self.frames,
-            interface: located.interface,
-            time: located.time,
-            data: self.window.at(located.data),
-            original_length: located.original_length,
-            options: FrameOptions::new(self.window.at(located.options), form),
-            interfaces: &self.interfaces,
-        }))
+        Ok(None)
     }
 
     fn interfaces(&self) -> &[Interface] {

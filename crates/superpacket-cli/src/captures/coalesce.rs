@@ -8,7 +8,7 @@ use superpacket_captures::{
 };
 
 use super::options::{CaptureOptions, Stepping};
-use super::{check_report, is_stream, summary};
+use super::{blocks_left_out, check_report, is_stream, summary};
 use crate::amount::size;
 use crate::failure::Failure;
 use crate::progress::Bar;
@@ -80,8 +80,10 @@ pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
         print_json(&report)?;
     } else {
         let (input, output) = (printable(&report.input), printable(&report.output));
+        let summary = summary(&report.totals, "merged into them");
+        let left_out = blocks_left_out(&report.blocks);
         print(
-            &format!("{input} -> {output}\n\n{}", summary(&report.totals, "merged into them")),
+            &format!("{input} -> {output}\n\n{summary}{left_out}"),
             is_stream(&arguments.output),
         )?;
     }

@@ -12,10 +12,10 @@ pub(crate) mod verify;
 use std::path::{Path, PathBuf};
 
 use superpacket_captures::file::{same_file, write_file};
-use superpacket_captures::{Input, Totals, Unreadable};
+use superpacket_captures::{Blocks, Input, Totals, Unreadable};
 
 use crate::failure::Failure;
-use crate::report::{average, grouped, reasons_table, table};
+use crate::report::{average, columns, grouped, paragraph, reasons_table, table};
 
 /// Returns whether a path means standard input or standard output: `-`.
 pub(crate) fn is_stream(path: &Path) -> bool {
@@ -83,6 +83,14 @@ fn summary(totals: &Totals, verb: &str) -> String {
     ));
     text.push_str(&reasons(totals));
     text
+}
+
+/// Returns the paragraph on blocks of a pcapng file that the output cannot hold; empty if there are
+/// none.
+fn blocks_left_out(blocks: &Blocks) -> String {
+    blocks
+        .left_out_text()
+        .map_or_else(String::new, |text| format!("\n{}", paragraph(&text, 2, columns())))
 }
 
 /// Formats the table of the reasons why packets were not merged or cut, the most frequent first.

@@ -6,7 +6,7 @@ use clap::Args;
 use superpacket_captures::{Input, Output, SegmentOptions, segment};
 
 use super::options::CaptureOptions;
-use super::{check_report, is_stream, summary};
+use super::{blocks_left_out, check_report, is_stream, summary};
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{grouped, print, print_json, printable};
@@ -65,6 +65,7 @@ pub(crate) fn run(arguments: &SegmentArguments) -> Result<(), Failure> {
                 arguments.mtu
             ));
         }
+        text.push_str(&blocks_left_out(&report.blocks));
         print(&text, is_stream(&arguments.output))?;
     }
     Ok(())
