@@ -337,10 +337,19 @@ impl Read for Counting {
 fn describe(head: &[u8]) -> String {
     let known: [(&[u8], &str); 12] = [
         (b"snoop\0\0\0", "Solaris snoop, which is not supported (editcap converts it to pcapng)"),
-        (b"RTSS", "Microsoft Network Monitor 1, which is not supported"),
-        (b"GMBU", "Microsoft Network Monitor 2, which is not supported"),
-        (b"XCP\0", "NetXRay or Windows Sniffer, which is not supported"),
-        (b"TRSNIFF data", "DOS Sniffer, which is not supported"),
+        (
+            b"RTSS",
+            "Microsoft Network Monitor 1, which is not supported (editcap converts it to pcapng)",
+        ),
+        (
+            b"GMBU",
+            "Microsoft Network Monitor 2, which is not supported (editcap converts it to pcapng)",
+        ),
+        (
+            b"XCP\0",
+            "NetXRay or Windows Sniffer, which is not supported (editcap converts it to pcapng)",
+        ),
+        (b"TRSNIFF data", "DOS Sniffer, which is not supported (editcap converts it to pcapng)"),
         (&[0x1C, 0x00, 0x01, 0xAC], "Ixia lcap, which is not supported"),
         (&[0xAC, 0x01, 0x00, 0x1C], "Ixia lcap, which is not supported"),
         (b"BZh", "bzip2, which is not supported (bzcat FILE | superpacket ... -)"),
