@@ -7,11 +7,10 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use superpacket_captures as captures;
-use superpacket_captures::{Input, Rule, Strictness};
+use superpacket_captures::{Rule, Strictness};
 
 use crate::commands::{Source, run};
 use crate::errors::OptionsError;
-use crate::interruptible::waited_for;
 
 /// Returns the rules, for the test that compares them with the enum: names, sentences, and the
 /// least strictness that each is part of.
@@ -133,20 +132,6 @@ impl ViolationIterator {
     }
 }
 
-/// A file may be of records too, also where it comes through a pipe.
-fn input(source: &Source) -> Result<Input<'_>, captures::Error> {
-    match source {
-        Source::Packets(packets) => Ok(Input::Packets(packets)),
-        Source::Path(path) => match waited_for(path) {
-            Some(opened) => {
-                let (file, stream) = opened?;
-                Ok(Input::Stream { file, stream })
-            }
-            None => Ok(Input::Path(path)),
-        },
-    }
-}
-
 /// Judges what another implementation made of packets; see `superpacket.check`.
 #[pyfunction]
 #[pyo3(signature = (checked, origin, *, reversible, all, strict, progress))]
@@ -174,7 +159,7 @@ pub(crate) fn check(
         options.most_described = usize::MAX;
     }
     let (json, report) = run(py, progress, |progress| {
-        captures::check(input(&checked)?, input(&origin)?, &options, progress)
+        captures::check(checked.input(), origin.input(), &options, progress)
     })?;
     Ok((json, Violations { all: Arc::new(report.described) }))
 }

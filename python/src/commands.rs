@@ -10,7 +10,6 @@ use superpacket_captures as captures;
 use superpacket_captures::{CpuMask, Input, Output, Packets, Rules, Stepping, ToeplitzKey};
 
 use crate::errors::{Error, OptionsError, command_error};
-use crate::interruptible::open_stream;
 use crate::packet::PacketList;
 use crate::progress::Reporter;
 
@@ -21,13 +20,9 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    fn input(&self) -> Input<'_> {
+    pub(crate) fn input(&self) -> Input<'_> {
         match self {
-            // What cannot be opened is told by the command.
-            Source::Path(path) => match open_stream(path) {
-                Some(Ok(reader)) => Input::from(reader),
-                _ => Input::Path(path),
-            },
+            Source::Path(path) => Input::Path(path),
             Source::Packets(packets) => Input::Packets(packets),
         }
     }

@@ -23,14 +23,11 @@ impl<R: Read> Read for Interruptible<R> {
     }
 }
 
-/// A stream and its name in reports.
-type Named = (String, Box<dyn Read + Send>);
-
-/// What one may have to wait for, by its name in reports: standard input, or a pipe by its name;
-/// `None` for anything else.
-pub(crate) fn waited_for(path: &Path) -> Option<Result<Named, CaptureError>> {
+/// Opens a capture that one may have to wait for: standard input, or a pipe; `None` for any other.
+/// Commands wait for these by themselves.
+pub(crate) fn open_stream(path: &Path) -> Option<Result<Reader, CaptureError>> {
     if path == Path::new("-") {
-        return Some(Ok(("standard input".to_owned(), Box::new(Interruptible(io::stdin())))));
+        return Some(Reader::from_stream("standard input", Box::new(Interruptible(io::stdin()))));
     }
     let metadata = std::fs::metadata(path).ok()?;
     if metadata.is_file() || metadata.is_dir() {
@@ -38,12 +35,7 @@ pub(crate) fn waited_for(path: &Path) -> Option<Result<Named, CaptureError>> {
     }
     let name = path.display().to_string();
     Some(match File::open(path) {
-        Ok(file) => Ok((name, Box::new(Interruptible(file)))),
+        Ok(file) => Reader::from_stream(&name, Box::new(Interruptible(file))),
         Err(source) => Err(CaptureError::Open { file: name, source }),
     })
-}
-
-/// Opens a capture that one may have to wait for; `None` for any other.
-pub(crate) fn open_stream(path: &Path) -> Option<Result<Reader, CaptureError>> {
-    Some(waited_for(path)?.and_then(|(file, stream)| Reader::from_stream(&file, stream)))
 }

@@ -15,7 +15,13 @@ use crate::generate::GenerateArguments;
 /// LRO, GRO, TSO and GSO
 ///
 /// Captures are pcap or pcapng files, plain or compressed with gzip or zstd; `-` is standard input
-/// or output. Memory use stays below 64 MB, whatever the file's size.
+/// or output. `tcp://HOST:PORT` connects to another program and reads or writes a capture there
+/// (PCAP-over-IP); `tcp-listen://ADDRESS:PORT` waits for one connection. Memory use stays below
+/// 64 MB, whatever the file's size.
+///
+/// Commands that read captures may read one that is still being made. They write what they have
+/// whenever nothing arrives. Ctrl-C (SIGINT), SIGTERM or SIGHUP ends the input: the output is
+/// completed, and the report printed. A second signal ends the program, and leaves no output.
 ///
 /// An output file gets its name when it is complete. It takes over the permissions of the file that
 /// it replaces, except set-id bits, and except write permission for others if you do not own that
@@ -38,7 +44,13 @@ pub(crate) enum Command {
   superpacket coalesce in.pcap -o out.pcap
   superpacket coalesce in.pcapng.zst -o out.pcapng --batch 0 --hold 3600s
   superpacket coalesce in.pcap -o out.pcap --mode lro --acks
-  tcpdump -w - -i eth0 | superpacket coalesce - -o - | tcpdump -r -
+  tcpdump -U -w - -i eth0 | superpacket coalesce - -o - | tcpdump -r -
+  tcpdump -U -w - -i eth0 | superpacket coalesce - -o tcp-listen://127.0.0.1:57012
+  superpacket coalesce tcp://127.0.0.1:57012 -o out.pcap
+  superpacket coalesce trace.pcap --rotated --follow -o out.pcap
+
+If nothing arrives from a pipe, connection or followed file, held packets leave after --hold of \
+real time, and the output is flushed. The first Ctrl-C completes the output.
 
 A merged packet carries the time of its last packet. All checksums are written complete and \
 correct. Packets that cannot be merged pass unchanged, bit for bit.
@@ -51,6 +63,7 @@ last packet, except a hash of its bytes.")]
   superpacket segment in.pcap -o out.pcap
   superpacket segment in.pcapng -o out.pcapng --mtu 9000
   superpacket segment in.pcap -o - | tcpreplay -i eth0 -
+  superpacket segment in.pcap -o tcp://127.0.0.1:4242
   superpacket segment in.pcap -o out.pcap --fragment
 
 TCP and DCCP are always segmented. A UDP datagram above the MTU is segmented with --udp-size, if \
@@ -87,8 +100,8 @@ packet that Linux does not merge may overtake held packets of its flow. With \"r
 packet and its header alone must restore every byte, in order.
 
 Exit codes: 0 faithful; 1 a rule is broken; 2 bad usage or unreadable input; 3 no rule is \
-broken, but some packets could not be judged: a file was cut short, a snap length cut packets, \
-or a header of the input contradicts its packet.")]
+broken, but some packets could not be judged: a file was cut short, a signal ended the reading, \
+a snap length cut packets, or a header of the input contradicts its packet.")]
     Check(CheckArguments),
     /// Show what LRO, GRO, GRO with UDP and pure-ACK aggregation would merge, and why packets
     /// stayed apart
@@ -96,6 +109,8 @@ or a header of the input contradicts its packet.")]
   superpacket analyze in.pcap
   superpacket analyze *.pcap.gz --html report.html
   superpacket analyze in.pcap --json | jq .policies.gro_udp.reasons
+  superpacket analyze trace.pcap --rotated
+  tcpdump -U -w - -i eth0 | superpacket analyze -
 
 Text is as wide as the terminal, and 80 columns in a pipe; file names may be longer.")]
     Analyze(AnalyzeArguments),
@@ -182,17 +197,33 @@ it; if it is kept in a file, print it again after each update.")]
     },
 }
 
+/// What SIGINT, SIGTERM and SIGHUP do to a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SignalHandling {
+    /// The first signal ends the command's input, and the second one the program.
+    EndsInput,
+    /// A signal ends the program.
+    EndsProgram,
+    /// The command handles signals itself.
+    Own,
+}
+
 impl Command {
-    /// Returns whether the command handles SIGINT and SIGTERM itself.
-    pub(crate) fn handles_signals(&self) -> bool {
-        #[cfg(target_os = "linux")]
-        return match self {
-            Command::Lab(_) => true,
-            Command::Live(command) => command.handles_signals(),
-            _ => false,
-        };
-        #[cfg(not(target_os = "linux"))]
-        false
+    /// Returns what signals do to the command.
+    pub(crate) fn signal_handling(&self) -> SignalHandling {
+        match self {
+            Command::Coalesce(_)
+            | Command::Segment(_)
+            | Command::Verify(_)
+            | Command::Check(_)
+            | Command::Analyze(_)
+            | Command::Steer(_) => SignalHandling::EndsInput,
+            #[cfg(target_os = "linux")]
+            Command::Lab(_) => SignalHandling::Own,
+            #[cfg(target_os = "linux")]
+            Command::Live(command) if command.handles_signals() => SignalHandling::Own,
+            _ => SignalHandling::EndsProgram,
+        }
     }
 }
 

@@ -17,6 +17,9 @@ pub(crate) enum Failure {
     /// Some of several captures could not be read. The error of each was printed when it occurred.
     #[error("{0} of the captures could not be read")]
     Unreadable(usize),
+    /// A signal ended the command before it had read anything.
+    #[error("interrupted")]
+    Interrupted,
     /// The arguments are invalid or contradict each other.
     #[error("{0}")]
     Usage(String),
@@ -58,6 +61,7 @@ impl From<superpacket_captures::Error> for Failure {
         match error {
             Error::Capture(error) => Failure::Capture(error),
             Error::CutShort(truncated) => Failure::CutShort(truncated),
+            Error::Interrupted => Failure::Interrupted,
             Error::Plot(text) => Failure::Plot(text),
             other => Failure::Usage(other.to_string()),
         }

@@ -31,7 +31,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Command, SignalHandling};
 use failure::Failure;
 use superpacket_captures::Verdict;
 
@@ -61,17 +61,20 @@ fn main() -> ExitCode {
             None => error.exit(),
         },
     };
-    if !command.handles_signals() {
-        // If the run is interrupted, this removes unfinished files. Without it, an existing output
-        // file would still be left unchanged.
-        let _ = signals::end_program();
-    }
+    // If a run is interrupted, this removes unfinished files. Without it, an existing output file
+    // would still be left unchanged.
+    let _ = match command.signal_handling() {
+        SignalHandling::EndsInput => signals::end_input(),
+        SignalHandling::EndsProgram => signals::end_program(),
+        SignalHandling::Own => Ok(()),
+    };
     match run(command) {
         Ok(CommandOutcome::Done) => ExitCode::SUCCESS,
         Ok(CommandOutcome::Failed) => ExitCode::from(1),
         Ok(CommandOutcome::Incomplete) => ExitCode::from(3),
         #[cfg(target_os = "linux")]
         Ok(CommandOutcome::Interrupted) => ExitCode::from(INTERRUPTED),
+        Err(Failure::Interrupted) => ExitCode::from(signals::interrupted()),
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => fail(&report::printable(&failure.to_string())),
     }

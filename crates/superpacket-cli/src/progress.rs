@@ -8,6 +8,7 @@ use superpacket_captures::{Error, Progress, Truncated};
 
 use crate::failure::Failure;
 use crate::report::printable;
+use crate::signals;
 
 /// A progress bar for the reading of captures. Warnings and errors are printed to standard error
 /// without disturbing it.
@@ -35,6 +36,8 @@ impl Bar {
 impl Progress for Bar {
     /// Shows the progress in a file of `length` bytes, or a spinner if the length is unknown.
     fn begin(&mut self, input: &str, length: Option<u64>) {
+        // Opening the output may block.
+        signals::stop_asking();
         if self.quiet {
             return;
         }
@@ -54,6 +57,10 @@ impl Progress for Bar {
             bar.set_position(bytes);
         }
         ControlFlow::Continue(())
+    }
+
+    fn end_requested(&mut self) -> bool {
+        signals::end_requested()
     }
 
     fn end(&mut self) {

@@ -1,6 +1,8 @@
 //! Handles the signals that end the program.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::{Duration, Instant};
 
 /// Returns the signals that end a command in an orderly way: SIGINT, SIGTERM, and SIGHUP, which is
 /// sent when the terminal is closed.
@@ -29,41 +31,101 @@ fn is_ignored(status: &str, signal: i32) -> bool {
 ///
 /// # Errors
 /// If the signals cannot be handled.
-#[cfg(unix)]
 pub(crate) fn end_program() -> io::Result<()> {
-    let mut signals = signal_hook::iterator::Signals::new(ending())?;
-    let wait = move || signals.forever().take(1).for_each(|_| end());
-    std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
+    handle(|_| end(crate::INTERRUPTED))
 }
 
-/// Starts a thread that waits for a signal, then removes unfinished files and ends the program.
+/// The first signal, or 0.
+static RECEIVED: AtomicI32 = AtomicI32::new(0);
+
+/// Whether the command asks for signals at present.
+static ASKING: AtomicBool = AtomicBool::new(false);
+
+/// The time within which two signals are one request. `timeout` sends each signal twice, and a
+/// terminal that is closed may do so too.
+const ONE_REQUEST: Duration = Duration::from_millis(200);
+
+/// Starts a thread that waits for signals. If the command asks for signals
+/// ([`end_requested`]), the first one lets it end its input. Otherwise, and when a second signal
+/// arrives, unfinished files are removed, and the program ends with the exit code for the signal.
 ///
 /// # Errors
 /// If the signals cannot be handled.
+pub(crate) fn end_input() -> io::Result<()> {
+    let mut first = None;
+    handle(move |signal| match first {
+        None if ASKING.load(Ordering::SeqCst) => {
+            first = Some(Instant::now());
+            RECEIVED.store(signal, Ordering::SeqCst);
+        }
+        Some(at) if at.elapsed() < ONE_REQUEST => {}
+        _ => end(exit_code(signal)),
+    })
+}
+
+/// Returns whether a signal asked the command to end its input. From now on, the command must ask
+/// again and again.
+pub(crate) fn end_requested() -> bool {
+    ASKING.store(true, Ordering::SeqCst);
+    RECEIVED.load(Ordering::SeqCst) != 0
+}
+
+/// States that the command will not ask for signals for some time, so that the next one ends the
+/// program.
+pub(crate) fn stop_asking() {
+    ASKING.store(false, Ordering::SeqCst);
+}
+
+/// Returns the exit code for a command that the first signal ended.
+pub(crate) fn interrupted() -> u8 {
+    match RECEIVED.load(Ordering::SeqCst) {
+        0 => crate::INTERRUPTED,
+        signal => exit_code(signal),
+    }
+}
+
+/// Returns the exit code that shells report for a process that a signal has ended.
+fn exit_code(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(crate::INTERRUPTED)
+}
+
+/// Starts a thread that calls `each` for every signal that ends a command.
+#[cfg(unix)]
+fn handle(each: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new(ending())?;
+    let wait = move || signals.forever().for_each(each);
+    std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
+}
+
+/// Starts a thread that calls `each` for every signal that ends a command.
 #[cfg(not(unix))]
-pub(crate) fn end_program() -> io::Result<()> {
+fn handle(mut each: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
 
     use signal_hook::consts::{SIGINT, SIGTERM};
 
-    let ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, ended.clone())?;
+    let arrived = [SIGINT, SIGTERM].map(|signal| (signal, Arc::new(AtomicBool::new(false))));
+    for (signal, flag) in &arrived {
+        signal_hook::flag::register(*signal, Arc::clone(flag))?;
     }
-    // Only on Unix can a thread sleep until a signal arrives. On other systems it checks a flag.
+    // Only on Unix can a thread sleep until a signal arrives. On other systems it checks flags.
     let wait = move || {
-        while !ended.load(Ordering::Relaxed) {
-            std::thread::sleep(std::time::Duration::from_millis(50));
+        loop {
+            for (signal, flag) in &arrived {
+                if flag.swap(false, Ordering::Relaxed) {
+                    each(*signal);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(50));
         }
-        end();
     };
     std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
 }
 
-fn end() {
+/// Removes unfinished files, and ends the program.
+fn end(code: u8) {
     superpacket_captures::file::remove_unfinished();
-    std::process::exit(i32::from(crate::INTERRUPTED));
+    std::process::exit(i32::from(code));
 }
 
 #[cfg(all(test, unix))]

@@ -2,8 +2,9 @@
 
 use std::iter::once;
 use std::ops::Range;
+use std::time::Duration;
 
-use crate::file::{CaptureError, FrameOptions, Item, Record, Sink, Timestamp};
+use crate::file::{Block, CaptureError, Frame, FrameOptions, Record, Sink, Timestamp};
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::{MAX_BIG_LENGTH, Mode, Policy};
@@ -13,7 +14,7 @@ use superpacket::super_packet::SuperPacket;
 
 use crate::commands::destination::{OpenOutput, Output};
 use crate::commands::error::Error;
-use crate::commands::input::{Input, OpenInput};
+use crate::commands::input::{FrameReceiver, Input, OpenInput};
 use crate::commands::lanes::{
     ArrivedFrame, CaptureAggregator, FrameSink, LinkHeader, MAX_PACKETS, PassReason, Stepping,
     UnfinishedForm, find_partial,
@@ -94,6 +95,8 @@ pub struct CoalesceReport {
     pub blocks: Blocks,
     /// Where the input ends within a record; `None` if it does not.
     pub cut_short: Option<CutShort>,
+    /// Whether [`Progress::end_requested`] ended the input.
+    pub interrupted: bool,
 }
 
 /// Merges the packets of each flow into super-packets, as GRO or LRO would have.
@@ -127,30 +130,19 @@ pub fn coalesce(
         pieces: Vec::new(),
     };
     merged_writer.writer.declare(input.interfaces())?;
-    let pool = BufferPool::default();
-    let mut aggregator = CaptureAggregator::new(policy, options.stepping, simd);
-    input.for_each_item(|item| {
-        let frame = match item {
-            Item::Frame(frame) => frame,
-            // Written before the packets that are held, so that secrets come before all packets
-            // that need them.
-            Item::Block(block) => return Ok(merged_writer.writer.block(block)?),
-        };
-        merged_writer.writer.declare(frame.interfaces)?;
-        merged_writer.tally.arrived(frame.data.len());
-        merged_writer.has_options |= !frame.options.is_empty();
-        aggregator.make_room(frame, &pool, &mut merged_writer);
-        let arrival = ArrivedFrame::new(frame, &pool, UnfinishedForm::Rewrite, simd);
-        aggregator.receive(arrival, &pool, &mut merged_writer);
-        merged_writer.error.take().map_or(Ok(()), |error| Err(error.into()))
-    })?;
-    aggregator.finish(&mut merged_writer);
-    if let Some(error) = merged_writer.error.take() {
-        return Err(error.into());
-    }
+    let mut merger = Merger {
+        aggregator: CaptureAggregator::new(policy, options.stepping, simd),
+        pool: BufferPool::default(),
+        hold: Duration::from_nanos(options.stepping.hold),
+        merged_writer,
+        simd,
+    };
+    input.deliver(&mut merger)?;
+    merger.release()?;
+    let Merger { mut merged_writer, .. } = merger;
     let name = input.file().to_owned();
     merged_writer.writer.declare(input.interfaces())?;
-    let cut_short = input.finish()?.map(CutShort::from);
+    let end = input.finish()?;
     let blocks = merged_writer.writer.finish()?;
     Ok(CoalesceReport {
         command: "coalesce",
@@ -159,8 +151,55 @@ pub fn coalesce(
         totals: merged_writer.tally.totals(),
         absorbed_acks: merged_writer.tally.absorbed_acks,
         blocks,
-        cut_short,
+        cut_short: end.cut_short,
+        interrupted: end.interrupted,
     })
+}
+
+/// Merges the frames of a capture as they arrive.
+struct Merger<'a> {
+    aggregator: CaptureAggregator,
+    pool: BufferPool,
+    /// For how long packets are held when nothing arrives.
+    hold: Duration,
+    merged_writer: MergedWriter<'a>,
+    simd: Simd,
+}
+
+impl Merger<'_> {
+    /// Writes all packets that are held.
+    fn release(&mut self) -> Result<(), Error> {
+        self.aggregator.finish(&mut self.merged_writer);
+        Ok(self.merged_writer.error.take().map_or(Ok(()), Err)?)
+    }
+}
+
+impl FrameReceiver for Merger<'_> {
+    #[inline]
+    fn frame(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
+        let Merger { aggregator, pool, merged_writer, simd, .. } = self;
+        merged_writer.writer.declare(frame.interfaces)?;
+        merged_writer.tally.arrived(frame.data.len());
+        merged_writer.has_options |= !frame.options.is_empty();
+        aggregator.make_room(frame, pool, merged_writer);
+        let arrival = ArrivedFrame::new(frame, pool, UnfinishedForm::Rewrite, *simd);
+        aggregator.receive(arrival, pool, merged_writer);
+        merged_writer.error.take().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    // Written before the packets that are held, so that secrets come before all packets that need
+    // them.
+    fn block(&mut self, block: &Block<'_>) -> Result<(), Error> {
+        Ok(self.merged_writer.writer.block(block)?)
+    }
+
+    fn idle(&mut self, waited: Duration) -> Result<Option<Duration>, Error> {
+        if waited >= self.hold {
+            self.release()?;
+        }
+        self.merged_writer.writer.flush()?;
+        Ok((self.aggregator.held() > 0).then_some(self.hold))
+    }
 }
 
 impl CoalesceOptions {

@@ -2,16 +2,22 @@
 
 use std::path::Path;
 
-use crate::file::{Block, CaptureError, Interface, OutputFormat, Record, Sink, Writer, same_file};
+use crate::file::{
+    Block, CaptureError, Interface, OutputFormat, Record, Sink, Writer, check_output_name,
+    same_file,
+};
 
 use crate::commands::error::Error;
-use crate::commands::input::{Input, OpenInput, is_stream};
+use crate::commands::input::{Input, OpenInput};
+use crate::commands::rotated::RotatedSet;
 use crate::commands::sink::PacketSink;
+use crate::commands::source::is_stream;
 use crate::commands::totals::Blocks;
 
 /// The output of a command.
 pub enum Output<'a> {
     /// A capture file, which replaces an existing one when it is complete; `-` is standard output.
+    /// `tcp://HOST:PORT` connects to a receiver, and `tcp-listen://ADDRESS:PORT` waits for one.
     /// The file name can select another format or compression than the input's: `.pcap` or
     /// `.pcapng`, optionally followed by `.gz` or `.zst`.
     Path(&'a Path),
@@ -20,13 +26,24 @@ pub enum Output<'a> {
 }
 
 impl Output<'_> {
-    /// Returns an error if the output would overwrite the input.
+    /// Returns an error if the output would overwrite the input, or if its name promises a format
+    /// that is not written.
     pub(crate) fn check(&self, input: &Input<'_>) -> Result<(), Error> {
+        if let Output::Path(path) = self {
+            check_output_name(path).map_err(Error::Options)?;
+        }
         // An input that cannot be examined is reported when it is opened.
-        if let (Output::Path(output), Input::Path(input)) = (self, input)
-            && !is_stream(output)
-            && same_file(input, output).unwrap_or(false)
-        {
+        let Output::Path(output) = self else { return Ok(()) };
+        let is_input = |input: &Path| same_file(input, output).unwrap_or(false);
+        let is_input = match input {
+            _ if is_stream(output) => false,
+            Input::Path(path) | Input::Recording { path, rotated: false, .. } => is_input(path),
+            Input::Recording { path, .. } => RotatedSet::find(path)
+                .and_then(|set| set.files())
+                .is_ok_and(|files| files.iter().any(|file| is_input(&file.path))),
+            _ => false,
+        };
+        if is_input {
             return Err(Error::Options(format!(
                 "{}: is the input too; write to another file",
                 output.display()
@@ -72,6 +89,14 @@ pub(crate) enum OpenOutput<'a> {
 }
 
 impl OpenOutput<'_> {
+    /// Lets others see what was written so far. A file is seen by nobody before it is complete.
+    pub(crate) fn flush(&mut self) -> Result<(), CaptureError> {
+        match self {
+            OpenOutput::Writer(writer) if writer.is_stream() => writer.flush(),
+            _ => Ok(()),
+        }
+    }
+
     /// Writes a block of the input that is neither a packet nor an interface. A caller's sink gets
     /// packets only.
     pub(crate) fn block(&mut self, block: &Block<'_>) -> Result<(), CaptureError> {

@@ -2,17 +2,37 @@
 
 use std::io::Read;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use crate::file::{CaptureError, Format, Frame, Interface, Item, Reader, Source, Truncated};
+use crate::file::{Block, Format, Frame, Interface, Item, Reader};
 
 use crate::commands::error::Error;
 use crate::commands::packets::{PacketCursor, Packets};
 use crate::commands::progress::{INTERVAL, Progress};
+use crate::commands::source::InputSource;
+use crate::commands::totals::CutShort;
+use crate::commands::waiting::{EndRequests, Waited};
+
+/// Minimum time between two calls of [`FrameReceiver::idle`] when data arrives all the time, so
+/// that an output is not flushed after every packet.
+const IDLE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The input of a command.
 pub enum Input<'a> {
-    /// A capture file; `-` is standard input.
+    /// A capture file; `-` is standard input. `tcp://HOST:PORT` connects to a sender of a capture
+    /// (PCAP-over-IP), and `tcp-listen://ADDRESS:PORT` waits until one connects.
     Path(&'a Path),
+    /// What tcpdump has written, or is writing.
+    Recording {
+        /// A capture file, or with `rotated` any file of a set, or the name that was given to
+        /// tcpdump (`-w`).
+        path: &'a Path,
+        /// Whether the capture is the set of files that tcpdump's options `-C` and `-W` make of it.
+        rotated: bool,
+        /// Whether reading waits at the end for more. It then ends only if the progress
+        /// [requests it](Progress::end_requested). A pipe or device is always waited for.
+        follow: bool,
+    },
     /// An open capture.
     Reader(Box<Reader>),
     /// A stream with a capture or, for [`check`](crate::check()), with records.
@@ -44,9 +64,49 @@ impl From<Reader> for Input<'_> {
     }
 }
 
-/// Returns whether this path means standard input or output.
-pub(crate) fn is_stream(path: &Path) -> bool {
-    path == Path::new("-")
+/// Receives the frames of an input.
+pub(crate) trait FrameReceiver {
+    /// Receives a frame.
+    ///
+    /// # Errors
+    /// Any error; it ends the reading.
+    fn frame(&mut self, frame: &Frame<'_>) -> Result<(), Error>;
+
+    /// Receives a block of a pcapng file that holds neither a packet nor an interface.
+    ///
+    /// # Errors
+    /// Any error; it ends the reading.
+    fn block(&mut self, _block: &Block<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Is called when the input has had nothing to read for the time `waited`. Returns after which
+    /// time this is called again if nothing arrives meanwhile, counted from the same moment.
+    ///
+    /// # Errors
+    /// Any error; it ends the reading.
+    fn idle(&mut self, _waited: Duration) -> Result<Option<Duration>, Error> {
+        Ok(None)
+    }
+}
+
+/// A receiver to which it does not matter that nothing arrives.
+struct Each<F>(F);
+
+impl<F: FnMut(&Frame<'_>) -> Result<(), Error>> FrameReceiver for Each<F> {
+    #[inline]
+    fn frame(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
+        self.0(frame)
+    }
+}
+
+/// How the reading of an input ended.
+#[derive(Clone, Debug)]
+pub(crate) struct InputEnd {
+    /// Where the input ends within a record; `None` if it does not.
+    pub(crate) cut_short: Option<CutShort>,
+    /// Whether the progress ended the input.
+    pub(crate) interrupted: bool,
 }
 
 /// An open input.
@@ -54,30 +114,13 @@ pub(crate) struct OpenInput<'a> {
     source: InputSource<'a>,
     progress: &'a mut dyn Progress,
     strict: bool,
+    /// Number of the last packet that was read.
+    packets: u64,
+    end_requests: EndRequests,
+    /// When [`FrameReceiver::idle`] was called last.
+    idle: Option<Instant>,
     /// Whether [`Progress::end`] has been called.
     ended: bool,
-}
-
-enum InputSource<'a> {
-    Reader(Box<Reader>),
-    Packets(PacketCursor<'a>),
-}
-
-impl InputSource<'_> {
-    #[inline]
-    fn next_item(&mut self) -> Result<Option<Item<'_>>, CaptureError> {
-        match self {
-            InputSource::Reader(reader) => reader.next_item(),
-            InputSource::Packets(cursor) => Ok(cursor.next_frame()?.map(Item::Frame)),
-        }
-    }
-
-    fn bytes_read(&self) -> u64 {
-        match self {
-            InputSource::Reader(reader) => reader.bytes_read(),
-            InputSource::Packets(cursor) => cursor.bytes_read(),
-        }
-    }
 }
 
 impl<'a> OpenInput<'a> {
@@ -88,99 +131,123 @@ impl<'a> OpenInput<'a> {
         progress: &'a mut dyn Progress,
     ) -> Result<Self, Error> {
         let source = match input {
-            Input::Path(path) => {
-                let reader = Reader::open(path)?;
-                progress.begin(&path.display().to_string(), reader.file_length());
-                InputSource::Reader(Box::new(reader))
+            Input::Path(path) => InputSource::open(path, progress)?,
+            Input::Recording { path, rotated, follow } => {
+                InputSource::open_recording(path, rotated, follow, progress)?
             }
-            Input::Reader(reader) => {
-                progress.begin(reader.file(), reader.file_length());
-                InputSource::Reader(reader)
-            }
+            Input::Reader(reader) => InputSource::Reader(reader),
             Input::Stream { file, stream } => {
-                let reader = Reader::from_stream(&file, stream)?;
-                progress.begin(&file, None);
-                InputSource::Reader(Box::new(reader))
+                InputSource::Reader(Box::new(Reader::from_stream(&file, stream)?))
             }
-            Input::Packets(packets) => {
-                progress.begin(MEMORY, Some(packets.bytes().len() as u64));
-                InputSource::Packets(PacketCursor::new(packets))
-            }
+            Input::Packets(packets) => InputSource::Packets(PacketCursor::new(packets)),
         };
-        Ok(OpenInput { source, progress, strict, ended: false })
+        progress.begin(source.file(), source.length());
+        Ok(OpenInput {
+            source,
+            progress,
+            strict,
+            packets: 0,
+            end_requests: EndRequests::new(),
+            idle: None,
+            ended: false,
+        })
     }
 
     /// Returns the name of the capture for reports.
     pub(crate) fn file(&self) -> &str {
-        match &self.source {
-            InputSource::Reader(reader) => reader.file(),
-            InputSource::Packets(_) => MEMORY,
-        }
+        self.source.file()
     }
 
     /// Returns the format of the input.
     pub(crate) fn format(&self) -> Format {
-        match &self.source {
-            InputSource::Reader(reader) => reader.format(),
-            InputSource::Packets(cursor) => cursor.format(),
-        }
+        self.source.format()
     }
 
-    /// Calls `each` with every frame, in order, until it fails.
+    /// Calls `each` with every frame, in order, until it fails or the progress wants the input to
+    /// end.
     #[inline]
     pub(crate) fn for_each(
         &mut self,
-        mut each: impl FnMut(&Frame<'_>) -> Result<(), Error>,
+        each: impl FnMut(&Frame<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        self.for_each_item(|item| match item {
-            Item::Frame(frame) => each(frame),
-            Item::Block(_) => Ok(()),
-        })
+        self.deliver(&mut Each(each))
     }
 
-    /// Calls `each` with every frame, and with the other blocks of a pcapng file, in order, until
-    /// it fails.
+    /// Gives every frame to the receiver, like [`for_each`](Self::for_each), and tells it when the
+    /// input has nothing to read.
     #[inline]
-    pub(crate) fn for_each_item(
-        &mut self,
-        mut each: impl FnMut(&Item<'_>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    pub(crate) fn deliver(&mut self, receiver: &mut impl FrameReceiver) -> Result<(), Error> {
+        if self.end_requests.ends(&self.source, self.progress) {
+            return Ok(());
+        }
         loop {
-            let Some(item) = self.source.next_item()? else { return Ok(()) };
-            each(&item)?;
-            let Item::Frame(Frame { number, .. }) = item else { continue };
-            if number.is_multiple_of(INTERVAL)
-                && self.progress.advance(number, self.source.bytes_read()).is_break()
-            {
-                return Err(Error::Interrupted);
+            let number = match self.source.next_item() {
+                Ok(Some(Item::Frame(frame))) => {
+                    receiver.frame(&frame)?;
+                    frame.number
+                }
+                Ok(Some(Item::Block(block))) => {
+                    receiver.block(&block)?;
+                    continue;
+                }
+                Ok(None) => return Ok(()),
+                Err(error) if error.is_would_block() => match self.wait(receiver)? {
+                    Waited::End => return Ok(()),
+                    _ => continue,
+                },
+                Err(error) => return Err(error.into()),
+            };
+            self.packets = number;
+            if number.is_multiple_of(INTERVAL) && self.ask()? {
+                return Ok(());
             }
+        }
+    }
+
+    fn ask(&mut self) -> Result<bool, Error> {
+        let read = (self.packets, self.source.bytes_read());
+        self.end_requests.ask(&self.source, read, self.progress)
+    }
+
+    /// Waits until there is something to read or the input ends, and tells the receiver that there
+    /// is nothing.
+    #[cold]
+    fn wait(&mut self, receiver: &mut dyn FrameReceiver) -> Result<Waited, Error> {
+        let began = Instant::now();
+        let mut next_idle = Some(self.idle.map_or(began, |idle| began.max(idle + IDLE_INTERVAL)));
+        loop {
+            let read = (self.packets, self.source.bytes_read());
+            let waited = self.end_requests.wait(&self.source, read, self.progress, next_idle)?;
+            if waited != Waited::Limit {
+                return Ok(waited);
+            }
+            let now = Instant::now();
+            self.idle = Some(now);
+            let waited = now.duration_since(began);
+            next_idle = receiver
+                .idle(waited)?
+                .filter(|&again| again > waited)
+                .and_then(|again| began.checked_add(again));
         }
     }
 
     /// Returns the interfaces found so far.
     pub(crate) fn interfaces(&self) -> &[Interface] {
-        match &self.source {
-            InputSource::Reader(reader) => reader.interfaces(),
-            InputSource::Packets(cursor) => cursor.interfaces(),
-        }
+        self.source.interfaces()
     }
 
     /// Ends the reading. A capture that was cut short is reported to the progress, or is an error
-    /// if `strict` is set.
-    pub(crate) fn finish(mut self) -> Result<Option<Truncated>, Error> {
-        let truncated = match &self.source {
-            InputSource::Reader(reader) => reader.truncated().cloned(),
-            InputSource::Packets(_) => None,
-        };
+    /// if `strict` is set. What the progress has ended is not cut short.
+    pub(crate) fn finish(mut self) -> Result<InputEnd, Error> {
+        let interrupted = self.end_requests.is_ending();
+        let truncated = self.source.truncated().filter(|_| !interrupted).cloned();
         self.end();
-        match truncated {
-            Some(truncated) if self.strict => Err(Error::CutShort(truncated)),
-            Some(truncated) => {
-                self.progress.cut_short(&truncated);
-                Ok(Some(truncated))
-            }
-            None => Ok(None),
+        match &truncated {
+            Some(truncated) if self.strict => return Err(Error::CutShort(truncated.clone())),
+            Some(truncated) => self.progress.cut_short(truncated),
+            None => {}
         }
+        Ok(InputEnd { cut_short: truncated.map(CutShort::from), interrupted })
     }
 
     fn end(&mut self) {
@@ -195,6 +262,3 @@ impl Drop for OpenInput<'_> {
         self.end();
     }
 }
-
-/// The name of packets in memory, in reports.
-const MEMORY: &str = "memory";

@@ -15,11 +15,15 @@ mod partial;
 mod pool;
 pub mod present;
 mod progress;
+mod recording;
+mod rotated;
 mod segment;
 mod sink;
+mod source;
 mod steer;
 mod totals;
 mod verify;
+mod waiting;
 #[doc(hidden)]
 pub use analyze::words as analyze_words;
 pub use analyze::{

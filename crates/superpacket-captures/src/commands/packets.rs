@@ -157,6 +157,11 @@ impl<'a> PacketCursor<'a> {
         PacketCursor { packets, next: 0 }
     }
 
+    /// Returns the number of bytes of all packets.
+    pub(crate) fn length(&self) -> u64 {
+        self.packets.bytes().len() as u64
+    }
+
     /// Returns the number of bytes of the packets that were read so far.
     pub(crate) fn bytes_read(&self) -> u64 {
         self.packets.range(self.next).start as u64

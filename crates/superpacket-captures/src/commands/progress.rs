@@ -16,11 +16,20 @@ pub trait Progress {
     /// compressed size.
     fn begin(&mut self, _input: &str, _length: Option<u64>) {}
 
-    /// Reports the packets and bytes read so far, after every [`INTERVAL`] packets. Bytes are
-    /// counted as in [`begin`](Self::begin). `Break` ends the command with [`Error::Interrupted`];
+    /// Reports the packets and bytes read so far: after every [`INTERVAL`] packets, and about every
+    /// 50 ms while the command waits for its input, even before [`begin`](Self::begin). Bytes are
+    /// counted as in `begin`. `Break` ends the command with [`Error::Interrupted`];
     /// the output is left as it was.
     fn advance(&mut self, _packets: u64, _bytes: u64) -> ControlFlow<()> {
         ControlFlow::Continue(())
+    }
+
+    /// Returns whether the input should end here, as if it had no more packets. The command then
+    /// completes its output and its report. Asked when the reading begins and then together with
+    /// [`advance`](Self::advance). If the capture's header was not read yet, the command ends with
+    /// [`Error::Interrupted`] instead.
+    fn end_requested(&mut self) -> bool {
+        false
     }
 
     /// Ends the input, whether or not it was read completely.
@@ -34,3 +43,13 @@ pub trait Progress {
 }
 
 impl Progress for () {}
+
+/// Returns whether a request ended a command with several inputs before the first packet of an
+/// input. It then reports on the inputs before, if there are any.
+pub(crate) fn is_interrupted<T, F>(
+    result: &Result<T, Error>,
+    finished: &[F],
+    progress: &mut dyn Progress,
+) -> bool {
+    matches!(result, Err(Error::Interrupted)) && !finished.is_empty() && progress.end_requested()
+}

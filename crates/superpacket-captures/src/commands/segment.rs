@@ -2,8 +2,9 @@
 //! would have carried.
 
 use std::iter::once;
+use std::time::Duration;
 
-use crate::file::{CaptureError, Frame, Item, Record, Sink, Start, start_of};
+use crate::file::{Block, CaptureError, Frame, Record, Sink, Start, start_of};
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::Reason;
@@ -18,7 +19,7 @@ use superpacket::wire::{
 use crate::commands::coalesce::write_completed;
 use crate::commands::destination::{OpenOutput, Output};
 use crate::commands::error::Error;
-use crate::commands::input::{Input, OpenInput};
+use crate::commands::input::{FrameReceiver, Input, OpenInput};
 use crate::commands::partial::{Partial, Wrong, be16, check};
 use crate::commands::progress::Progress;
 use crate::commands::totals::{Blocks, CutShort, Totals};
@@ -70,6 +71,8 @@ pub struct SegmentReport {
     pub blocks: Blocks,
     /// Where the input ends within a record; `None` if it does not.
     pub cut_short: Option<CutShort>,
+    /// Whether [`Progress::end_requested`] ended the input.
+    pub interrupted: bool,
 }
 
 /// Cuts frames above the MTU into the packets that a network would have carried.
@@ -113,13 +116,10 @@ pub fn segment(
         completed: Vec::new(),
     };
     cutter.writer.declare(input.interfaces())?;
-    input.for_each_item(|item| match item {
-        Item::Frame(frame) => Ok(cutter.frame(frame)?),
-        Item::Block(block) => Ok(cutter.writer.block(block)?),
-    })?;
+    input.deliver(&mut cutter)?;
     cutter.writer.declare(input.interfaces())?;
     let name = input.file().to_owned();
-    let cut_short = input.finish()?.map(CutShort::from);
+    let end = input.finish()?;
     let (totals, segments, uncut, blocks) = cutter.finish()?;
     Ok(SegmentReport {
         command: "segment",
@@ -130,7 +130,8 @@ pub fn segment(
         segments,
         uncut,
         blocks,
-        cut_short,
+        cut_short: end.cut_short,
+        interrupted: end.interrupted,
     })
 }
 
@@ -166,9 +167,25 @@ struct Cutter<'a> {
     completed: Vec<u8>,
 }
 
+impl FrameReceiver for Cutter<'_> {
+    #[inline]
+    fn frame(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
+        Ok(self.write_frame(frame)?)
+    }
+
+    fn block(&mut self, block: &Block<'_>) -> Result<(), Error> {
+        Ok(self.writer.block(block)?)
+    }
+
+    fn idle(&mut self, _waited: Duration) -> Result<Option<Duration>, Error> {
+        self.writer.flush()?;
+        Ok(None)
+    }
+}
+
 impl Cutter<'_> {
     /// Writes a frame of the input, whole or cut.
-    fn frame(&mut self, frame: &Frame<'_>) -> Result<(), CaptureError> {
+    fn write_frame(&mut self, frame: &Frame<'_>) -> Result<(), CaptureError> {
         self.writer.declare(frame.interfaces)?;
         self.totals.packets_in += 1;
         self.totals.bytes_in += frame.data.len() as u64;

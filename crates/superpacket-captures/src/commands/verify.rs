@@ -6,7 +6,7 @@
 //! byte, a super-packet after it has been segmented again from its bytes and metadata alone. So
 //! every lost, duplicated, reordered or changed packet is found.
 
-use crate::file::{Frame, FrameOptions, Truncated};
+use crate::file::{Frame, FrameOptions};
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::{Mode, Policy};
@@ -25,7 +25,7 @@ use crate::commands::lanes::{
 use crate::commands::ledger::{FlowId, Ledger};
 use crate::commands::partial::check;
 use crate::commands::pool::{Buffer, BufferPool};
-use crate::commands::progress::Progress;
+use crate::commands::progress::{Progress, is_interrupted};
 use crate::commands::totals::{CutShort, Tally, Totals, Unreadable};
 
 /// Maximum number of mismatches that the report describes; all of them are counted.
@@ -90,6 +90,9 @@ pub struct VerifyReport {
     pub files: Vec<FileVerification>,
     /// The captures that could not be read.
     pub unreadable: Unreadable,
+    /// Whether [`Progress::end_requested`] ended the reading. The last capture may then not have
+    /// been read to its end, and those behind it were not read.
+    pub interrupted: bool,
 }
 
 /// Aggregates captures by GRO's rules, segments the result, and compares it with the captures byte
@@ -110,20 +113,31 @@ pub fn verify(
     };
     for input in inputs {
         let file = verify_one(input, options, progress);
-        let Some(file) = report.unreadable.note_failure(file, progress)? else { continue };
+        if is_interrupted(&file, &report.files, progress) {
+            report.interrupted = true;
+            break;
+        }
+        let Some((file, interrupted)) = report.unreadable.note_failure(file, progress)? else {
+            continue;
+        };
         report.totals.add(&file.totals);
         report.segments += file.segments;
         report.mismatches += file.mismatches;
         report.files.push(file);
+        report.interrupted = interrupted;
+        if interrupted {
+            break;
+        }
     }
     Ok(report)
 }
 
+/// Verifies one capture. Returns the results, and whether the progress ended the capture.
 fn verify_one(
     input: Input<'_>,
     options: &VerifyOptions,
     progress: &mut dyn Progress,
-) -> Result<FileVerification, Error> {
+) -> Result<(FileVerification, bool), Error> {
     let simd = Simd::detect();
     let policy =
         Policy::gro().with_mode(Mode::Gro { udp: options.udp }).with_checksum(ChecksumForm::Full);
@@ -161,7 +175,7 @@ fn verify_one(
         Ok(())
     })?;
     aggregator.finish(&mut comparison);
-    let cut_short: Option<Truncated> = input.finish()?;
+    let end = input.finish()?;
     let left = comparison.ledger.left();
     if left > 0 {
         comparison.mismatch(0, format!("{left} packets never left the engine"));
@@ -169,14 +183,15 @@ fn verify_one(
     if !aggregator.balanced() || !comparison.tally.balanced() {
         comparison.mismatch(0, "the counters do not balance".to_owned());
     }
-    Ok(FileVerification {
+    let file = FileVerification {
         totals: comparison.tally.totals(),
         file: comparison.file,
         segments: comparison.segments,
         mismatches: comparison.mismatches,
         details: comparison.details,
-        cut_short: cut_short.map(CutShort::from),
-    })
+        cut_short: end.cut_short,
+    };
+    Ok((file, end.interrupted))
 }
 
 struct Comparison {

@@ -42,9 +42,11 @@ pub struct Block<'a> {
     pub bytes: &'a [u8],
     /// The byte order of the section to which the block belongs.
     pub byte_order: ByteOrder,
-    /// The index in `interfaces` of the section's interface 0.
+    /// The index of the section's interface 0 among all interfaces of the file.
     pub first_interface: u32,
-    /// All interfaces found in the file so far.
+    /// For each interface of the file, its index in `interfaces`, if that is another one.
+    pub(crate) places: Option<&'a [u32]>,
+    /// All interfaces found so far.
     pub interfaces: &'a [Interface],
 }
 
@@ -160,7 +162,11 @@ impl<'a> Block<'a> {
                 8 + (length as usize).checked_next_multiple_of(4)?
             }
             BlockKind::InterfaceStatistics => {
-                let interface = word(0)?.checked_add(self.first_interface)?;
+                let number = word(0)?.checked_add(self.first_interface)?;
+                let interface = match self.places {
+                    Some(places) => *places.get(number as usize)?,
+                    None => number,
+                };
                 self.interfaces.get(interface as usize)?;
                 for number in [interface, word(4)?, word(8)?] {
                     out.extend_from_slice(&byte_order.u32_bytes(number));

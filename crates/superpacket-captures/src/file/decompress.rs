@@ -61,6 +61,9 @@ impl<R: Read> GzipMembers<R> {
 
     /// Begins to decompress the next member, if there is one.
     fn next_member(&mut self) -> io::Result<()> {
+        let Some(member) = &mut self.member else { return Ok(()) };
+        // If the input has nothing for now, this is done again.
+        member.get_mut().fill_buf()?;
         let Some(mut input) = self.member.take().map(GzDecoder::into_inner) else { return Ok(()) };
         let place = input.get_ref().bytes - input.buffer().len() as u64;
         let head = input.fill_buf()?;

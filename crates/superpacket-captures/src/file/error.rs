@@ -13,7 +13,7 @@ use super::LinkType;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {
-    /// The file could not be opened.
+    /// The file could not be opened, or there is no connection to the address.
     #[error("{file}: cannot be opened: {source}")]
     Open {
         /// The file's name.
@@ -143,6 +143,14 @@ pub enum CaptureError {
     },
 }
 
+impl CaptureError {
+    /// Returns whether nothing is there to be read for now
+    /// ([`WouldBlock`](io::ErrorKind::WouldBlock)). Reading can continue later.
+    pub fn is_would_block(&self) -> bool {
+        matches!(self, Self::Read { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
 /// The place at which a file ends in the middle of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Truncated {
@@ -196,6 +204,11 @@ impl From<io::Error> for ReadFault {
 }
 
 impl ReadFault {
+    /// Returns whether nothing is there to be read for now.
+    pub(super) fn is_would_block(&self) -> bool {
+        matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// Converts the error to the one that callers get, or to `Err(Truncated)` if the file is
     /// truncated, which is not an error.
     pub(super) fn into_error(

@@ -52,6 +52,8 @@ mod error;
 mod format;
 mod interface;
 mod link_type;
+#[cfg(feature = "commands")]
+mod live;
 mod option;
 mod output;
 mod pcap_reader;
@@ -60,6 +62,7 @@ mod pcapng_reader;
 mod pcapng_writer;
 mod reader;
 mod record;
+mod tcp;
 mod time;
 mod window;
 mod writer;
@@ -72,12 +75,16 @@ pub use destination::replace_file;
 pub use destination::{OutputPlace, open_special};
 pub use destination::{can_write_file, remove_unfinished, same_file, write_file};
 pub use error::{CaptureError, Truncated};
-pub use format::{Compression, Container, Format, OutputFormat, PcapVariant};
+pub use format::{Compression, Container, Format, OutputFormat, PcapVariant, check_output_name};
 pub use interface::{Interface, InterfaceStatistics};
 pub use link_type::{LinkType, Start, start_of};
+#[cfg(feature = "commands")]
+pub(crate) use live::RecordStream;
 pub use option::{Direction, FrameOptions, OptionForm, OptionList};
 pub use reader::{CapturePosition, Reader};
 pub use record::{Frame, Record, Sink, Source};
+#[cfg(feature = "commands")]
+pub(crate) use tcp::TcpEnd;
 pub use time::{TimeResolution, Timestamp};
 pub use writer::{BlockCounts, Writer};
 

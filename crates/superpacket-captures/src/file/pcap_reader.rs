@@ -15,7 +15,7 @@ const RECORD_HEADER: usize = 16;
 
 /// The fields of a record that was found. The ranges refer to the window's buffer, and are valid
 /// until more is read into it.
-pub(super) struct LocatedRecord {
+pub(crate) struct LocatedRecord {
     pub(super) data: std::ops::Range<usize>,
     pub(super) options: std::ops::Range<usize>,
     pub(super) interface: u32,

@@ -41,7 +41,7 @@ pub(super) struct PcapNgReader {
 
 /// A block that was found. Ranges refer to the window's buffer, and are valid until more is read into
 /// it.
-pub(super) enum LocatedBlock {
+pub(crate) enum LocatedBlock {
     Packet(LocatedRecord),
     /// A block that holds neither a packet nor an interface.
     Other(Range<usize>),

@@ -45,6 +45,9 @@ pub struct Reader {
     truncated: Option<Truncated>,
     bytes_read: Arc<AtomicU64>,
     file_length: Option<u64>,
+    /// For a stream that a thread reads: the handle to wait for more of it.
+    #[cfg(feature = "commands")]
+    arrivals: Option<super::live::Arrivals>,
     /// For the reader of a part of a file: position of the part's first byte in the file, and
     /// length of the preamble, which comes before the part in the stream.
     part: Option<(u64, u64)>,
@@ -79,10 +82,46 @@ impl Reader {
 
     /// Reads a capture file from any stream; `name` stands for the file in messages.
     ///
+    /// After the capture's header, the stream may return
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) while nothing is there to be read. So does the
+    /// reader then ([`CaptureError::is_would_block`]), unless the stream is compressed by zstd,
+    /// where it is an error.
+    ///
     /// # Errors
     /// If the stream cannot be read, or does not begin like a capture file.
     pub fn from_stream(name: &str, stream: Box<dyn Read + Send>) -> Result<Self, CaptureError> {
-        Self::begin(name, stream, false)
+        Self::begin(name, Self::decompressed(name, stream)?, false)
+    }
+
+    /// Reads a capture file from a stream that may have to wait for data. A thread reads and
+    /// decompresses it. While nothing is there, [`next_frame`](Source::next_frame) returns an error
+    /// for which [`CaptureError::is_would_block`] returns `true`. This function itself waits until
+    /// the capture's header is there.
+    ///
+    /// # Errors
+    /// Those of [`from_stream`](Self::from_stream), and if the thread cannot be started.
+    #[cfg(feature = "commands")]
+    pub(crate) fn live(name: &str, stream: Box<dyn Read + Send>) -> Result<Self, CaptureError> {
+        let decompressed = Self::decompressed(name, stream)?;
+        let (stream, arrivals) = super::live::read_ahead(decompressed.stream)
+            .map_err(|source| CaptureError::Open { file: name.to_owned(), source })?;
+        let mut reader =
+            Self::begin(name, Decompressed { stream: Box::new(stream), ..decompressed }, false)?;
+        arrivals.stop_blocking();
+        reader.arrivals = Some(arrivals);
+        Ok(reader)
+    }
+
+    /// Returns whether reading may have to wait for data.
+    #[cfg(feature = "commands")]
+    pub(crate) fn is_live(&self) -> bool {
+        self.arrivals.is_some()
+    }
+
+    /// Waits until there is something to read, but at most for `limit`. Returns whether there is.
+    #[cfg(feature = "commands")]
+    pub(crate) fn wait(&self, limit: std::time::Duration) -> bool {
+        self.arrivals.as_ref().is_none_or(|arrivals| arrivals.wait(limit))
     }
 
     /// Like [`from_stream`](Self::from_stream), but keeps the [`preamble`](Self::preamble) for
@@ -94,7 +133,7 @@ impl Reader {
         name: &str,
         stream: Box<dyn Read + Send>,
     ) -> Result<Self, CaptureError> {
-        Self::begin(name, stream, true)
+        Self::begin(name, Self::decompressed(name, stream)?, true)
     }
 
     /// Reads a part of a capture file. `records` is the decompressed stream from `place` on, which
@@ -113,27 +152,29 @@ impl Reader {
     ) -> Result<Self, CaptureError> {
         let length = preamble.len() as u64;
         let mut reader =
-            Self::begin(name, Box::new(io::Cursor::new(preamble).chain(records)), false)?;
+            Self::from_stream(name, Box::new(io::Cursor::new(preamble).chain(records)))?;
         reader.frames = place.packets;
         reader.part = Some((place.offset, length));
         Ok(reader)
     }
 
-    fn begin(name: &str, stream: Box<dyn Read + Send>, keep: bool) -> Result<Self, CaptureError> {
+    /// Finds out how a stream is compressed, and decompresses it.
+    fn decompressed(
+        name: &str,
+        stream: Box<dyn Read + Send>,
+    ) -> Result<Decompressed, CaptureError> {
         let bytes_read = Arc::new(AtomicU64::new(0));
         let counted = Box::new(Counting { stream, bytes: Arc::clone(&bytes_read) });
-        let fault = |fault: ReadFault, window: Option<&Window>| {
-            fault.into_error(name, 1, window.map_or(0, Window::offset)).unwrap_or_else(
-                |truncated| CaptureError::NotCapture {
-                    file: truncated.file,
-                    reason: truncated.reason,
-                },
-            )
-        };
         let (stream, compression) =
-            decompress(counted).map_err(|error| fault(error.into(), None))?;
+            decompress(counted).map_err(|error| header_fault(name, error.into(), 0))?;
+        Ok(Decompressed { stream, compression, bytes_read })
+    }
+
+    fn begin(name: &str, decompressed: Decompressed, keep: bool) -> Result<Self, CaptureError> {
+        let Decompressed { stream, compression, bytes_read } = decompressed;
+        let fault = |fault, window: &Window| header_fault(name, fault, window.offset());
         let mut window = Window::new(stream);
-        window.has(4).map_err(|error| fault(error.into(), Some(&window)))?;
+        window.has(4).map_err(|error| fault(error.into(), &window))?;
         let Some(&magic) = window.available().first_chunk::<4>() else {
             let reason = match (window.finish(String::new), window.available().len()) {
                 (Ok(()), _) => "it is empty".to_owned(),
@@ -144,12 +185,12 @@ impl Reader {
         let mut interfaces = Vec::new();
         let (records, format) = if let Some((byte_order, variant)) = recognize(magic) {
             let (reader, interface) = PcapReader::open(&mut window, byte_order, variant, keep)
-                .map_err(|error| fault(error, Some(&window)))?;
+                .map_err(|error| fault(error, &window))?;
             interfaces.push(interface);
             (RecordReader::Pcap(reader), Format::Pcap { byte_order, variant })
         } else if ByteOrder::Little.u32_at(&magic, 0) == SECTION_HEADER {
-            let reader = PcapNgReader::open(&mut window, keep)
-                .map_err(|error| fault(error, Some(&window)))?;
+            let reader =
+                PcapNgReader::open(&mut window, keep).map_err(|error| fault(error, &window))?;
             let byte_order = reader.byte_order();
             (RecordReader::PcapNg(reader), Format::PcapNg { byte_order })
         } else {
@@ -173,6 +214,8 @@ impl Reader {
             truncated: None,
             bytes_read,
             file_length: None,
+            #[cfg(feature = "commands")]
+            arrivals: None,
             part: None,
         })
     }
@@ -225,66 +268,83 @@ impl Reader {
     /// Those of [`next_frame`](Source::next_frame).
     #[inline]
     pub fn next_item(&mut self) -> Result<Option<Item<'_>>, CaptureError> {
-        Ok(match self.locate(true)? {
-            Some((LocatedBlock::Packet(record), form)) => {
-                Some(Item::Frame(self.frame(record, form)))
-            }
-            Some((LocatedBlock::Other(range), form)) => Some(Item::Block(Block {
-                bytes: self.window.at(range),
-                byte_order: form.byte_order,
-                first_interface: match &self.records {
-                    RecordReader::Pcap(_) => 0,
-                    RecordReader::PcapNg(reader) => reader.section_start() as u32,
-                },
-                interfaces: &self.interfaces,
-            })),
-            None => None,
-        })
+        Ok(self.locate_next(true)?.map(|located| self.item(located)))
     }
 
-    /// Finds the next packet or, with `all`, the next block that describes no interface.
+    /// Reads the next frame or, with `all`, the next block that describes no interface, and returns
+    /// where its parts are.
     #[inline]
-    fn locate(&mut self, all: bool) -> Result<Option<(LocatedBlock, OptionForm)>, CaptureError> {
+    pub(crate) fn locate_next(&mut self, all: bool) -> Result<Option<LocatedBlock>, CaptureError> {
         if self.done {
             return Ok(None);
         }
-        let (located, form) = match &mut self.records {
-            RecordReader::Pcap(reader) => (
-                reader.next(&mut self.window).map(|record| record.map(LocatedBlock::Packet)),
-                reader.option_form(),
-            ),
+        let located = match &mut self.records {
+            RecordReader::Pcap(reader) => {
+                reader.next(&mut self.window).map(|record| record.map(LocatedBlock::Packet))
+            }
             RecordReader::PcapNg(reader) => {
-                let located = reader.next(&mut self.window, &mut self.interfaces, all);
-                (located, OptionForm::list(reader.byte_order()))
+                reader.next(&mut self.window, &mut self.interfaces, all)
             }
         };
         match located {
-            Ok(Some(located)) => Ok(Some((located, form))),
+            Ok(Some(located)) => {
+                self.frames += u64::from(matches!(located, LocatedBlock::Packet(_)));
+                Ok(Some(located))
+            }
             Ok(None) => {
                 self.done = true;
                 Ok(None)
             }
-            Err(fault) => self.stop(fault).map(|()| None),
+            Err(fault) => {
+                self.stop(fault)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Returns the frame or block that [`locate_next`](Self::locate_next) has just read.
+    #[inline]
+    pub(crate) fn item(&self, located: LocatedBlock) -> Item<'_> {
+        match located {
+            LocatedBlock::Packet(record) => Item::Frame(self.frame(record)),
+            LocatedBlock::Other(range) => {
+                let (byte_order, first_interface) = match &self.records {
+                    RecordReader::Pcap(_) => (ByteOrder::NATIVE, 0),
+                    RecordReader::PcapNg(reader) => {
+                        (reader.byte_order(), reader.section_start() as u32)
+                    }
+                };
+                Item::Block(Block {
+                    bytes: self.window.at(range),
+                    byte_order,
+                    first_interface,
+                    places: None,
+                    interfaces: &self.interfaces,
+                })
+            }
         }
     }
 
     #[inline]
-    fn frame(&mut self, record: LocatedRecord, form: OptionForm) -> Frame<'_> {
-        self.frames += 1;
+    fn frame(&self, located: LocatedRecord) -> Frame<'_> {
+        let form = match &self.records {
+            RecordReader::Pcap(reader) => reader.option_form(),
+            RecordReader::PcapNg(reader) => OptionForm::list(reader.byte_order()),
+        };
         Frame {
             number: self.frames,
-            interface: record.interface,
-            time: record.time,
-            data: self.window.at(record.data),
-            original_length: record.original_length,
-            options: FrameOptions::new(self.window.at(record.options), form),
+            interface: located.interface,
+            time: located.time,
+            data: self.window.at(located.data),
+            original_length: located.original_length,
+            options: FrameOptions::new(self.window.at(located.options), form),
             interfaces: &self.interfaces,
         }
     }
 
     #[cold]
     fn stop(&mut self, fault: ReadFault) -> Result<(), CaptureError> {
-        self.done = true;
+        self.done = !fault.is_would_block();
         match fault.into_error(&self.file, self.frames + 1, self.place().offset) {
             Ok(error) => Err(error),
             Err(truncated) => {
@@ -298,9 +358,9 @@ impl Reader {
 impl Source for Reader {
     #[inline]
     fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
-        while let Some((located, form)) = self.locate(false)? {
+        while let Some(located) = self.locate_next(false)? {
             if let LocatedBlock::Packet(record) = located {
-                return Ok(Some(self.frame(record, form)));
+                return Ok(Some(self.frame(record)));
             }
         }
         Ok(None)
@@ -317,6 +377,22 @@ impl Source for Reader {
     fn truncated(&self) -> Option<&Truncated> {
         self.truncated.as_ref()
     }
+}
+
+/// A capture's stream after decompression.
+struct Decompressed {
+    stream: Box<dyn Read + Send>,
+    compression: Compression,
+    /// Number of bytes read before decompression.
+    bytes_read: Arc<AtomicU64>,
+}
+
+/// Converts a fault in the capture's header to the error that callers get.
+fn header_fault(name: &str, fault: ReadFault, offset: u64) -> CaptureError {
+    fault.into_error(name, 1, offset).unwrap_or_else(|truncated| CaptureError::NotCapture {
+        file: truncated.file,
+        reason: truncated.reason,
+    })
 }
 
 /// A reader that counts the bytes that were read from the file.

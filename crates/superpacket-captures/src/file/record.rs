@@ -76,7 +76,8 @@ pub trait Source {
     /// [`truncated`](Self::truncated)).
     ///
     /// # Errors
-    /// If reading fails. After an error, `None` is returned.
+    /// If reading fails. After an error, `None` is returned, except after one for which
+    /// [`CaptureError::is_would_block`] returns `true`: then a later call continues.
     fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError>;
 
     /// Returns the interfaces found so far, indexed by [`Frame::interface`]. In a pcapng file, each

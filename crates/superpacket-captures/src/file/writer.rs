@@ -9,6 +9,7 @@ use super::destination::OutputDestination;
 use super::output::BufferedOutput;
 use super::pcap_writer::PcapWriter;
 use super::pcapng_writer::PcapNgWriter;
+use super::tcp::TcpEnd;
 use super::{
     Block, BlockKind, CaptureError, Container, Interface, InterfaceStatistics, LinkType,
     MAX_RECORD_LENGTH, OutputFormat, Record, Sink, Timestamp,
@@ -26,6 +27,8 @@ use super::{
 pub struct Writer {
     file: String,
     output: BufferedOutput,
+    #[cfg(feature = "commands")]
+    is_stream: bool,
     records: RecordWriter,
     interfaces: Vec<DeclaredInterface>,
     /// Number of frames written so far.
@@ -66,10 +69,11 @@ enum RecordWriter {
 }
 
 impl Writer {
-    /// Creates the file at `path`; `-` is standard output.
+    /// Creates the file at `path`; `-` is standard output. `tcp://HOST:PORT` connects to a
+    /// receiver, and `tcp-listen://ADDRESS:PORT` waits until one connects.
     ///
     /// # Errors
-    /// If the file cannot be created.
+    /// If the file cannot be created, or there is no connection.
     pub fn create(path: impl AsRef<Path>, format: OutputFormat) -> Result<Self, CaptureError> {
         let path = path.as_ref();
         let name = if path == Path::new("-") {
@@ -77,6 +81,12 @@ impl Writer {
         } else {
             path.display().to_string()
         };
+        if let Some(end) = TcpEnd::parse(path) {
+            return match end.open() {
+                Ok(stream) => Self::into_stream(&name, Box::new(stream), format),
+                Err(source) => Err(CaptureError::Open { file: name, source }),
+            };
+        }
         match OutputDestination::create(path) {
             Ok(destination) => Ok(Self::begin(name, destination, format)),
             Err(source) => Err(CaptureError::Create { file: name, source }),
@@ -97,13 +107,23 @@ impl Writer {
 
     fn begin(file: String, destination: OutputDestination, format: OutputFormat) -> Self {
         let OutputFormat { container, byte_order, resolution, compression } = format;
+        #[cfg(feature = "commands")]
+        let is_stream = matches!(destination, OutputDestination::Stream(_));
         let output = BufferedOutput::new(destination, compression);
         let records = match container {
             Container::Pcap => RecordWriter::Pcap(PcapWriter::new(byte_order, resolution)),
             Container::PcapNg => RecordWriter::PcapNg(PcapNgWriter::new(byte_order)),
         };
-        let blocks = BlockCounts::default();
-        Self { file, output, records, interfaces: Vec::new(), frames: 0, blocks }
+        Self {
+            file,
+            output,
+            #[cfg(feature = "commands")]
+            is_stream,
+            records,
+            interfaces: Vec::new(),
+            frames: 0,
+            blocks: BlockCounts::default(),
+        }
     }
 
     /// Returns the name by which the file was created, as errors give it.
@@ -122,6 +142,13 @@ impl Writer {
             RecordWriter::Pcap(_) => Container::Pcap,
             RecordWriter::PcapNg(_) => Container::PcapNg,
         }
+    }
+
+    /// Returns whether other programs see at once what is written: whether the destination is a
+    /// pipe, a device or another stream, and not a file with a temporary name.
+    #[cfg(feature = "commands")]
+    pub(crate) fn is_stream(&self) -> bool {
+        self.is_stream
     }
 
     /// Passes everything written so far on to the destination, so that other programs can read it.

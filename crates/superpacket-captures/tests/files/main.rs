@@ -9,4 +9,5 @@ mod formats;
 #[cfg(target_os = "linux")]
 mod modes;
 mod parts;
+mod waiting;
 mod writing;

@@ -7,7 +7,7 @@ use superpacket_captures::analyze_words::{policies, top_flows};
 use superpacket_captures::{AnalyzeOptions, AnalyzeReport, Findings, analyze};
 
 use super::options::{CaptureOptions, Stepping};
-use super::{check_page, conclude, inputs, reasons, unreadable, write_page};
+use super::{check_page, conclude, interrupted, reasons, unreadable, write_page};
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{
@@ -41,17 +41,17 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<(), Failure> {
         strict: arguments.common.strict,
     };
     let mut bar = Bar::new(arguments.common.quiet);
-    let mut report = analyze(inputs(&arguments.inputs), &options, &mut bar)?;
+    let mut report = analyze(arguments.common.inputs(&arguments.inputs)?, &options, &mut bar)?;
     report.unreadable.messages = bar.into_unreadable();
     if let Some(path) = &arguments.html {
         write_page(path, &report.page()?)?;
     }
-    show(arguments.common.json, &report, || text(&report, columns()))?;
+    show(arguments.common.json, &report, || text(&report, arguments.inputs.len(), columns()))?;
     conclude(&report.unreadable)
 }
 
-/// Formats the report as text with lines of at most `columns` columns.
-fn text(report: &AnalyzeReport, columns: usize) -> String {
+/// Formats the report on this number of captures as text with lines of at most `columns` columns.
+fn text(report: &AnalyzeReport, captures: usize, columns: usize) -> String {
     let mut text = String::new();
     for file in &report.files {
         text.push_str(&file_heading(&file.file));
@@ -67,6 +67,8 @@ fn text(report: &AnalyzeReport, columns: usize) -> String {
         findings(&report.findings, columns, &mut text);
     }
     text.push_str(&unreadable(&report.unreadable));
+    let read = report.files.len() + report.unreadable.messages.len();
+    text.push_str(&interrupted(report.interrupted, captures - read));
     text
 }
 

@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use superpacket_captures::{
-    CheckOptions, CheckReport, Input, NotJudged, Verdict, Violation, check,
-};
+use superpacket_captures::{CheckOptions, CheckReport, NotJudged, Verdict, Violation, check};
 
 use super::is_stream;
 use super::options::CaptureOptions;
@@ -61,9 +59,14 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<Verdict, Failure> {
         },
         strict: arguments.common.strict,
     };
-    let mut bar = Bar::new(arguments.common.quiet);
-    let report =
-        check(Input::Path(&arguments.checked), Input::Path(&arguments.origin), &options, &mut bar)?;
+    let common = &arguments.common;
+    let mut bar = Bar::new(common.quiet);
+    let report = check(
+        common.input(&arguments.checked),
+        common.input(&arguments.origin),
+        &options,
+        &mut bar,
+    )?;
     show(arguments.common.json, &report, || text(&report, columns()))?;
     Ok(report.verdict)
 }
@@ -82,6 +85,9 @@ fn text(report: &CheckReport, columns: usize) -> String {
     text.push_str(&paragraph(&counts, 2, columns));
     for line in not_judged(&report.not_judged) {
         text.push_str(&paragraph(&format!("Not judged: {line}."), 2, columns));
+    }
+    if report.interrupted {
+        text.push_str("  Not judged: the packets that were not read, because of a signal.\n");
     }
     for (what, cut) in
         [("what was checked", &report.cut_short), ("the original", &report.origin_cut_short)]

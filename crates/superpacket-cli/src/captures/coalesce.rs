@@ -3,15 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use superpacket_captures::{
-    CoalesceOptions, Input, MAX_FLOWS, MAX_PACKETS, Output, Rules, coalesce,
-};
+use superpacket_captures::{CoalesceOptions, MAX_FLOWS, MAX_PACKETS, Output, Rules, coalesce};
 
 use super::options::{CaptureOptions, Stepping};
-use super::{blocks_left_out, check_report, is_stream, summary};
+use super::{blocks_left_out, check_output, interrupted, is_stream, summary};
 use crate::amount::size;
 use crate::failure::Failure;
-use crate::progress::Bar;
+use crate::progress::{Bar, warn};
 use crate::report::{print, print_json, printable};
 
 /// By which rules packets are merged.
@@ -26,11 +24,11 @@ pub(crate) enum CoalesceMode {
 /// The arguments of `superpacket coalesce`.
 #[derive(Debug, Args)]
 pub(crate) struct CoalesceArguments {
-    /// The capture to read; - for standard input
+    /// The capture to read; - for standard input, tcp://HOST:PORT for a connection
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
-    /// The capture to write; - for standard output. The ending may choose another format or
-    /// compression
+    /// The capture to write; - for standard output, tcp://HOST:PORT for a connection. The ending
+    /// may choose another format or compression
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
     /// Rules to aggregate by
@@ -39,7 +37,7 @@ pub(crate) struct CoalesceArguments {
     #[command(flatten)]
     pub(crate) stepping: Stepping,
     /// Longest merged packet in bytes, from the IP header: 68 to 524280; above 65535 ("BIG TCP")
-    /// the IP length is written as 0
+    /// the IP length is written as 0, and Wireshark and tcpdump refuse frames above 262144
     #[arg(long, value_name = "N", default_value = "65535", value_parser = size, allow_negative_numbers = true)]
     pub(crate) max_bytes: u64,
     /// Write the length of IPv6 packets above 65575 bytes in a jumbo payload option (RFC 2675), as
@@ -65,13 +63,27 @@ pub(crate) struct CoalesceArguments {
 /// Maximum length in bytes of the packets that the aggregation engine makes.
 const MAX_BYTES: u32 = superpacket::aggregate::MAX_BIG_LENGTH;
 
+/// Maximum length in bytes of a frame that Wireshark (`WTAP_MAX_PACKET_SIZE_STANDARD`) and libpcap
+/// (`MAXIMUM_SNAPLEN`) read.
+const LONGEST_FRAME: u32 = 262_144;
+
+/// Maximum length in bytes of a merged packet whose frame both can read: this leaves room for the
+/// link header with VLAN tags, or with a radiotap header.
+const MOST_READABLE: u32 = LONGEST_FRAME - 256;
+
 /// Runs `superpacket coalesce`.
 pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
     let options = options(arguments)?;
-    check_report(&arguments.output, arguments.common.json)?;
+    if options.max_bytes > MOST_READABLE {
+        warn(&format!(
+            "--max-bytes {}: Wireshark and tcpdump open no file with a frame above {LONGEST_FRAME} bytes; up to {MOST_READABLE} they do, with any link header",
+            options.max_bytes
+        ));
+    }
+    check_output(&arguments.output, arguments.common.json)?;
     let mut bar = Bar::new(arguments.common.quiet);
     let report = coalesce(
-        Input::Path(&arguments.input),
+        arguments.common.input(&arguments.input),
         Output::Path(&arguments.output),
         &options,
         &mut bar,
@@ -80,12 +92,13 @@ pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
         print_json(&report)?;
     } else {
         let (input, output) = (printable(&report.input), printable(&report.output));
-        let summary = summary(&report.totals, "merged into them");
-        let left_out = blocks_left_out(&report.blocks);
-        print(
-            &format!("{input} -> {output}\n\n{summary}{left_out}"),
-            is_stream(&arguments.output),
-        )?;
+        let text = format!(
+            "{input} -> {output}\n\n{}{}{}",
+            summary(&report.totals, "merged into them"),
+            blocks_left_out(&report.blocks),
+            interrupted(report.interrupted, 0)
+        );
+        print(&text, is_stream(&arguments.output))?;
     }
     Ok(())
 }

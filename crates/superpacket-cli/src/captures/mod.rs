@@ -9,10 +9,11 @@ pub(crate) mod segment;
 pub(crate) mod steer;
 pub(crate) mod verify;
 
+use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 
 use superpacket_captures::file::{same_file, write_file};
-use superpacket_captures::{Blocks, Input, Totals, Unreadable};
+use superpacket_captures::{Blocks, Totals, Unreadable};
 
 use crate::failure::Failure;
 use crate::report::{average, columns, grouped, paragraph, reasons_table, table};
@@ -22,14 +23,19 @@ pub(crate) fn is_stream(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-fn inputs(paths: &[PathBuf]) -> Vec<Input<'_>> {
-    paths.iter().map(|path| Input::Path(path)).collect()
-}
-
-/// Returns an error if the capture and a JSON report are both written to standard output.
-fn check_report(output: &Path, json: bool) -> Result<(), Failure> {
-    if json && is_stream(output) {
+/// Returns an error if a capture cannot go to `output`: standard output is a terminal, or gets the
+/// JSON report too.
+pub(crate) fn check_output(output: &Path, json: bool) -> Result<(), Failure> {
+    if !is_stream(output) {
+        return Ok(());
+    }
+    if json {
         return Err(Failure::Usage("--json prints to standard output, where the capture goes: choose a file for one of them".to_owned()));
+    }
+    if stdout().is_terminal() {
+        return Err(Failure::Usage(
+            "-o -: a capture is binary, and standard output is a terminal: redirect it or name a file".to_owned(),
+        ));
     }
     Ok(())
 }
@@ -96,6 +102,17 @@ fn blocks_left_out(blocks: &Blocks) -> String {
 /// Formats the table of the reasons why packets were not merged or cut, the most frequent first.
 fn reasons(totals: &Totals) -> String {
     reasons_table(totals.reasons.iter().map(|(name, count)| (*name, *count)))
+}
+
+/// Returns the last line of a report that a signal ended early. `skipped` is the number of captures
+/// that were not read at all. Empty if there was no signal.
+fn interrupted(interrupted: bool, skipped: usize) -> String {
+    match (interrupted, skipped) {
+        (false, _) => String::new(),
+        (true, 0) => "\n  Interrupted: the report covers the packets before.\n".to_owned(),
+        (true, 1) => "\n  Interrupted: the last capture was not read.\n".to_owned(),
+        (true, count) => format!("\n  Interrupted: the last {count} captures were not read.\n"),
+    }
 }
 
 /// Returns the last line of a report on several captures, which tells how many could not be read;

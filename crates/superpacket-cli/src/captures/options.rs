@@ -1,8 +1,12 @@
 //! Options that several capture commands share.
 
+use std::path::{Path, PathBuf};
+
 use clap::Args;
+use superpacket_captures::Input;
 
 use crate::amount::nanoseconds;
+use crate::failure::Failure;
 
 /// Options that tell when packets leave the aggregation of a capture.
 #[derive(Clone, Copy, Debug, Args)]
@@ -30,7 +34,35 @@ pub(crate) struct CaptureOptions {
     /// Fail (exit code 2) if a capture ends within a record, instead of warning
     #[arg(long)]
     pub(crate) strict: bool,
+    /// At the end of a capture file, wait for more until a signal (Ctrl-C)
+    #[arg(long)]
+    pub(crate) follow: bool,
+    /// Read the files into which tcpdump -C or -W divides a capture as one: IN is any of them, or
+    /// the name given to tcpdump
+    #[arg(long)]
+    pub(crate) rotated: bool,
     /// Show no progress bar
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+impl CaptureOptions {
+    /// Returns the input that a command reads, by these options.
+    pub(crate) fn input<'a>(&self, path: &'a Path) -> Input<'a> {
+        match (self.rotated, self.follow) {
+            (false, false) => Input::Path(path),
+            (rotated, follow) => Input::Recording { path, rotated, follow },
+        }
+    }
+
+    /// Returns the inputs of a command that reads several captures one after the other.
+    ///
+    /// # Errors
+    /// If the first of several captures would be followed.
+    pub(crate) fn inputs<'a>(&self, paths: &'a [PathBuf]) -> Result<Vec<Input<'a>>, Failure> {
+        if self.follow && paths.len() > 1 {
+            return Err(Failure::Usage("--follow reads a single capture".to_owned()));
+        }
+        Ok(paths.iter().map(|path| self.input(path)).collect())
+    }
 }

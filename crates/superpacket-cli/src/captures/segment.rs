@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use superpacket_captures::{Input, Output, SegmentOptions, segment};
+use superpacket_captures::{Output, SegmentOptions, segment};
 
 use super::options::CaptureOptions;
-use super::{blocks_left_out, check_report, is_stream, summary};
+use super::{blocks_left_out, check_output, interrupted, is_stream, summary};
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{grouped, print, print_json, printable};
@@ -14,11 +14,11 @@ use crate::report::{grouped, print, print_json, printable};
 /// The arguments of `superpacket segment`.
 #[derive(Debug, Args)]
 pub(crate) struct SegmentArguments {
-    /// The capture to read; - for standard input
+    /// The capture to read; - for standard input, tcp://HOST:PORT for a connection
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
-    /// The capture to write; - for standard output. The ending may choose another format or
-    /// compression
+    /// The capture to write; - for standard output, tcp://HOST:PORT for a connection. The ending
+    /// may choose another format or compression
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
     /// Longest IP packet that passes uncut, in bytes: 68 to 65535
@@ -38,7 +38,7 @@ pub(crate) struct SegmentArguments {
 
 /// Runs `superpacket segment`.
 pub(crate) fn run(arguments: &SegmentArguments) -> Result<(), Failure> {
-    check_report(&arguments.output, arguments.common.json)?;
+    check_output(&arguments.output, arguments.common.json)?;
     let options = SegmentOptions {
         mtu: arguments.mtu,
         fragment: arguments.fragment,
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &SegmentArguments) -> Result<(), Failure> {
     };
     let mut bar = Bar::new(arguments.common.quiet);
     let report = segment(
-        Input::Path(&arguments.input),
+        arguments.common.input(&arguments.input),
         Output::Path(&arguments.output),
         &options,
         &mut bar,
@@ -66,6 +66,7 @@ pub(crate) fn run(arguments: &SegmentArguments) -> Result<(), Failure> {
             ));
         }
         text.push_str(&blocks_left_out(&report.blocks));
+        text.push_str(&interrupted(report.interrupted, 0));
         print(&text, is_stream(&arguments.output))?;
     }
     Ok(())

@@ -6,11 +6,11 @@ use clap::Args;
 use superpacket_captures::steer_words::{
     balance, busiest, cpus, flow_limit, flows, left_out, summary,
 };
-use superpacket_captures::{Input, SteerOptions, SteerReport, steer};
+use superpacket_captures::{SteerOptions, SteerReport, steer};
 use superpacket_steer::{CpuMask, MAX_CPUS, ToeplitzKey};
 
 use super::options::CaptureOptions;
-use super::{check_page, reasons, write_page};
+use super::{check_page, interrupted, reasons, write_page};
 use crate::failure::Failure;
 use crate::progress::{Bar, warn};
 use crate::report::{columns, file_heading, fitting_table, paragraph, show};
@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
         strict: arguments.common.strict,
     };
     let mut bar = Bar::new(arguments.common.quiet);
-    let report = steer(Input::Path(&arguments.input), &options, &mut bar)?;
+    let report = steer(arguments.common.input(&arguments.input), &options, &mut bar)?;
     if report.left_out.packets > 0 {
         warn(&format!("{}: {}", report.file, left_out(&report.left_out)));
     }
@@ -135,6 +135,7 @@ fn text(report: &SteerReport, top: usize, columns: usize) -> String {
         text.push('\n');
         text.push_str(&paragraph(&left_out(&report.left_out), 2, columns));
     }
+    text.push_str(&interrupted(report.interrupted, 0));
     text
 }
 

@@ -6,7 +6,7 @@ use clap::Args;
 use superpacket_captures::{Totals, VerifyOptions, VerifyReport, verify};
 
 use super::options::{CaptureOptions, Stepping};
-use super::{conclude, inputs, unreadable};
+use super::{conclude, interrupted, unreadable};
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{grouped, printable, show, table};
@@ -39,14 +39,15 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<bool, Failure> {
         inject_fault: arguments.inject_fault,
     };
     let mut bar = Bar::new(arguments.common.quiet);
-    let mut report = verify(inputs(&arguments.inputs), &options, &mut bar)?;
+    let mut report = verify(arguments.common.inputs(&arguments.inputs)?, &options, &mut bar)?;
     report.unreadable.messages = bar.into_unreadable();
-    show(arguments.common.json, &report, || text(&report))?;
+    show(arguments.common.json, &report, || text(&report, arguments.inputs.len()))?;
     conclude(&report.unreadable)?;
     Ok(report.mismatches == 0)
 }
 
-fn text(report: &VerifyReport) -> String {
+/// Formats the report on this number of captures as text.
+fn text(report: &VerifyReport, captures: usize) -> String {
     let row = |name: &str, totals: &Totals, segments: u64, mismatches: u64| {
         [
             printable(name),
@@ -78,5 +79,7 @@ fn text(report: &VerifyReport) -> String {
         _ => "\n  NOT reversible.\n",
     });
     text.push_str(&unreadable(&report.unreadable));
+    let read = report.files.len() + report.unreadable.messages.len();
+    text.push_str(&interrupted(report.interrupted, captures - read));
     text
 }

@@ -28,7 +28,7 @@ use crate::commands::lanes::{
 use crate::commands::ledger::FlowId;
 use crate::commands::pool::{Buffer, BufferPool};
 use crate::commands::present::{average, ratio};
-use crate::commands::progress::Progress;
+use crate::commands::progress::{Progress, is_interrupted};
 use crate::commands::totals::{CutShort, Tally, Totals, Unreadable};
 use flows::{Label, TopFlows};
 use rows::Tables;
@@ -258,6 +258,9 @@ pub struct AnalyzeReport {
     pub files: Vec<FileAnalysis>,
     /// Captures that could not be read.
     pub unreadable: Unreadable,
+    /// Whether [`Progress::end_requested`] ended the reading. The last capture may then not have
+    /// been read to its end, and those behind it were not read.
+    pub interrupted: bool,
     /// The captures that were read in parts, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuts: Option<Cuts>,
@@ -278,6 +281,7 @@ impl AnalyzeReport {
             findings: Findings::default(),
             files: Vec::new(),
             unreadable,
+            interrupted: false,
             cuts: None,
             captures: 0,
             unreadable_captures: 0,
@@ -308,7 +312,12 @@ pub fn analyze(
     let mut all_flows = TopFlows::default();
     for input in inputs {
         let found = pass(input, options, Bounds::WHOLE, None, progress);
+        if is_interrupted(&found, &report.files, progress) {
+            report.interrupted = true;
+            break;
+        }
         let Some((file, part)) = report.unreadable.note_failure(found, progress)? else { continue };
+        report.interrupted = part.interrupted;
         let totals = part.policies.in_order()[DEFAULT].1.totals.clone();
         let (top_flows, traffic) = (part.flows.rows(options.top), part.traffic);
         let findings = Findings {
@@ -328,6 +337,9 @@ pub fn analyze(
             findings,
             cut_short: part.cut_short,
         });
+        if report.interrupted {
+            break;
+        }
     }
     report.captures = report.files.len() as u64;
     report.unreadable_captures = report.unreadable.messages.len() as u64;
@@ -427,7 +439,7 @@ fn pass(
         None => interface.link_type.to_string(),
     });
     let interfaces = interfaces.take(64).collect();
-    let cut_short = input.finish()?.map(CutShort::from);
+    let end = input.finish()?;
     let [lro, gro, gro_udp, lro_acks] = pass.runs.each_ref().map(PolicyRun::effect);
     let Pass { traffic, flows, timeline, first_time, last_time, .. } = pass;
     let part = PartAnalysis {
@@ -437,7 +449,8 @@ fn pass(
         held,
         first_time,
         last_time,
-        cut_short,
+        cut_short: end.cut_short,
+        interrupted: end.interrupted,
         timeline,
         flows,
     };

@@ -99,6 +99,8 @@ pub struct PartAnalysis {
     pub last_time: Option<u64>,
     /// The place where the capture was cut short, if it was.
     pub cut_short: Option<CutShort>,
+    /// Whether [`Progress::end_requested`](crate::Progress::end_requested) ended the part.
+    pub interrupted: bool,
     pub(super) timeline: Timeline,
     pub(super) flows: TopFlows,
 }

@@ -34,11 +34,11 @@ use self::judge::{Finding, Judge};
 use self::matching::Matched;
 use self::packet::{FilePacket, PacketStart};
 use self::pairs::Departure;
-use self::stream::{AHEAD_PACKETS, PacketStream};
+use self::stream::{AHEAD_PACKETS, PacketStream, Role, SharedProgress};
 use self::window::{Overtaken, Window};
 use crate::commands::error::Error;
 use crate::commands::input::Input;
-use crate::commands::progress::{INTERVAL, Progress};
+use crate::commands::progress::Progress;
 use crate::commands::totals::CutShort;
 
 /// Options of [`check`].
@@ -176,12 +176,16 @@ pub struct CheckReport {
     pub cut_short: Option<CutShort>,
     /// The place where the original was cut short, if it was.
     pub origin_cut_short: Option<CutShort>,
+    /// Whether [`Progress::end_requested`] ended the reading of a file. Packets behind that place
+    /// are not judged.
+    pub interrupted: bool,
 }
 
 impl CheckReport {
     /// Returns the result, which follows from all counts.
     fn outcome(&self) -> Verdict {
-        let cut_short = self.cut_short.is_some() || self.origin_cut_short.is_some();
+        let cut_short =
+            self.cut_short.is_some() || self.origin_cut_short.is_some() || self.interrupted;
         match self.violations {
             0 if cut_short || self.not_judged.is_incomplete() => Verdict::Incomplete,
             0 => Verdict::Faithful,
@@ -231,8 +235,10 @@ pub fn check(
     progress: &mut dyn Progress,
 ) -> Result<CheckReport, Error> {
     let simd = Simd::detect();
-    let (checked, origin) = (PacketStream::open(checked, simd)?, PacketStream::open(origin, simd)?);
-    progress.begin(&checked.file, checked.length);
+    let progress = SharedProgress::new(progress);
+    let checked = PacketStream::open(checked, Role::Checked, &progress, simd)?;
+    let origin = PacketStream::open(origin, Role::Origin, &progress, simd)?;
+    progress.borrow().begin(&checked.file, checked.length);
     let report = CheckReport {
         command: "check",
         checked: checked.file.clone(),
@@ -247,8 +253,8 @@ pub fn check(
         window: Window::new(origin, options.most_described, simd),
         judge: Judge::new(simd),
     };
-    let result = check.run(checked, options.strict, progress);
-    progress.end();
+    let result = check.run(checked, options.strict, &progress);
+    progress.borrow().end();
     result?;
     Ok(check.report)
 }
@@ -266,7 +272,7 @@ impl Check<'_> {
         &mut self,
         mut checked: PacketStream<'_>,
         strict: bool,
-        progress: &mut dyn Progress,
+        progress: &SharedProgress<'_>,
     ) -> Result<(), Error> {
         let starts = self.find_link_headers(&mut checked)?;
         if let Some(starts) = starts {
@@ -289,11 +295,6 @@ impl Check<'_> {
                 }
                 None => self.judge_or_fragment(&packet)?,
             }
-            if checked.packets.is_multiple_of(INTERVAL)
-                && progress.advance(checked.packets, checked.bytes_read()).is_break()
-            {
-                return Err(Error::Interrupted);
-            }
         }
         self.report.packets_out = checked.packets;
         let cut = checked.truncated().cloned();
@@ -302,9 +303,10 @@ impl Check<'_> {
         for cut in [&cut, &origin_cut].into_iter().flatten() {
             match strict {
                 true => return Err(Error::CutShort(cut.clone())),
-                false => progress.cut_short(cut),
+                false => progress.borrow().cut_short(cut),
             }
         }
+        self.report.interrupted = checked.is_interrupted() || self.window.stream.is_interrupted();
         self.report.cut_short = cut.map(CutShort::from);
         self.report.origin_cut_short = origin_cut.map(CutShort::from);
         self.report.packets_in = self.window.stream.packets;

@@ -5,9 +5,9 @@
 //! little-endian number, the header, and the packet. The length counts header and packet.
 //! `docs/check.md` describes the format with an example.
 
-use std::io::{self, BufReader, Read};
+use std::time::Duration;
 
-use crate::file::{CaptureError, MAX_RECORD_LENGTH, Truncated};
+use crate::file::{CaptureError, MAX_RECORD_LENGTH, RecordStream, Truncated};
 use superpacket::packet::Layer;
 use superpacket::virtio::Format;
 
@@ -17,10 +17,13 @@ pub(super) const MAGIC: &[u8] = b"superpacket-records ";
 /// Maximum length in bytes of the first line of a file of records.
 const LONGEST_LINE: usize = 64;
 
+/// Length in bytes of the length before a record.
+const LENGTH: usize = 4;
+
 /// Reads a file of records.
 pub(super) struct RecordReader {
     file: String,
-    stream: BufReader<Box<dyn Read + Send>>,
+    stream: RecordStream,
     pub(super) layer: Layer,
     /// The format of the packets' headers; `None` if the packets have no headers.
     pub(super) format: Option<Format>,
@@ -28,34 +31,29 @@ pub(super) struct RecordReader {
     pub(super) offset: u64,
     /// Number of packets read from the file.
     number: u64,
-    record: Vec<u8>,
     pub(super) truncated: Option<Truncated>,
 }
 
 impl RecordReader {
     /// Starts to read a file of records: reads the first line.
-    pub(super) fn open(file: &str, stream: Box<dyn Read + Send>) -> Result<Self, CaptureError> {
-        let mut stream = BufReader::with_capacity(1 << 16, stream);
+    pub(super) fn open(file: &str, mut stream: RecordStream) -> Result<Self, CaptureError> {
         let not_records =
             |reason: String| CaptureError::NotCapture { file: file.to_owned(), reason };
-        let mut line = Vec::new();
-        let mut byte = [0];
-        while line.len() < LONGEST_LINE {
-            match stream.read_exact(&mut byte) {
-                Ok(()) if byte == *b"\n" => break,
-                Ok(()) => line.push(byte[0]),
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
-                Err(source) => {
-                    return Err(CaptureError::Read {
-                        file: file.to_owned(),
-                        packet: 1,
-                        offset: line.len() as u64,
-                        source,
-                    });
-                }
-            }
+        let read_fault = |offset: usize, source| CaptureError::Read {
+            file: file.to_owned(),
+            packet: 1,
+            offset: offset as u64,
+            source,
+        };
+        let mut end = 0;
+        while end < LONGEST_LINE
+            && stream.has(end + 1).map_err(|source| read_fault(end, source))?
+            && stream.available().get(end) != Some(&b'\n')
+        {
+            end += 1;
         }
-        let text = String::from_utf8_lossy(&line).into_owned();
+        let line = stream.available().get(..end).unwrap_or_default();
+        let text = String::from_utf8_lossy(line).into_owned();
         let words: Vec<&str> = text.split(' ').collect();
         let &["superpacket-records", version, link, length] = words.as_slice() else {
             return Err(not_records(format!(
@@ -83,7 +81,9 @@ impl RecordReader {
                 )));
             }
         };
-        let offset = line.len() as u64 + 1;
+        stream.consume((end + 1).min(stream.available().len()));
+        stream.stop_blocking();
+        let offset = end as u64 + 1;
         Ok(RecordReader {
             file: file.to_owned(),
             stream,
@@ -91,7 +91,6 @@ impl RecordReader {
             format,
             offset,
             number: 0,
-            record: Vec::new(),
             truncated: None,
         })
     }
@@ -101,59 +100,69 @@ impl RecordReader {
     }
 
     /// Returns the next record: its number, from 1, and its header and packet. Returns `None` at
-    /// the end, even if the file was cut short.
+    /// the end, even if the file was cut short. After an error for which
+    /// [`CaptureError::is_would_block`] returns `true`, a later call continues.
     pub(super) fn next_record(&mut self) -> Result<Option<(u64, &[u8])>, CaptureError> {
-        let mut length = [0; 4];
-        let got = self.fill(&mut length)?;
-        match got {
-            0 => return Ok(None),
-            4 => {}
-            _ => return self.cut(format!("{got} of the 4 bytes of its length")),
+        if !self.has(LENGTH)? {
+            return match self.stream.available().len() {
+                0 => Ok(None),
+                got => self.cut(format!("{got} of the {LENGTH} bytes of its length")),
+            };
         }
-        let length = u32::from_le_bytes(length) as usize;
+        let length = self
+            .stream
+            .available()
+            .first_chunk()
+            .map_or(0, |&length| u32::from_le_bytes(length) as usize);
         let least = self.format.map_or(0, Format::length);
-        let malformed = |reason: String| {
-            Err(CaptureError::Malformed {
+        if length < least {
+            return Err(CaptureError::Malformed {
                 file: self.file.clone(),
                 packet: self.number + 1,
                 offset: self.offset,
-                reason,
-            })
-        };
-        if length < least {
-            return malformed(format!(
-                "a record of {length} bytes cannot hold a virtio_net_hdr of {least}"
-            ));
+                reason: format!(
+                    "a record of {length} bytes cannot hold a virtio_net_hdr of {least}"
+                ),
+            });
         }
-        if length > MAX_RECORD_LENGTH {
+        if length > MAX_RECORD_LENGTH - LENGTH {
             let (file, packet, offset) = (self.file.clone(), self.number + 1, self.offset);
             return Err(CaptureError::RecordTooLong {
                 file,
                 packet,
                 offset,
                 claimed: length as u64,
-                limit: MAX_RECORD_LENGTH as u64,
+                limit: (MAX_RECORD_LENGTH - LENGTH) as u64,
             });
         }
-        // Memory is allocated only as bytes arrive, whatever length the record claims.
-        let mut record = std::mem::take(&mut self.record);
-        record.clear();
-        let read = (&mut self.stream).take(length as u64).read_to_end(&mut record);
-        self.record = record;
-        if let Err(source) = read {
-            return Err(CaptureError::Read {
-                file: self.file.clone(),
-                packet: self.number + 1,
-                offset: self.offset,
-                source,
-            });
+        if !self.has(LENGTH + length)? {
+            let got = self.stream.available().len() - LENGTH;
+            return self.cut(format!("{got} of {length} bytes"));
         }
-        if self.record.len() < length {
-            return self.cut(format!("{} of {length} bytes", self.record.len()));
-        }
-        self.offset += 4 + length as u64;
+        self.offset += (LENGTH + length) as u64;
         self.number += 1;
-        Ok(Some((self.number, &self.record)))
+        let at = self.stream.consume(LENGTH + length) + LENGTH;
+        Ok(Some((self.number, self.stream.at(at..at + length))))
+    }
+
+    /// Waits until there is something to read, but at most for `limit`. Returns whether there is.
+    pub(super) fn wait(&self, limit: Duration) -> bool {
+        self.stream.wait(limit)
+    }
+
+    /// Returns whether reading may have to wait for data.
+    pub(super) fn is_live(&self) -> bool {
+        self.stream.is_live()
+    }
+
+    /// Reads until at least `length` bytes are available. Returns `false` if the file ends before.
+    fn has(&mut self, length: usize) -> Result<bool, CaptureError> {
+        self.stream.has(length).map_err(|source| CaptureError::Read {
+            file: self.file.clone(),
+            packet: self.number + 1,
+            offset: self.offset,
+            source,
+        })
     }
 
     fn cut(&mut self, reason: String) -> Result<Option<(u64, &[u8])>, CaptureError> {
@@ -165,27 +174,6 @@ impl RecordReader {
         });
         Ok(None)
     }
-
-    /// Reads until `bytes` are full or the stream ends, and returns the number of bytes read.
-    fn fill(&mut self, bytes: &mut [u8]) -> Result<usize, CaptureError> {
-        let mut got = 0;
-        while let Some(rest) = bytes.get_mut(got..).filter(|rest| !rest.is_empty()) {
-            match self.stream.read(rest) {
-                Ok(0) => break,
-                Ok(read) => got += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => {
-                    return Err(CaptureError::Read {
-                        file: self.file.clone(),
-                        packet: self.number + 1,
-                        offset: self.offset,
-                        source,
-                    });
-                }
-            }
-        }
-        Ok(got)
-    }
 }
 
 #[cfg(test)]
@@ -193,7 +181,7 @@ mod tests {
     use super::*;
 
     fn open(bytes: &[u8]) -> Result<RecordReader, CaptureError> {
-        RecordReader::open("x", Box::new(io::Cursor::new(bytes.to_vec())))
+        RecordReader::open("x", RecordStream::new(Box::new(std::io::Cursor::new(bytes.to_vec()))))
     }
 
     #[test]

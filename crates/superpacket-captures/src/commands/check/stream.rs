@@ -1,11 +1,14 @@
 //! Reads packets with their `virtio_net_hdr` from captures, files of records, and memory.
 
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Cursor as Bytes, Read};
 use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
 
-use crate::file::{CaptureError, Frame, Reader, Source, Start, Truncated, start_of};
+use crate::file::{CaptureError, Frame, Item, Reader, RecordStream, Start, Truncated, start_of};
 use superpacket::Simd;
 use superpacket::packet::Layer;
 use superpacket::virtio::{ByteOrder, Format, Header};
@@ -13,8 +16,11 @@ use superpacket::virtio::{ByteOrder, Format, Header};
 use super::packet::{FilePacket, PacketMetadata};
 use super::records::{MAGIC, RecordReader};
 use crate::commands::error::Error;
-use crate::commands::input::{Input, is_stream};
+use crate::commands::input::Input;
 use crate::commands::packets::PacketCursor;
+use crate::commands::progress::{INTERVAL, Progress};
+use crate::commands::source::{InputSource, is_stream, may_block, open_stream};
+use crate::commands::waiting::{EndRequests, Waited, Waiting, in_thread};
 
 /// The beginning of a pcapng comment that contains the packet's `virtio_net_hdr` in hexadecimal
 /// digits.
@@ -25,24 +31,57 @@ pub(super) const AHEAD_PACKETS: usize = 4096;
 const AHEAD_BYTES: usize = 4 << 20;
 
 enum PacketSource<'a> {
-    Reader(Box<Reader>),
-    Records(RecordReader),
-    Packets(PacketCursor<'a>),
+    Capture(InputSource<'a>),
+    Records(Box<RecordReader>),
 }
 
-impl PacketSource<'_> {
-    fn file(&self) -> &str {
+impl Waiting for PacketSource<'_> {
+    fn is_live(&self) -> bool {
         match self {
-            PacketSource::Reader(reader) => reader.file(),
-            PacketSource::Records(records) => records.file(),
-            PacketSource::Packets(_) => "memory",
+            PacketSource::Capture(source) => source.is_live(),
+            PacketSource::Records(records) => records.is_live(),
         }
     }
+
+    fn wait(&self, limit: Duration) -> bool {
+        match self {
+            PacketSource::Capture(source) => source.wait(limit),
+            PacketSource::Records(records) => records.wait(limit),
+        }
+    }
+}
+
+/// The progress that both files of a check ask.
+pub(super) struct SharedProgress<'a> {
+    progress: RefCell<&'a mut dyn Progress>,
+    /// Number of packets and bytes of the checked file that were read so far.
+    read: Cell<(u64, u64)>,
+}
+
+impl<'a> SharedProgress<'a> {
+    pub(super) fn new(progress: &'a mut dyn Progress) -> Rc<Self> {
+        Rc::new(SharedProgress { progress: RefCell::new(progress), read: Cell::default() })
+    }
+
+    /// Returns the progress, for calls between reads.
+    pub(super) fn borrow(&self) -> RefMut<'_, &'a mut dyn Progress> {
+        self.progress.borrow_mut()
+    }
+}
+
+/// Which of the two files of a check a stream is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Checked,
+    Origin,
 }
 
 /// A source of packets for `check`: an open file, or packets in memory.
 pub(super) struct PacketStream<'a> {
     source: PacketSource<'a>,
+    role: Role,
+    progress: Rc<SharedProgress<'a>>,
+    end_requests: EndRequests,
     pub(super) file: String,
     /// The file's length in bytes; `None` if it is not known.
     pub(super) length: Option<u64>,
@@ -52,6 +91,8 @@ pub(super) struct PacketStream<'a> {
     pub(super) bytes: u64,
     /// Packets that have been read ahead, and will be returned next.
     ahead: VecDeque<FilePacket>,
+    /// Number of packets read so far.
+    read: u64,
     ended: bool,
     /// Whether a snap length had cut a packet that was read.
     has_cut_packets: bool,
@@ -59,31 +100,43 @@ pub(super) struct PacketStream<'a> {
 }
 
 impl<'a> PacketStream<'a> {
-    pub(super) fn open(input: Input<'a>, simd: Simd) -> Result<Self, Error> {
-        let (source, file, length) = match input {
-            Input::Path(path) => {
-                let (source, length) = open_path(path)?;
-                let file = source.file().to_owned();
-                (source, file, length)
+    pub(super) fn open(
+        input: Input<'a>,
+        role: Role,
+        progress: &Rc<SharedProgress<'a>>,
+        simd: Simd,
+    ) -> Result<Self, Error> {
+        let mut length = None;
+        let source = match input {
+            Input::Path(path) | Input::Recording { path, rotated: false, follow: false } => {
+                let (source, of_records) = open_path(path, &mut **progress.borrow())?;
+                length = of_records;
+                source
             }
-            Input::Reader(reader) => {
-                let (file, length) = (reader.file().to_owned(), reader.file_length());
-                (PacketSource::Reader(reader), file, length)
-            }
-            Input::Stream { file, stream } => (open_stream(&file, stream)?, file, None),
-            Input::Packets(packets) => (
-                PacketSource::Packets(PacketCursor::new(packets)),
-                "memory".to_owned(),
-                Some(packets.bytes().len() as u64),
+            Input::Recording { path, rotated, follow } => PacketSource::Capture(
+                InputSource::open_recording(path, rotated, follow, &mut **progress.borrow())?,
             ),
+            Input::Reader(reader) => PacketSource::Capture(InputSource::Reader(reader)),
+            Input::Stream { file, stream } => open_blocking(&file, stream)?,
+            Input::Packets(packets) => {
+                PacketSource::Capture(InputSource::Packets(PacketCursor::new(packets)))
+            }
+        };
+        let (file, length) = match &source {
+            PacketSource::Capture(source) => (source.file().to_owned(), source.length()),
+            PacketSource::Records(records) => (records.file().to_owned(), length),
         };
         Ok(PacketStream {
             source,
+            role,
+            progress: Rc::clone(progress),
+            end_requests: EndRequests::new(),
             file,
             length,
             packets: 0,
             bytes: 0,
             ahead: VecDeque::new(),
+            read: 0,
             ended: false,
             has_cut_packets: false,
             simd,
@@ -129,24 +182,60 @@ impl<'a> PacketStream<'a> {
     }
 
     fn read(&mut self) -> Result<Option<FilePacket>, Error> {
-        if self.ended {
+        if self.ended || (self.read.is_multiple_of(INTERVAL) && self.ask()?) {
+            self.ended = true;
             return Ok(None);
         }
-        let packet = self.read_packet()?;
+        let packet = loop {
+            match self.read_packet() {
+                Err(Error::Capture(error)) if error.is_would_block() => {
+                    if self.wait()? == Waited::End {
+                        break None;
+                    }
+                }
+                other => break other?,
+            }
+        };
+        self.read += 1;
         self.ended = packet.is_none();
         self.has_cut_packets |= packet.as_ref().is_some_and(|packet| packet.cut);
         Ok(packet)
     }
 
+    /// Returns whether the progress wants the file to end here.
+    fn ask(&mut self) -> Result<bool, Error> {
+        let read = self.position();
+        let mut progress = self.progress.borrow();
+        match self.read {
+            0 => Ok(self.end_requests.ends(&self.source, &mut **progress)),
+            _ => self.end_requests.ask(&self.source, read, &mut **progress),
+        }
+    }
+
+    /// Waits until there is something to read, or the progress ends the file.
+    fn wait(&mut self) -> Result<Waited, Error> {
+        let read = self.position();
+        self.end_requests.wait(&self.source, read, &mut **self.progress.borrow(), None)
+    }
+
+    /// Returns the numbers of packets and bytes of the checked file that were read.
+    fn position(&self) -> (u64, u64) {
+        if self.role == Role::Checked {
+            self.progress.read.set((self.read, self.bytes_read()));
+        }
+        self.progress.read.get()
+    }
+
     fn read_packet(&mut self) -> Result<Option<FilePacket>, Error> {
         let packet = match &mut self.source {
-            PacketSource::Reader(reader) => match reader.next_frame()? {
-                Some(frame) => packet_of_frame(&frame, &self.file, self.simd)?,
-                None => return Ok(None),
-            },
-            PacketSource::Packets(cursor) => match cursor.next_frame()? {
-                Some(frame) => packet_of_frame(&frame, &self.file, self.simd)?,
-                None => return Ok(None),
+            PacketSource::Capture(source) => loop {
+                match source.next_item()? {
+                    Some(Item::Frame(frame)) => {
+                        break packet_of_frame(&frame, &self.file, self.simd)?;
+                    }
+                    Some(Item::Block(_)) => {}
+                    None => return Ok(None),
+                }
             },
             PacketSource::Records(records) => {
                 let (layer, format, offset) = (records.layer, records.format, records.offset);
@@ -177,34 +266,40 @@ impl<'a> PacketStream<'a> {
     }
 
     /// Returns the number of bytes read from the file.
-    pub(super) fn bytes_read(&self) -> u64 {
+    fn bytes_read(&self) -> u64 {
         match &self.source {
-            PacketSource::Reader(reader) => reader.bytes_read(),
+            PacketSource::Capture(source) => source.bytes_read(),
             PacketSource::Records(records) => records.offset,
-            PacketSource::Packets(cursor) => cursor.bytes_read(),
         }
     }
 
-    /// Returns whether a snap length had cut a packet that was read, or the file is cut short.
+    /// Returns whether a snap length had cut a packet that was read, or the file was not read to
+    /// its end, or is cut short.
     pub(super) fn is_incomplete_file(&self) -> bool {
-        self.has_cut_packets || self.truncated().is_some()
+        self.has_cut_packets || self.is_interrupted() || self.truncated().is_some()
+    }
+
+    /// Returns whether the progress has ended the file.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.end_requests.is_ending()
     }
 
     /// Returns where the file is cut short. `None` if it is not, or its end has not been reached.
     pub(super) fn truncated(&self) -> Option<&Truncated> {
-        match &self.source {
-            PacketSource::Reader(reader) => reader.truncated(),
+        let truncated = match &self.source {
+            PacketSource::Capture(source) => source.truncated(),
             PacketSource::Records(records) => records.truncated.as_ref(),
-            PacketSource::Packets(_) => None,
-        }
+        };
+        truncated.filter(|_| !self.is_interrupted())
     }
 }
 
-/// Opens a stream. Its first bytes tell whether it is a capture or a file of records.
-fn open_stream(
+/// Reads the first bytes of a stream, which tell whether it has records. Returns this, and the
+/// whole stream.
+fn has_records(
     file: &str,
     mut stream: Box<dyn Read + Send>,
-) -> Result<PacketSource<'static>, Error> {
+) -> Result<(bool, Box<dyn Read + Send>), CaptureError> {
     let mut head = Vec::new();
     let read = (&mut stream).take(MAGIC.len() as u64).read_to_end(&mut head);
     read.map_err(|source| CaptureError::Read {
@@ -213,37 +308,63 @@ fn open_stream(
         offset: 0,
         source,
     })?;
-    let is_records = head == MAGIC;
-    let whole: Box<dyn Read + Send> = Box::new(Bytes::new(head).chain(stream));
-    Ok(match is_records {
-        true => PacketSource::Records(RecordReader::open(file, whole)?),
-        false => PacketSource::Reader(Box::new(Reader::from_stream(file, whole)?)),
+    Ok((head == MAGIC, Box::new(Bytes::new(head).chain(stream))))
+}
+
+/// Opens a stream of a capture or of records, the reading of which blocks.
+fn open_blocking(
+    file: &str,
+    stream: Box<dyn Read + Send>,
+) -> Result<PacketSource<'static>, CaptureError> {
+    let (records, stream) = has_records(file, stream)?;
+    Ok(match records {
+        true => {
+            PacketSource::Records(Box::new(RecordReader::open(file, RecordStream::new(stream))?))
+        }
+        false => {
+            PacketSource::Capture(InputSource::Reader(Box::new(Reader::from_stream(file, stream)?)))
+        }
+    })
+}
+
+/// Opens a path of a capture or of records that may have to be waited for.
+fn open_live(path: &Path) -> Result<PacketSource<'static>, CaptureError> {
+    let (file, stream) = open_stream(path)?;
+    let (records, stream) = has_records(&file, stream)?;
+    Ok(match records {
+        true => {
+            let stream = RecordStream::live(stream)
+                .map_err(|source| CaptureError::Open { file: file.clone(), source })?;
+            PacketSource::Records(Box::new(RecordReader::open(&file, stream)?))
+        }
+        false => PacketSource::Capture(InputSource::Reader(Box::new(Reader::live(&file, stream)?))),
     })
 }
 
 /// Opens a file; `-` is standard input. Its first bytes tell whether it is a capture or a file of
-/// records.
-fn open_path(path: &Path) -> Result<(PacketSource<'static>, Option<u64>), Error> {
-    if is_stream(path) {
-        return Ok((open_stream("standard input", Box::new(io::stdin()))?, None));
+/// records. Returns the length of a file of records too.
+fn open_path<'a>(
+    path: &Path,
+    progress: &mut dyn Progress,
+) -> Result<(PacketSource<'a>, Option<u64>), Error> {
+    if may_block(path) {
+        let path = path.to_owned();
+        return Ok((in_thread(progress, move || open_live(&path))??, None));
     }
-    let mut head = Vec::new();
+    if is_stream(path) {
+        return Ok((open_blocking("standard input", Box::new(io::stdin()))?, None));
+    }
     // If opening or reading fails, the reader of captures reports the error.
     if let Ok(file) = File::open(path)
-        && (&file).take(MAGIC.len() as u64).read_to_end(&mut head).is_ok()
-        && head == MAGIC
+        && let Ok(metadata) = file.metadata()
+        && metadata.is_file()
+        && let name = path.display().to_string()
+        && let Ok((true, stream)) = has_records(&name, Box::new(file))
     {
-        let length =
-            file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
-        let records = RecordReader::open(
-            &path.display().to_string(),
-            Box::new(Bytes::new(head).chain(file)),
-        )?;
-        return Ok((PacketSource::Records(records), length));
+        let records = RecordReader::open(&name, RecordStream::new(stream))?;
+        return Ok((PacketSource::Records(Box::new(records)), Some(metadata.len())));
     }
-    let reader = Reader::open(path)?;
-    let length = reader.file_length();
-    Ok((PacketSource::Reader(Box::new(reader)), length))
+    Ok((PacketSource::Capture(InputSource::open(path, progress)?), None))
 }
 
 fn packet_of_frame(frame: &Frame<'_>, file: &str, simd: Simd) -> Result<FilePacket, Error> {

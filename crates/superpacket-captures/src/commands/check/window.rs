@@ -306,6 +306,7 @@ impl<'a> Window<'a> {
 mod tests {
     use superpacket_traffic::frame::Frame;
 
+    use super::super::stream::{Role, SharedProgress};
     use super::*;
     use crate::commands::input::Input;
     use crate::commands::packets::Packets;
@@ -321,8 +322,18 @@ mod tests {
                 .expect("short");
         }
         let simd = Simd::detect();
-        let mut window =
-            Window::new(PacketStream::open(Input::from(&packets), simd).expect("packets"), 1, simd);
+        let mut quiet = ();
+        let mut window = Window::new(
+            PacketStream::open(
+                Input::from(&packets),
+                Role::Origin,
+                &SharedProgress::new(&mut quiet),
+                simd,
+            )
+            .expect("packets"),
+            1,
+            simd,
+        );
         let first = window.stream.next_packet().expect("reads").expect("a packet");
         window.enter(first);
         let second = window.stream.next_packet().expect("reads").expect("a packet");

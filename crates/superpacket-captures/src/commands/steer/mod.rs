@@ -17,7 +17,7 @@ use superpacket_steer::{
 };
 
 use crate::commands::error::Error;
-use crate::commands::input::{Input, OpenInput};
+use crate::commands::input::{Input, InputEnd, OpenInput};
 use crate::commands::progress::Progress;
 use crate::commands::totals::{CutShort, Totals};
 use flows::{Flows, MOST_FLOWS};
@@ -109,6 +109,8 @@ pub struct SteerReport {
     pub left_out: LeftOut,
     /// The place where the capture was cut short, if it was.
     pub cut_short: Option<CutShort>,
+    /// Whether [`Progress::end_requested`] ended the input.
+    pub interrupted: bool,
     /// The CPUs.
     pub cpus: Vec<CpuShare>,
     /// The flows, those with the most packets first.
@@ -147,8 +149,8 @@ pub fn steer(
         Ok(())
     })?;
     let file = input.file().to_owned();
-    let cut_short = input.finish()?.map(CutShort::from);
-    Ok(host.report(file, cut_short, options))
+    let end = input.finish()?;
+    Ok(host.report(file, end, options))
 }
 
 /// The simulated host.
@@ -229,12 +231,7 @@ impl SteeringHost {
         "steered"
     }
 
-    fn report(
-        mut self,
-        file: String,
-        cut_short: Option<CutShort>,
-        options: &SteerOptions,
-    ) -> SteerReport {
+    fn report(mut self, file: String, end: InputEnd, options: &SteerOptions) -> SteerReport {
         self.totals.packets_out = self.totals.packets_in;
         self.totals.bytes_out = self.totals.bytes_in;
         let mask = &options.cpus;
@@ -259,7 +256,8 @@ impl SteeringHost {
                 history: FLOW_LIMIT_HISTORY,
             },
             left_out,
-            cut_short,
+            cut_short: end.cut_short,
+            interrupted: end.interrupted,
             cpus: self.cpus,
             flows,
         }

@@ -9,8 +9,14 @@ mod documentation;
 #[cfg(unix)]
 mod files;
 mod gro_table;
+#[cfg(unix)]
+mod growing;
+#[cfg(unix)]
+mod live;
 #[cfg(target_os = "linux")]
 mod memory;
+#[cfg(unix)]
+mod network;
 mod options;
 #[cfg(target_os = "linux")]
 mod other_users;
