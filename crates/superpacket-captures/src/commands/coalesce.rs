@@ -4,7 +4,7 @@ use std::iter::once;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::file::{CaptureError, Frame, FrameOptions, Record, Sink, Timestamp};
+use crate::file::{Block, CaptureError, Frame, FrameOptions, Record, Sink, Timestamp};
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::{MAX_BIG_LENGTH, Mode, Policy};
@@ -25,7 +25,7 @@ use crate::commands::lanes::{
 use crate::commands::pool::{Buffer, BufferPool};
 use crate::commands::progress::Progress;
 use crate::commands::repair::{ChecksumRepairs, Repair};
-use crate::commands::totals::{CutShort, Tally, Totals};
+use crate::commands::totals::{Blocks, CutShort, Tally, Totals};
 
 /// By which rules packets are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,6 +103,8 @@ pub struct CoalesceReport {
     pub checksums: ChecksumRepairs,
     /// Number of pure ACKs that were merged into others. They are included in `merged`.
     pub absorbed_acks: u64,
+    /// What became of the blocks of a pcapng file that hold neither packets nor interfaces.
+    pub blocks: Blocks,
     /// Where the input ends within a record; `None` if it does not.
     pub cut_short: Option<CutShort>,
     /// Whether [`Progress::end_requested`] ended the input.
@@ -122,7 +124,8 @@ impl CoalesceReport {
 /// packet; by LRO's rules, it has those of its last packet if that one acknowledges more. Its
 /// checksums are complete. Packets that cannot be merged are written as they are, except that their
 /// unfinished checksums are completed (unless [`CoalesceOptions::keep_partial`] is set) and, on
-/// request, wrong ones are corrected.
+/// request, wrong ones are corrected. Other blocks of a pcapng file are written when they
+/// are read, before the packets that are held.
 ///
 /// # Errors
 /// Any error of reading or writing, and options that are out of range. After an error, the output
@@ -163,7 +166,7 @@ pub fn coalesce(
     merged_writer.writer.declare(input.interfaces())?;
     merged_writer.tally.totals.filtered_out = input.filtered_out();
     let end = input.finish()?;
-    merged_writer.writer.finish()?;
+    let blocks = merged_writer.writer.finish()?;
     Ok(CoalesceReport {
         command: "coalesce",
         input: name,
@@ -171,6 +174,7 @@ pub fn coalesce(
         totals: merged_writer.tally.totals(),
         checksums: merged_writer.repair.counts,
         absorbed_acks: merged_writer.tally.absorbed_acks,
+        blocks,
         cut_short: end.cut_short,
         interrupted: end.interrupted,
     })
@@ -210,6 +214,12 @@ impl FrameReceiver for Merger<'_> {
             merged_writer.joined();
         }
         merged_writer.error.take().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    // Written before the packets that are held, so that secrets come before all packets that need
+    // them.
+    fn block(&mut self, block: &Block<'_>) -> Result<(), Error> {
+        Ok(self.merged_writer.writer.block(block)?)
     }
 
     fn idle(&mut self, waited: Duration) -> Result<Option<Duration>, Error> {

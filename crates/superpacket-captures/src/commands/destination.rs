@@ -2,12 +2,15 @@
 
 use std::path::Path;
 
-use crate::file::{CaptureError, Interface, OutputFormat, Record, Sink, Writer};
+use crate::file::{
+    Block, CaptureError, Interface, OutputFormat, Record, Sink, Writer, check_output_name,
+};
 
 use crate::commands::error::Error;
 use crate::commands::input::{Input, OpenInput};
 use crate::commands::sink::PacketSink;
 use crate::commands::source::is_stream;
+use crate::commands::totals::Blocks;
 
 /// The output of a command.
 pub enum Output<'a> {
@@ -21,8 +24,12 @@ pub enum Output<'a> {
 }
 
 impl Output<'_> {
-    /// Returns an error if the output would overwrite the input.
+    /// Returns an error if the output would overwrite the input, or if its name promises a format
+    /// that is not written.
     pub(crate) fn check(&self, input: &Input<'_>) -> Result<(), Error> {
+        if let Output::Path(path) = self {
+            check_output_name(path).map_err(Error::Options)?;
+        }
         // An input that cannot be examined is reported when it is opened.
         match self {
             Output::Path(output) if !is_stream(output) && input.is_file(output) => {
@@ -80,11 +87,23 @@ impl OpenOutput<'_> {
         }
     }
 
-    /// Completes the output; a file replaces an existing one.
-    pub(crate) fn finish(self) -> Result<(), CaptureError> {
+    /// Writes a block of the input that is neither a packet nor an interface. A caller's sink gets
+    /// packets only.
+    pub(crate) fn block(&mut self, block: &Block<'_>) -> Result<(), CaptureError> {
         match self {
-            OpenOutput::Writer(writer) => writer.finish().map(|_| ()),
+            OpenOutput::Writer(writer) => writer.block(block),
             OpenOutput::Packets { .. } => Ok(()),
+        }
+    }
+
+    /// Completes the output; a file replaces an existing one. Returns what became of the blocks.
+    pub(crate) fn finish(self) -> Result<Blocks, CaptureError> {
+        match self {
+            OpenOutput::Writer(writer) => {
+                let blocks = Blocks::new(writer.container(), &writer.blocks());
+                writer.finish().map(|_| blocks)
+            }
+            OpenOutput::Packets { .. } => Ok(Blocks::default()),
         }
     }
 }

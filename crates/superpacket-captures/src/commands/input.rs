@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::file::{Format, Frame, Interface, Reader, same_file};
+use crate::file::{Block, Format, Frame, Interface, Item, Reader, same_file};
 
 use crate::commands::error::Error;
 use crate::commands::filter::{Filter, matches_all};
@@ -109,6 +109,14 @@ pub(crate) trait FrameReceiver {
     /// # Errors
     /// Any error; it ends the reading.
     fn frame(&mut self, frame: &Frame<'_>) -> Result<(), Error>;
+
+    /// Receives a block of a pcapng file that holds neither a packet nor an interface.
+    ///
+    /// # Errors
+    /// Any error; it ends the reading.
+    fn block(&mut self, _block: &Block<'_>) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Is called when the input has had nothing to read for the time `waited`. Returns after which
     /// time this is called again if nothing arrives meanwhile, counted from the same moment.
@@ -228,8 +236,8 @@ impl<'a> OpenInput<'a> {
             return Ok(());
         }
         loop {
-            let number = match self.source.next_frame() {
-                Ok(Some(frame)) => {
+            let number = match self.source.next_item() {
+                Ok(Some(Item::Frame(frame))) => {
                     let (data, length) = (frame.data, frame.original_length);
                     if self.filters.is_empty()
                         || matches_all(&mut self.filters, frame.link_type(), data, length)?
@@ -239,6 +247,10 @@ impl<'a> OpenInput<'a> {
                         self.filtered_out += 1;
                     }
                     frame.number
+                }
+                Ok(Some(Item::Block(block))) => {
+                    receiver.block(&block)?;
+                    continue;
                 }
                 Ok(None) => return Ok(()),
                 Err(error) if error.is_would_block() => match self.wait(receiver)? {

@@ -55,5 +55,5 @@ pub use steer::{
     words as steer_words,
 };
 pub use superpacket_steer::{CpuMask, ToeplitzKey};
-pub use totals::{CutShort, Totals, Unreadable};
+pub use totals::{Blocks, CutShort, Totals, Unreadable};
 pub use verify::{FileVerification, VerifyOptions, VerifyReport, verify};

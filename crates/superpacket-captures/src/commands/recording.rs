@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::file::{CaptureError, Format, Frame, Interface, Reader, Source, Truncated};
+use crate::file::{Block, CaptureError, Format, Frame, Interface, Item, Reader, Source, Truncated};
 
 use crate::commands::error::Error;
 use crate::commands::progress::Progress;
@@ -150,12 +150,14 @@ impl Recording {
     pub(crate) fn bytes_read(&self) -> u64 {
         self.before.1 + self.reader.bytes_read()
     }
-}
 
-impl Source for Recording {
-    fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
+    /// Returns the next frame, or the next other block of a pcapng file.
+    ///
+    /// # Errors
+    /// Those of [`Reader::next_item`].
+    pub(crate) fn next_item(&mut self) -> Result<Option<Item<'_>>, CaptureError> {
         let located = loop {
-            match self.reader.locate_next()? {
+            match self.reader.locate_next(true)? {
                 Some(located) => break located,
                 None if self.open_next()? => {}
                 None => return Ok(None),
@@ -164,24 +166,29 @@ impl Source for Recording {
         if self.places.len() < self.reader.interfaces().len() {
             self.add_interfaces();
         }
-        let frame = self.reader.frame(located);
-        Ok(Some(Frame {
-            number: self.before.0 + frame.number,
-            interface: self.places[frame.interface as usize],
-            interfaces: &self.interfaces,
-            ..frame
+        let interfaces = &self.interfaces;
+        Ok(Some(match self.reader.item(located) {
+            Item::Frame(frame) => Item::Frame(Frame {
+                number: self.before.0 + frame.number,
+                interface: self.places[frame.interface as usize],
+                interfaces,
+                ..frame
+            }),
+            Item::Block(block) => {
+                Item::Block(Block { places: Some(&self.places), interfaces, ..block })
+            }
         }))
     }
 
-    fn interfaces(&self) -> &[Interface] {
+    pub(crate) fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
 
-    fn format(&self) -> Format {
+    pub(crate) fn format(&self) -> Format {
         self.reader.format()
     }
 
-    fn truncated(&self) -> Option<&Truncated> {
+    pub(crate) fn truncated(&self) -> Option<&Truncated> {
         self.truncated.as_ref().or_else(|| self.reader.truncated())
     }
 }

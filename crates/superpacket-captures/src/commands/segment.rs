@@ -4,7 +4,7 @@
 use std::iter::once;
 use std::time::Duration;
 
-use crate::file::{CaptureError, Frame, Record, Sink, Start, start_of};
+use crate::file::{Block, CaptureError, Frame, Record, Sink, Start, start_of};
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::Reason;
@@ -26,7 +26,7 @@ use crate::commands::error::Error;
 use crate::commands::input::{FrameReceiver, Input, InputEnd, OpenInput};
 use crate::commands::progress::Progress;
 use crate::commands::repair::{ChecksumRepairs, Repair};
-use crate::commands::totals::{CutShort, Totals};
+use crate::commands::totals::{Blocks, CutShort, Totals};
 
 /// Options of [`segment`].
 #[derive(Clone, Debug)]
@@ -89,6 +89,8 @@ pub struct SegmentReport {
     pub segments: u64,
     /// Number of frames above the MTU that were not cut.
     pub uncut: u64,
+    /// What became of the blocks of a pcapng file that hold neither packets nor interfaces.
+    pub blocks: Blocks,
     /// Where the input ends within a record; `None` if it does not.
     pub cut_short: Option<CutShort>,
     /// Whether [`Progress::end_requested`] ended the input.
@@ -207,6 +209,10 @@ impl FrameReceiver for Cutter<'_> {
     #[inline]
     fn frame(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         Ok(self.write_frame(frame)?)
+    }
+
+    fn block(&mut self, block: &Block<'_>) -> Result<(), Error> {
+        Ok(self.writer.block(block)?)
     }
 
     fn idle(&mut self, _waited: Duration) -> Result<Option<Duration>, Error> {
@@ -564,7 +570,7 @@ impl Cutter<'_> {
         mtu: u32,
         end: InputEnd,
     ) -> Result<SegmentReport, Error> {
-        self.writer.finish()?;
+        let blocks = self.writer.finish()?;
         for (name, count) in [("fits", self.fits), ("cut", self.cut)] {
             if count > 0 {
                 self.totals.reasons.insert(name, count);
@@ -580,6 +586,7 @@ impl Cutter<'_> {
             lengths_fixed: self.lengths_fixed,
             segments: self.segments,
             uncut: self.uncut,
+            blocks,
             cut_short: end.cut_short,
             interrupted: end.interrupted,
         })

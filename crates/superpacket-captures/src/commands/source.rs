@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::file::{CaptureError, Format, Frame, Interface, Reader, Source, TcpEnd, Truncated};
+use crate::file::{CaptureError, Format, Interface, Item, Reader, Source, TcpEnd, Truncated};
 
 use crate::commands::error::Error;
 use crate::commands::packets::PacketCursor;
@@ -63,11 +63,11 @@ impl InputSource<'_> {
     }
 
     #[inline]
-    pub(crate) fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
+    pub(crate) fn next_item(&mut self) -> Result<Option<Item<'_>>, CaptureError> {
         match self {
-            InputSource::Reader(reader) => reader.next_frame(),
-            InputSource::Recording(recording) => recording.next_frame(),
-            InputSource::Packets(cursor) => cursor.next_frame(),
+            InputSource::Reader(reader) => reader.next_item(),
+            InputSource::Recording(recording) => recording.next_item(),
+            InputSource::Packets(cursor) => Ok(cursor.next_frame()?.map(Item::Frame)),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::file::Truncated;
+use crate::file::{BlockCounts, Container, Truncated};
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::{Deserialize as DeriveDeserialize, Serialize};
 use superpacket::aggregate::Reason;
@@ -188,6 +188,67 @@ impl std::fmt::Display for CutShort {
 impl From<Truncated> for CutShort {
     fn from(truncated: Truncated) -> Self {
         CutShort { packet: truncated.packet, offset: truncated.offset, reason: truncated.reason }
+    }
+}
+
+/// Blocks of a pcapng file that hold neither packets nor interfaces, such as decryption secrets.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Blocks {
+    /// Blocks that were written in their place. The headers of sections do not count.
+    pub kept: u64,
+    /// Blocks that the output cannot hold, by kind. A section header counts if it has options that
+    /// are not all kept.
+    pub left_out: BTreeMap<&'static str, u64>,
+    /// Options that the output cannot hold, in blocks that were written.
+    pub options_left_out: u64,
+    #[serde(skip)]
+    is_pcap: bool,
+}
+
+impl Blocks {
+    pub(crate) fn new(container: Container, counts: &BlockCounts) -> Self {
+        let mut left_out = BTreeMap::new();
+        for (kind, count) in &counts.left_out {
+            *left_out.entry(kind.name()).or_default() += count;
+        }
+        Blocks {
+            kept: counts.kept,
+            left_out,
+            options_left_out: counts.options_left_out,
+            is_pcap: container == Container::Pcap,
+        }
+    }
+
+    /// Returns a sentence on what was left out, and why; `None` if nothing was.
+    pub fn left_out_text(&self) -> Option<String> {
+        let mut parts: Vec<_> = self
+            .left_out
+            .iter()
+            .map(|(name, count)| format!("{count} {}", name.replace('_', " ")))
+            .collect();
+        let blocks: u64 = self.left_out.values().sum();
+        let all = match (blocks, self.options_left_out) {
+            (0, 0) => return None,
+            (_, 0) => "blocks",
+            (0, options) => {
+                parts.push(format!("{options} custom"));
+                "options of blocks"
+            }
+            (_, options) => {
+                parts.push(format!("{options} custom options"));
+                "blocks and options"
+            }
+        };
+        Some(format!(
+            "{} {all} ({}) were left out: {}",
+            blocks + self.options_left_out,
+            parts.join(", "),
+            if self.is_pcap {
+                "pcap cannot hold them"
+            } else {
+                "they must not be copied, or cannot be converted to one section"
+            }
+        ))
     }
 }
 

@@ -123,6 +123,40 @@ impl OutputFormat {
     }
 }
 
+/// Endings of file names that promise something other than a capture in a format that is written.
+const OTHER_FORMATS: [(&str, &str); 12] = [
+    ("xz", "an xz file"),
+    ("bz2", "a bzip2 file"),
+    ("lz4", "an lz4 file"),
+    ("zip", "a zip archive"),
+    ("7z", "a 7z archive"),
+    ("snoop", "a snoop capture"),
+    ("erf", "an ERF capture"),
+    ("txt", "text"),
+    ("csv", "a table"),
+    ("json", "JSON"),
+    ("html", "a page"),
+    ("xml", "XML"),
+];
+
+/// Checks that the name of an output file does not promise a format that is not written. Names
+/// without an ending, or with an unknown one such as `.cap`, are allowed.
+///
+/// # Errors
+/// A text that names the promised format, and the endings that are written.
+pub fn check_output_name(path: impl AsRef<Path>) -> Result<(), String> {
+    let path = path.as_ref();
+    let ending = path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
+    match OTHER_FORMATS.iter().find(|(other, _)| Some(*other) == ending.as_deref()) {
+        Some((_, format)) => Err(format!(
+            "{}: the name promises {format}, which is not written: use .pcap or .pcapng, \
+             optionally followed by .gz or .zst",
+            path.display()
+        )),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,6 +164,17 @@ mod tests {
     const PCAP: Format =
         Format::Pcap { byte_order: ByteOrder::Big, variant: PcapVariant::Nanoseconds };
     const PCAPNG: Format = Format::PcapNg { byte_order: ByteOrder::Little };
+
+    #[test]
+    fn names_that_promise_another_format_are_refused() {
+        for name in ["a.xz", "a.pcap.XZ", "b/c.snoop", "a.txt", "a.pcap.bz2", "x.json"] {
+            let error = check_output_name(name).expect_err(name);
+            assert!(error.contains(".pcapng, optionally"), "{error}");
+        }
+        for name in ["-", "a", "a.cap", "a.dump", "a.pcap0", "xz", "txt.pcap", "a.xz/b.pcap.gz"] {
+            assert_eq!(check_output_name(name), Ok(()), "{name}");
+        }
+    }
 
     #[test]
     fn the_ending_decides_and_the_input_fills_in() {

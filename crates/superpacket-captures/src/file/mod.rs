@@ -18,8 +18,10 @@
 //! The modified format is written with its additional fields. A zstd window above 8 MiB (`zstd
 //! --ultra -20` and above, `--long`) is refused, since decoding takes twice that memory.
 //!
-//! Pcapng blocks without packets (name resolution, statistics, secrets, custom) are skipped and not
-//! copied to the output. All sections become one: [`Frame::interface`] counts over the whole file.
+//! [`Source::next_frame`] skips pcapng blocks without packets (name resolution, statistics, secrets,
+//! custom, section headers). [`Reader::next_item`] returns them in their place, and
+//! [`Writer::block`] writes them. All sections become one: [`Frame::interface`] counts over the
+//! whole file.
 //!
 //! # Broken files
 //! - If a file ends within a record, or within its compressed stream, all earlier records are
@@ -40,6 +42,7 @@
 //! <https://www.tcpdump.org/linktypes.html>; libpcap's `sf-pcap.c` for old versions and the
 //! modified format.
 
+mod block;
 mod byte_order;
 mod compress;
 mod declared;
@@ -64,6 +67,7 @@ mod time;
 mod window;
 mod writer;
 
+pub use block::{Block, BlockKind, Item};
 pub use byte_order::ByteOrder;
 #[cfg(unix)]
 pub use destination::replace_file;
@@ -71,7 +75,7 @@ pub use destination::{OutputFile, can_write_file, remove_unfinished, same_file, 
 #[doc(hidden)]
 pub use destination::{OutputPlace, open_special};
 pub use error::{CaptureError, Truncated};
-pub use format::{Compression, Container, Format, OutputFormat, PcapVariant};
+pub use format::{Compression, Container, Format, OutputFormat, PcapVariant, check_output_name};
 pub use interface::{Interface, InterfaceStatistics};
 pub use link_type::{LinkType, Start, start_of};
 #[cfg(feature = "commands")]
@@ -82,7 +86,7 @@ pub use record::{Frame, Record, Sink, Source};
 #[cfg(feature = "commands")]
 pub(crate) use tcp::TcpEnd;
 pub use time::{TimeResolution, Timestamp};
-pub use writer::Writer;
+pub use writer::{BlockCounts, Writer};
 
 /// Maximum length of a record in bytes, headers included. It bounds the memory that this crate
 /// allocates because of one length field.

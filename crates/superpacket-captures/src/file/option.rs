@@ -10,7 +10,15 @@ use super::ByteOrder;
 const END: u16 = 0;
 
 /// `opt_comment`: a text.
-const COMMENT: u16 = 1;
+pub(super) const COMMENT: u16 = 1;
+
+/// `opt_custom`: the number of an organization, and text or bytes of its own.
+pub(super) const CUSTOM_TEXT: u16 = 2988;
+pub(super) const CUSTOM_BINARY: u16 = 2989;
+
+/// The same in options that must not be copied to files with other packets.
+pub(super) const CUSTOM_TEXT_KEPT_OUT: u16 = 19372;
+pub(super) const CUSTOM_BINARY_KEPT_OUT: u16 = 19373;
 
 /// `epb_flags`: flags of a packet, of which the lowest two bits are the direction.
 const EPB_FLAGS: u16 = 2;

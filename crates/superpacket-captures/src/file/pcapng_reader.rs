@@ -1,13 +1,14 @@
 //! Reads blocks of pcapng files (draft-ietf-opsawg-pcapng).
 
+use std::ops::Range;
+
+use super::block::SECTION_HEADER;
 use super::error::ReadFault;
 use super::option::walk;
 use super::pcap_reader::LocatedRecord;
 use super::window::Window;
 use super::{ByteOrder, Interface, LinkType, MAX_RECORD_LENGTH, Timestamp};
 
-/// Type of a Section Header Block. The number is the same in either byte order.
-pub(super) const SECTION_HEADER: u32 = 0x0A0D_0D0A;
 pub(super) const INTERFACE_DESCRIPTION: u32 = 1;
 const PACKET: u32 = 2;
 pub(super) const SIMPLE_PACKET: u32 = 3;
@@ -30,10 +31,20 @@ pub(super) struct PcapNgReader {
     byte_order: ByteOrder,
     /// Number of interfaces in the sections before this one.
     section_start: usize,
+    /// The first section's header, as long as nothing was read after it.
+    first_header: Option<Range<usize>>,
     footprint: usize,
     /// Section headers, without options, and interface descriptions, if they must be kept for
     /// readers of parts of the file.
     preamble: Option<Vec<u8>>,
+}
+
+/// A block that was found. Ranges refer to the window's buffer, and are valid until more is read into
+/// it.
+pub(crate) enum LocatedBlock {
+    Packet(LocatedRecord),
+    /// A block that holds neither a packet nor an interface.
+    Other(Range<usize>),
 }
 
 /// The fields of a packet's block. Ranges are within the block.
@@ -41,7 +52,7 @@ struct PacketBlock {
     interface: usize,
     ticks: Option<u64>,
     original_length: u32,
-    data: std::ops::Range<usize>,
+    data: Range<usize>,
 }
 
 impl PcapNgReader {
@@ -49,13 +60,19 @@ impl PcapNgReader {
     /// the file.
     pub(super) fn open(window: &mut Window, keep: bool) -> Result<Self, ReadFault> {
         let preamble = keep.then(Vec::new);
-        let mut reader =
-            Self { byte_order: ByteOrder::Little, section_start: 0, footprint: 0, preamble };
+        let mut reader = Self {
+            byte_order: ByteOrder::Little,
+            section_start: 0,
+            first_header: None,
+            footprint: 0,
+            preamble,
+        };
         let Some(length) = reader.next_block(window)? else {
             return Err(ReadFault::Malformed("the file is empty".to_owned()));
         };
         reader.section(&window.available()[..length])?;
-        window.consume(length);
+        let at = window.consume(length);
+        reader.first_header = Some(at..at + length);
         Ok(reader)
     }
 
@@ -68,16 +85,29 @@ impl PcapNgReader {
         self.preamble.as_deref().unwrap_or(&[])
     }
 
-    /// Finds the next packet, and appends interfaces that are described before it to `interfaces`.
-    /// Returns `None` if the file ends after a complete block.
+    /// Returns the index of the section's interface 0 among all interfaces.
+    pub(super) fn section_start(&self) -> usize {
+        self.section_start
+    }
+
+    /// Finds the next packet or, with `all`, the next block that describes no interface. Interfaces
+    /// that are described before it are appended to `interfaces`. Returns `None` if the file ends
+    /// after a complete block.
     pub(super) fn next(
         &mut self,
         window: &mut Window,
         interfaces: &mut Vec<Interface>,
-    ) -> Result<Option<LocatedRecord>, ReadFault> {
+        all: bool,
+    ) -> Result<Option<LocatedBlock>, ReadFault> {
+        if let Some(header) = self.first_header.take()
+            && all
+        {
+            return Ok(Some(LocatedBlock::Other(header)));
+        }
         loop {
             let Some(length) = self.next_block(window)? else { return Ok(None) };
             let block = &window.available()[..length];
+            let mut is_other = false;
             let packet = match self.byte_order.u32_at(block, 0) {
                 ENHANCED_PACKET => Some(self.enhanced_packet(block)?),
                 PACKET => Some(self.obsolete_packet(block)?),
@@ -87,6 +117,7 @@ impl PcapNgReader {
                 SECTION_HEADER => {
                     self.section(block)?;
                     self.section_start = interfaces.len();
+                    is_other = true;
                     None
                 }
                 INTERFACE_DESCRIPTION => {
@@ -104,10 +135,16 @@ impl PcapNgReader {
                     }
                     None
                 }
-                _ => None,
+                _ => {
+                    is_other = true;
+                    None
+                }
             };
             let Some(packet) = packet else {
-                window.consume(length);
+                let at = window.consume(length);
+                if is_other && all {
+                    return Ok(Some(LocatedBlock::Other(at..at + length)));
+                }
                 continue;
             };
             let index = self.section_start + packet.interface;
@@ -126,7 +163,7 @@ impl PcapNgReader {
                 length - 4
             };
             let options = options_start..length - 4;
-            return Ok(Some(LocatedRecord {
+            return Ok(Some(LocatedBlock::Packet(LocatedRecord {
                 data: at + packet.data.start..at + packet.data.end,
                 options: at + options.start..at + options.end,
                 interface: index as u32,
@@ -136,7 +173,7 @@ impl PcapNgReader {
                     resolution: interface.resolution,
                     offset_seconds: interface.offset_seconds,
                 }),
-            }));
+            })));
         }
     }
 
@@ -280,7 +317,7 @@ fn needs(block: &[u8], length: usize, name: &str) -> Result<(), ReadFault> {
 /// Returns the range of the packet's bytes in its block, which begin at `start`. Fails if they do
 /// not end before the length at the block's end.
 #[inline]
-fn data(block: &[u8], start: usize, captured: u32) -> Result<std::ops::Range<usize>, ReadFault> {
+fn data(block: &[u8], start: usize, captured: u32) -> Result<Range<usize>, ReadFault> {
     let room = block.len() - 4 - start;
     if captured as usize > room {
         return Err(ReadFault::Malformed(format!(

@@ -2,42 +2,126 @@
 
 use std::io;
 
+use super::block::{
+    INTERFACE_STATISTICS, ISB_ENDTIME, ISB_IFDROP, ISB_IFRECV, ISB_STARTTIME, SECTION_HEADER,
+};
 use super::declared::{DeclaredInterface, FrameRefusal, snap_length};
 use super::interface::{IF_TSOFFSET, IF_TSRESOL};
-use super::option::{interface_unit, put, put_end, walk};
+use super::option::{COMMENT, interface_unit, put, put_end, walk};
 use super::output::BufferedOutput;
 use super::pcapng_reader::{
-    BYTE_ORDER_MAGIC, ENHANCED_PACKET, INTERFACE_DESCRIPTION, SECTION_HEADER, SIMPLE_PACKET,
+    BYTE_ORDER_MAGIC, ENHANCED_PACKET, INTERFACE_DESCRIPTION, SIMPLE_PACKET,
 };
-use super::{ByteOrder, Interface, InterfaceStatistics, Record, TimeResolution, Timestamp};
+use super::writer::BlockCounts;
+use super::{
+    Block, BlockKind, ByteOrder, Interface, InterfaceStatistics, Record, TimeResolution, Timestamp,
+};
 
 const SHB_USERAPPL: u16 = 4;
-const INTERFACE_STATISTICS: u32 = 5;
-const ISB_STARTTIME: u16 = 2;
-const ISB_ENDTIME: u16 = 3;
-const ISB_IFRECV: u16 = 4;
-const ISB_IFDROP: u16 = 5;
+
+/// Maximum length in bytes of the comments on a section that wait for its first interface.
+const MAX_SECTION_COMMENTS: usize = 64 * 1024;
 
 pub(super) struct PcapNgWriter {
     byte_order: ByteOrder,
+    /// Whether the header of the file's only section was written.
+    begun: bool,
+    /// Comments on a later section of the input, as options. The section's first interface gets
+    /// them, since the header of the output's only section is written before they are read.
+    section_comments: Vec<u8>,
     /// The body of the block that is being built. Its memory is used for all blocks.
     body: Vec<u8>,
 }
 
 impl PcapNgWriter {
-    /// Writes the header of the file's only section.
-    pub(super) fn new(output: &mut BufferedOutput, byte_order: ByteOrder) -> io::Result<Self> {
-        let mut writer = Self { byte_order, body: Vec::new() };
-        writer.u32(BYTE_ORDER_MAGIC);
-        writer.body.extend_from_slice(&byte_order.u16_bytes(1));
-        writer.body.extend_from_slice(&byte_order.u16_bytes(0));
-        writer.body.extend_from_slice(&[0xFF; 8]);
-        let start = writer.body.len();
-        let application = concat!("superpacket ", env!("CARGO_PKG_VERSION"));
-        put(&mut writer.body, byte_order, SHB_USERAPPL, application.as_bytes(), 1);
-        put_end(&mut writer.body, start);
-        writer.block(output, SECTION_HEADER)?;
-        Ok(writer)
+    pub(super) fn new(byte_order: ByteOrder) -> Self {
+        Self { byte_order, begun: false, section_comments: Vec::new(), body: Vec::new() }
+    }
+
+    /// Writes the header of the file's only section, with the options of the input's `section` if
+    /// there is one. Does nothing if it was written before.
+    pub(super) fn begin(
+        &mut self,
+        output: &mut BufferedOutput,
+        section: Option<&Block<'_>>,
+        counts: &mut BlockCounts,
+    ) -> io::Result<()> {
+        if std::mem::replace(&mut self.begun, true) {
+            return Ok(());
+        }
+        let byte_order = self.byte_order;
+        self.body.clear();
+        self.u32(BYTE_ORDER_MAGIC);
+        self.body.extend_from_slice(&byte_order.u16_bytes(1));
+        self.body.extend_from_slice(&byte_order.u16_bytes(0));
+        self.body.extend_from_slice(&[0xFF; 8]);
+        let start = self.body.len();
+        let mut has_application = false;
+        if let Some(section) = section {
+            for (code, value) in section.section_options() {
+                has_application |= code == SHB_USERAPPL;
+                if !section.write_option(code, value, byte_order, &mut self.body) {
+                    counts.leave_out_option();
+                }
+            }
+        }
+        // The program that captured the packets says more than the one that changed them.
+        if !has_application {
+            let application = concat!("superpacket ", env!("CARGO_PKG_VERSION"));
+            put(&mut self.body, byte_order, SHB_USERAPPL, application.as_bytes(), 1);
+        }
+        put_end(&mut self.body, start);
+        self.block(output, SECTION_HEADER)
+    }
+
+    /// Writes a block of the input that holds neither a packet nor an interface, as far as this
+    /// file can hold it.
+    pub(super) fn other_block(
+        &mut self,
+        output: &mut BufferedOutput,
+        block: &Block<'_>,
+        counts: &mut BlockCounts,
+    ) -> io::Result<()> {
+        if block.kind() == BlockKind::SectionHeader {
+            return match self.begun {
+                false => self.begin(output, Some(block), counts),
+                true => {
+                    self.keep_comments(block, counts);
+                    Ok(())
+                }
+            };
+        }
+        self.body.clear();
+        match block.write_body(self.byte_order, &mut self.body) {
+            Some(options) => {
+                counts.keep(options);
+                self.block(output, block.block_type())
+            }
+            None => {
+                counts.leave_out(block.kind());
+                Ok(())
+            }
+        }
+    }
+
+    /// Keeps the comments on a later section for its first interface.
+    fn keep_comments(&mut self, section: &Block<'_>, counts: &mut BlockCounts) {
+        let mut is_complete = true;
+        for (code, value) in section.section_options() {
+            if code == COMMENT && self.section_comments.len() + value.len() < MAX_SECTION_COMMENTS {
+                put(&mut self.section_comments, self.byte_order, code, value, 1);
+            } else {
+                is_complete = false;
+            }
+        }
+        if !is_complete {
+            counts.leave_out(BlockKind::SectionHeader);
+        }
+    }
+
+    /// Returns whether comments on a section were read that no interface followed.
+    pub(super) fn has_lost_comments(&self) -> bool {
+        !self.section_comments.is_empty()
     }
 
     pub(super) fn declare(
@@ -51,6 +135,7 @@ impl PcapNgWriter {
         self.body.extend_from_slice(&[0; 2]);
         self.u32(snap_length(interface.snap_length));
         let start = self.body.len();
+        self.body.append(&mut self.section_comments);
         let swap = byte_order == ByteOrder::Big;
         for (code, value) in walk(&interface.options, ByteOrder::Little).map_while(Result::ok) {
             put(

@@ -6,14 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::block::SECTION_HEADER;
 use super::decompress::decompress;
 use super::error::ReadFault;
 use super::pcap_reader::{LocatedRecord, PcapReader, recognize};
-use super::pcapng_reader::{PcapNgReader, SECTION_HEADER};
+use super::pcapng_reader::{LocatedBlock, PcapNgReader};
 use super::window::Window;
 use super::{
-    ByteOrder, CaptureError, Compression, Format, Frame, FrameOptions, Interface, OptionForm,
-    Source, Truncated,
+    Block, ByteOrder, CaptureError, Compression, Format, Frame, FrameOptions, Interface, Item,
+    OptionForm, Source, Truncated,
 };
 
 /// A position between two records of a capture file, at which another reader may start.
@@ -259,19 +260,35 @@ impl Reader {
         }
     }
 
-    /// Reads the next frame, and returns where its parts are.
+    /// Returns the next frame, or the next block of a pcapng file that holds neither a packet nor
+    /// an interface, whichever comes first. Returns `None` at the end, as
+    /// [`next_frame`](Source::next_frame) does.
+    ///
+    /// # Errors
+    /// Those of [`next_frame`](Source::next_frame).
+    #[inline]
+    pub fn next_item(&mut self) -> Result<Option<Item<'_>>, CaptureError> {
+        Ok(self.locate_next(true)?.map(|located| self.item(located)))
+    }
+
+    /// Reads the next frame or, with `all`, the next block that describes no interface, and returns
+    /// where its parts are.
     #[inline(always)]
-    pub(crate) fn locate_next(&mut self) -> Result<Option<LocatedRecord>, CaptureError> {
+    pub(crate) fn locate_next(&mut self, all: bool) -> Result<Option<LocatedBlock>, CaptureError> {
         if self.done {
             return Ok(None);
         }
         let located = match &mut self.records {
-            RecordReader::Pcap(reader) => reader.next(&mut self.window),
-            RecordReader::PcapNg(reader) => reader.next(&mut self.window, &mut self.interfaces),
+            RecordReader::Pcap(reader) => {
+                reader.next(&mut self.window).map(|record| record.map(LocatedBlock::Packet))
+            }
+            RecordReader::PcapNg(reader) => {
+                reader.next(&mut self.window, &mut self.interfaces, all)
+            }
         };
         match located {
             Ok(Some(located)) => {
-                self.frames += 1;
+                self.frames += u64::from(matches!(located, LocatedBlock::Packet(_)));
                 Ok(Some(located))
             }
             Ok(None) => {
@@ -285,9 +302,31 @@ impl Reader {
         }
     }
 
-    /// Returns the frame that [`locate_next`](Self::locate_next) has just read.
+    /// Returns the frame or block that [`locate_next`](Self::locate_next) has just read.
+    #[inline]
+    pub(crate) fn item(&self, located: LocatedBlock) -> Item<'_> {
+        match located {
+            LocatedBlock::Packet(record) => Item::Frame(self.frame(record)),
+            LocatedBlock::Other(range) => {
+                let (byte_order, first_interface) = match &self.records {
+                    RecordReader::Pcap(_) => (ByteOrder::NATIVE, 0),
+                    RecordReader::PcapNg(reader) => {
+                        (reader.byte_order(), reader.section_start() as u32)
+                    }
+                };
+                Item::Block(Block {
+                    bytes: self.window.at(range),
+                    byte_order,
+                    first_interface,
+                    places: None,
+                    interfaces: &self.interfaces,
+                })
+            }
+        }
+    }
+
     #[inline(always)]
-    pub(crate) fn frame(&self, located: LocatedRecord) -> Frame<'_> {
+    fn frame(&self, located: LocatedRecord) -> Frame<'_> {
         let form = match &self.records {
             RecordReader::Pcap(reader) => reader.option_form(),
             RecordReader::PcapNg(reader) => OptionForm::list(reader.byte_order()),
@@ -319,7 +358,12 @@ impl Reader {
 impl Source for Reader {
     #[inline]
     fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
-        Ok(self.locate_next()?.map(|located| self.frame(located)))
+        while let Some(located) = self.locate_next(false)? {
+            if let LocatedBlock::Packet(record) = located {
+                return Ok(Some(self.frame(record)));
+            }
+        }
+        Ok(None)
     }
 
     fn interfaces(&self) -> &[Interface] {
@@ -369,10 +413,19 @@ impl Read for Counting {
 fn describe(head: &[u8]) -> String {
     let known: [(&[u8], &str); 12] = [
         (b"snoop\0\0\0", "Solaris snoop, which is not supported (editcap converts it to pcapng)"),
-        (b"RTSS", "Microsoft Network Monitor 1, which is not supported"),
-        (b"GMBU", "Microsoft Network Monitor 2, which is not supported"),
-        (b"XCP\0", "NetXRay or Windows Sniffer, which is not supported"),
-        (b"TRSNIFF data", "DOS Sniffer, which is not supported"),
+        (
+            b"RTSS",
+            "Microsoft Network Monitor 1, which is not supported (editcap converts it to pcapng)",
+        ),
+        (
+            b"GMBU",
+            "Microsoft Network Monitor 2, which is not supported (editcap converts it to pcapng)",
+        ),
+        (
+            b"XCP\0",
+            "NetXRay or Windows Sniffer, which is not supported (editcap converts it to pcapng)",
+        ),
+        (b"TRSNIFF data", "DOS Sniffer, which is not supported (editcap converts it to pcapng)"),
         (&[0x1C, 0x00, 0x01, 0xAC], "Ixia lcap, which is not supported"),
         (&[0xAC, 0x01, 0x00, 0x1C], "Ixia lcap, which is not supported"),
         (b"BZh", "bzip2, which is not supported (bzcat FILE | superpacket ... -)"),

@@ -1,5 +1,6 @@
 //! Writes capture files of any supported format.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -10,8 +11,8 @@ use super::pcap_writer::PcapWriter;
 use super::pcapng_writer::PcapNgWriter;
 use super::tcp::TcpEnd;
 use super::{
-    CaptureError, Container, Interface, InterfaceStatistics, LinkType, MAX_RECORD_LENGTH,
-    OutputFormat, Record, Sink, Timestamp,
+    Block, BlockKind, CaptureError, Container, Interface, InterfaceStatistics, LinkType,
+    MAX_RECORD_LENGTH, OutputFormat, Record, Sink, Timestamp,
 };
 
 /// Writes a capture file as a stream of frames.
@@ -32,6 +33,34 @@ pub struct Writer {
     interfaces: Vec<DeclaredInterface>,
     /// Number of frames written so far.
     frames: u64,
+    blocks: BlockCounts,
+}
+
+/// Numbers of the pcapng blocks without packets and interfaces that a [`Writer`] was given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BlockCounts {
+    /// Blocks that were written. The headers of sections do not count.
+    pub kept: u64,
+    /// Blocks that the output cannot hold, by kind. A section header counts if it has options that
+    /// are not all kept.
+    pub left_out: BTreeMap<BlockKind, u64>,
+    /// Options of blocks that the output cannot hold, in blocks that were written.
+    pub options_left_out: u64,
+}
+
+impl BlockCounts {
+    pub(super) fn keep(&mut self, options_left_out: u64) {
+        self.kept += 1;
+        self.options_left_out += options_left_out;
+    }
+
+    pub(super) fn leave_out(&mut self, kind: BlockKind) {
+        *self.left_out.entry(kind).or_default() += 1;
+    }
+
+    pub(super) fn leave_out_option(&mut self) {
+        self.options_left_out += 1;
+    }
 }
 
 enum RecordWriter {
@@ -59,7 +88,7 @@ impl Writer {
             };
         }
         match OutputDestination::create(path) {
-            Ok(destination) => Self::begin(name, destination, format),
+            Ok(destination) => Ok(Self::begin(name, destination, format)),
             Err(source) => Err(CaptureError::Create { file: name, source }),
         }
     }
@@ -73,26 +102,19 @@ impl Writer {
         stream: Box<dyn Write + Send>,
         format: OutputFormat,
     ) -> Result<Self, CaptureError> {
-        Self::begin(name.to_owned(), OutputDestination::Stream(stream), format)
+        Ok(Self::begin(name.to_owned(), OutputDestination::Stream(stream), format))
     }
 
-    fn begin(
-        file: String,
-        destination: OutputDestination,
-        format: OutputFormat,
-    ) -> Result<Self, CaptureError> {
+    fn begin(file: String, destination: OutputDestination, format: OutputFormat) -> Self {
         let OutputFormat { container, byte_order, resolution, compression } = format;
         #[cfg(feature = "commands")]
         let is_stream = matches!(destination, OutputDestination::Stream(_));
-        let mut output = BufferedOutput::new(destination, compression);
+        let output = BufferedOutput::new(destination, compression);
         let records = match container {
             Container::Pcap => RecordWriter::Pcap(PcapWriter::new(byte_order, resolution)),
-            Container::PcapNg => match PcapNgWriter::new(&mut output, byte_order) {
-                Ok(writer) => RecordWriter::PcapNg(writer),
-                Err(source) => return Err(CaptureError::Write { file, source }),
-            },
+            Container::PcapNg => RecordWriter::PcapNg(PcapNgWriter::new(byte_order)),
         };
-        Ok(Self {
+        Self {
             file,
             output,
             #[cfg(feature = "commands")]
@@ -100,7 +122,8 @@ impl Writer {
             records,
             interfaces: Vec::new(),
             frames: 0,
-        })
+            blocks: BlockCounts::default(),
+        }
     }
 
     /// Returns the name by which the file was created, as errors give it.
@@ -111,6 +134,14 @@ impl Writer {
     /// Returns the number of frames written so far.
     pub fn frames(&self) -> u64 {
         self.frames
+    }
+
+    /// Returns whether the file is pcap or pcapng.
+    pub fn container(&self) -> Container {
+        match &self.records {
+            RecordWriter::Pcap(_) => Container::Pcap,
+            RecordWriter::PcapNg(_) => Container::PcapNg,
+        }
     }
 
     /// Returns whether other programs see at once what is written: whether the destination is a
@@ -126,9 +157,55 @@ impl Writer {
     /// # Errors
     /// If the destination cannot be written.
     pub fn flush(&mut self) -> Result<(), CaptureError> {
+        self.write_header()?;
         self.output
             .hand_over()
             .map_err(|source| CaptureError::Write { file: self.file.clone(), source })
+    }
+
+    /// Writes the header of a pcapng file's section, unless it was written before.
+    fn write_header(&mut self) -> Result<(), CaptureError> {
+        let RecordWriter::PcapNg(writer) = &mut self.records else { return Ok(()) };
+        writer
+            .begin(&mut self.output, None, &mut self.blocks)
+            .map_err(|source| CaptureError::Write { file: self.file.clone(), source })
+    }
+
+    /// Writes a block that a [`Reader`](super::Reader) has returned, and declares the interfaces
+    /// before it. If the file cannot hold the block, it is counted.
+    ///
+    /// A pcapng file has one section here. If the first section header of the input is the first
+    /// item that is written, its options are those of the output's section. Comments on later
+    /// sections become comments on the first interface that follows. Packet counts of interfaces
+    /// name the output's interface. Custom blocks and options are not written if the input says so,
+    /// and neither are those in the other byte order, if they cannot be converted.
+    ///
+    /// # Errors
+    /// If writing fails.
+    pub fn block(&mut self, block: &Block<'_>) -> Result<(), CaptureError> {
+        self.declare(block.interfaces)?;
+        match &mut self.records {
+            RecordWriter::PcapNg(writer) => writer
+                .other_block(&mut self.output, block, &mut self.blocks)
+                .map_err(|source| CaptureError::Write { file: self.file.clone(), source }),
+            RecordWriter::Pcap(_) => {
+                if block.kind() != BlockKind::SectionHeader || block.section_options().count() > 0 {
+                    self.blocks.leave_out(block.kind());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the numbers of blocks that were written and left out so far.
+    pub fn blocks(&self) -> BlockCounts {
+        let mut blocks = self.blocks.clone();
+        if let RecordWriter::PcapNg(writer) = &self.records
+            && writer.has_lost_comments()
+        {
+            blocks.leave_out(BlockKind::SectionHeader);
+        }
+        blocks
     }
 
     /// Writes the packet counts of an interface up to `time`. Does nothing for a pcap file, which
@@ -158,6 +235,7 @@ impl Writer {
     /// # Errors
     /// If the file cannot be written or renamed. It is then removed.
     pub fn finish(mut self) -> Result<u64, CaptureError> {
+        self.write_header()?;
         if let RecordWriter::Pcap(writer) = &mut self.records
             && let Err(refusal) = writer.finish(&mut self.output, &self.interfaces)
         {
@@ -182,6 +260,7 @@ impl Writer {
 
     #[cold]
     fn declare_new(&mut self, interfaces: &[Interface]) -> Result<(), CaptureError> {
+        self.write_header()?;
         for interface in &interfaces[self.interfaces.len()..] {
             match &mut self.records {
                 RecordWriter::Pcap(writer) => writer.declare(interface),

@@ -1,5 +1,6 @@
 //! Capture files: reading, writing, and damaged input.
 
+mod blocks;
 #[path = "../bytes/mod.rs"]
 mod bytes;
 mod captures;

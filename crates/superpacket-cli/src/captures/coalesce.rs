@@ -6,10 +6,10 @@ use clap::{Args, ValueEnum};
 use superpacket_captures::{CoalesceOptions, MAX_FLOWS, MAX_PACKETS, Output, Rules, coalesce};
 
 use super::options::{CaptureOptions, ChecksumOptions, Stepping};
-use super::{check_report, checksums, interrupted, is_stream, summary};
+use super::{blocks_left_out, check_output, checksums, interrupted, is_stream, summary};
 use crate::amount::size;
 use crate::failure::Failure;
-use crate::progress::Bar;
+use crate::progress::{Bar, warn};
 use crate::report::{grouped, print, print_json, printable};
 
 /// By which rules packets are merged.
@@ -37,7 +37,7 @@ pub(crate) struct CoalesceArguments {
     #[command(flatten)]
     pub(crate) stepping: Stepping,
     /// Longest merged packet in bytes, from the IP header: 68 to 524280; above 65535 ("BIG TCP")
-    /// the IP length is written as 0
+    /// the IP length is written as 0, and Wireshark and tcpdump refuse frames above 262144
     #[arg(long, value_name = "N", default_value = "65535", value_parser = size, allow_negative_numbers = true)]
     pub(crate) max_bytes: u64,
     /// Write the length of IPv6 packets above 65575 bytes in a jumbo payload option (RFC 2675), as
@@ -65,10 +65,24 @@ pub(crate) struct CoalesceArguments {
 /// Maximum length in bytes of the packets that the aggregation engine makes.
 const MAX_BYTES: u32 = superpacket::aggregate::MAX_BIG_LENGTH;
 
+/// Maximum length in bytes of a frame that Wireshark (`WTAP_MAX_PACKET_SIZE_STANDARD`) and libpcap
+/// (`MAXIMUM_SNAPLEN`) read.
+const LONGEST_FRAME: u32 = 262_144;
+
+/// Maximum length in bytes of a merged packet whose frame both can read: this leaves room for the
+/// link header with VLAN tags, or with a radiotap header.
+const MOST_READABLE: u32 = LONGEST_FRAME - 256;
+
 /// Runs `superpacket coalesce`.
 pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
     let options = options(arguments)?;
-    check_report(&arguments.output, arguments.common.json)?;
+    if options.max_bytes > MOST_READABLE {
+        warn(&format!(
+            "--max-bytes {}: Wireshark and tcpdump open no file with a frame above {LONGEST_FRAME} bytes; up to {MOST_READABLE} they do, with any link header",
+            options.max_bytes
+        ));
+    }
+    check_output(&arguments.output, arguments.common.json)?;
     let mut bar = Bar::new(arguments.common.quiet);
     let report = coalesce(
         arguments.common.input(&arguments.input),
@@ -89,6 +103,7 @@ pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
                 grouped(report.unmerged_by_checksum())
             ));
         }
+        text.push_str(&blocks_left_out(&report.blocks));
         text.push_str(&interrupted(report.interrupted, 0));
         print(&text, is_stream(&arguments.output))?;
     }

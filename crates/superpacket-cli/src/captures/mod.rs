@@ -10,23 +10,33 @@ pub(crate) mod segment;
 pub(crate) mod steer;
 pub(crate) mod verify;
 
+use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 
 use superpacket_captures::file::{same_file, write_file};
-use superpacket_captures::{ChecksumCounts, ChecksumRepairs, Totals, Unreadable};
+use superpacket_captures::{Blocks, ChecksumCounts, ChecksumRepairs, Totals, Unreadable};
 
 use crate::failure::Failure;
-use crate::report::{average, grouped, reasons_table, table};
+use crate::report::{average, columns, grouped, paragraph, reasons_table, table};
 
 /// Returns whether a path means standard input or standard output: `-`.
 pub(crate) fn is_stream(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Returns an error if the capture and a JSON report are both written to standard output.
-fn check_report(output: &Path, json: bool) -> Result<(), Failure> {
-    if json && is_stream(output) {
+/// Returns an error if a capture cannot go to `output`: standard output is a terminal, or gets the
+/// JSON report too.
+pub(crate) fn check_output(output: &Path, json: bool) -> Result<(), Failure> {
+    if !is_stream(output) {
+        return Ok(());
+    }
+    if json {
         return Err(Failure::Usage("--json prints to standard output, where the capture goes: choose a file for one of them".to_owned()));
+    }
+    if stdout().is_terminal() {
+        return Err(Failure::Usage(
+            "-o -: a capture is binary, and standard output is a terminal: redirect it or name a file".to_owned(),
+        ));
     }
     Ok(())
 }
@@ -111,6 +121,14 @@ fn filtered_out(totals: &Totals) -> String {
         0 => String::new(),
         count => format!("\n  {} packets did not match the filter\n", grouped(count)),
     }
+}
+
+/// Returns the paragraph on blocks of a pcapng file that the output cannot hold; empty if there are
+/// none.
+fn blocks_left_out(blocks: &Blocks) -> String {
+    blocks
+        .left_out_text()
+        .map_or_else(String::new, |text| format!("\n{}", paragraph(&text, 2, columns())))
 }
 
 /// Formats the table of the reasons why packets were not merged or cut, the most frequent first.

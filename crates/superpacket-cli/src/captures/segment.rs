@@ -6,7 +6,7 @@ use clap::Args;
 use superpacket_captures::{Output, SegmentOptions, SegmentReport, segment};
 
 use super::options::{CaptureOptions, ChecksumOptions};
-use super::{check_report, checksums, interrupted, is_stream, summary};
+use super::{blocks_left_out, check_output, checksums, interrupted, is_stream, summary};
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{grouped, print, print_json, printable};
@@ -44,7 +44,7 @@ pub(crate) struct SegmentArguments {
 
 /// Runs `superpacket segment`.
 pub(crate) fn run(arguments: &SegmentArguments) -> Result<(), Failure> {
-    check_report(&arguments.output, arguments.common.json)?;
+    check_output(&arguments.output, arguments.common.json)?;
     let options = SegmentOptions {
         mtu: arguments.mtu,
         fragment: arguments.fragment,
@@ -68,6 +68,7 @@ pub(crate) fn run(arguments: &SegmentArguments) -> Result<(), Failure> {
         let mut text =
             format!("{input} -> {output}\n\n{}", summary(&report.totals, "more for them"));
         text.push_str(&notes(&report));
+        text.push_str(&blocks_left_out(&report.blocks));
         text.push_str(&interrupted(report.interrupted, 0));
         print(&text, is_stream(&arguments.output))?;
     }

@@ -16,11 +16,11 @@ use serde::Serialize;
 use superpacket::segment::{GsoPacket, SegmentOptions, Segmenter};
 use superpacket_captures::file::{
     ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant,
-    Record, Sink, TimeResolution, Timestamp, Writer,
+    Record, Sink, TimeResolution, Timestamp, Writer, check_output_name,
 };
 
 use crate::amount::size;
-use crate::captures::is_stream;
+use crate::captures::{check_output, is_stream};
 use crate::failure::Failure;
 use crate::report::{grouped, print, print_json, printable};
 
@@ -82,9 +82,8 @@ struct GenerateReport {
 
 /// Runs `superpacket generate`.
 pub(crate) fn run(arguments: &GenerateArguments) -> Result<(), Failure> {
-    if arguments.json && is_stream(&arguments.output) {
-        return Err(Failure::Usage("--json prints to standard output, where the capture goes: choose a file for one of them".to_owned()));
-    }
+    check_output(&arguments.output, arguments.json)?;
+    check_output_name(&arguments.output).map_err(Failure::Usage)?;
     let like = Format::Pcap { byte_order: ByteOrder::Little, variant: PcapVariant::Nanoseconds };
     let format = OutputFormat {
         resolution: Some(PcapVariant::Nanoseconds),

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::file::{
-    CaptureError, Frame, LinkType, Reader, RecordStream, Start, Truncated, start_of,
+    CaptureError, Frame, Item, LinkType, Reader, RecordStream, Start, Truncated, start_of,
 };
 use superpacket::Simd;
 use superpacket::packet::Layer;
@@ -255,13 +255,18 @@ impl<'a> PacketStream<'a> {
             PacketSource::Capture(source) => source,
             PacketSource::Records(records) => return read_record(records, filters, file, *simd),
         };
-        let Some(frame) = source.next_frame()? else { return Ok(None) };
-        Ok(Some(
-            match matches_all(filters, frame.link_type(), frame.data, frame.original_length)? {
+        loop {
+            let frame = match source.next_item()? {
+                Some(Item::Frame(frame)) => frame,
+                Some(Item::Block(_)) => continue,
+                None => return Ok(None),
+            };
+            let (link_type, length) = (frame.link_type(), frame.original_length);
+            return Ok(Some(match matches_all(filters, link_type, frame.data, length)? {
                 true => Some(packet_of_frame(&frame, file, *simd)?),
                 false => None,
-            },
-        ))
+            }));
+        }
     }
 
     /// Returns the number of bytes read from the file.
