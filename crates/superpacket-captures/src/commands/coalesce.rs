@@ -4,7 +4,7 @@ use std::iter::once;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::file::{CaptureError, Frame, FrameOptions, Record, Sink, Timestamp};
+use crate::file::{CaptureError, Frame, FrameOptions, Record, Sink};
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::{MAX_BIG_LENGTH, Mode, Policy};
@@ -17,7 +17,7 @@ use crate::commands::error::Error;
 use crate::commands::input::{FrameReceiver, Input, OpenInput};
 use crate::commands::lanes::{
     ArrivedFrame, CaptureAggregator, FrameSink, LinkHeader, MAX_PACKETS, PassReason, Stepping,
-    UnfinishedForm, find_partial,
+    UnfinishedForm, clock_start, clock_time, find_partial,
 };
 use crate::commands::partial::ChecksumFields;
 use crate::commands::pool::{Buffer, BufferPool};
@@ -43,7 +43,8 @@ pub struct CoalesceOptions {
     /// When held packets leave: length of a poll, and maximum hold time.
     pub stepping: Stepping,
     /// Maximum length of a merged packet in bytes, from the IP header: 68 to 524,280. For packets
-    /// above 65,535 bytes ("BIG TCP") the IP length is written as 0.
+    /// above 65,535 bytes ("BIG TCP") the IP length is written as 0. Wireshark and tcpdump do not
+    /// open captures with a frame above 262,144 bytes, link header included.
     pub max_bytes: u32,
     /// Whether the length of IPv6 packets above 65,535 bytes is written into a jumbo payload option
     /// (RFC 2675).
@@ -122,6 +123,7 @@ pub fn coalesce(
         tally: Tally::default(),
         error: None,
         simd,
+        clock_start: 0,
         has_options: false,
         header: Vec::new(),
         pieces: Vec::new(),
@@ -176,6 +178,7 @@ impl FrameReceiver for Merger<'_> {
         let Merger { aggregator, pool, merged_writer, simd, .. } = self;
         merged_writer.writer.declare(frame.interfaces)?;
         merged_writer.tally.arrived(frame.data.len());
+        merged_writer.clock_start = clock_start(frame);
         merged_writer.has_options |= !frame.options.is_empty();
         aggregator.make_room(frame, pool, merged_writer);
         let arrival = ArrivedFrame::new(frame, pool, UnfinishedForm::Rewrite, *simd);
@@ -264,6 +267,7 @@ struct MergedWriter<'a> {
     /// The first error of writing, kept because the methods of [`FrameSink`] return none.
     error: Option<CaptureError>,
     simd: Simd,
+    clock_start: i64,
     /// Whether any frame of the capture so far had options.
     has_options: bool,
     /// The header of a merged packet while its options are looked up. Its memory is used for all
@@ -331,7 +335,7 @@ impl FrameSink for MergedWriter<'_> {
         let header = link.header();
         self.tally.left(&packet.metadata, header.len() + packet.length());
         let written = if packet.is_merged() {
-            let time = Some(Timestamp::from_nanoseconds(packet.metadata.time));
+            let time = Some(clock_time(self.clock_start, packet.metadata.time));
             let record = Record {
                 interface: link.interface,
                 time,

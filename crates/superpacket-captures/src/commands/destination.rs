@@ -1,8 +1,11 @@
 //! Outputs of commands.
 
+use std::io::{self, IsTerminal};
 use std::path::Path;
 
-use crate::file::{CaptureError, Interface, OutputFormat, Record, Sink, Writer, same_file};
+use crate::file::{
+    CaptureError, Interface, OutputFormat, Record, Sink, TcpEnd, Writer, other_ending, same_file,
+};
 
 use crate::commands::error::Error;
 use crate::commands::input::{Input, OpenInput};
@@ -22,10 +25,26 @@ pub enum Output<'a> {
 }
 
 impl Output<'_> {
-    /// Returns an error if the output would overwrite the input.
+    /// Returns an error if the output would overwrite the input, if its name promises something
+    /// else than a capture, or if it is a terminal.
     pub(crate) fn check(&self, input: &Input<'_>) -> Result<(), Error> {
-        // An input that cannot be examined is reported when it is opened.
         let Output::Path(output) = self else { return Ok(()) };
+        if is_stream(output) && io::stdout().is_terminal() {
+            return Err(Error::Options(
+                "standard output is a terminal, and a capture is binary: redirect it or name a file"
+                    .to_owned(),
+            ));
+        }
+        if TcpEnd::parse(output).is_none()
+            && let Some(ending) = other_ending(output)
+        {
+            return Err(Error::Options(format!(
+                "{}: a capture is not written as .{ending}: choose a name that ends in .pcap or .pcapng, and in \
+                 .gz or .zst to compress it",
+                output.display()
+            )));
+        }
+        // An input that cannot be examined is reported when it is opened.
         let is_input = |input: &Path| same_file(input, output).unwrap_or(false);
         let is_input = match input {
             _ if is_stream(output) => false,

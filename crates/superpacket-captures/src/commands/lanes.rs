@@ -14,7 +14,7 @@
 //! order. If the time goes back by more than the hold time, all packets are flushed and the clock
 //! is set back, so that no packet waits for a time that never comes.
 
-use crate::file::{Frame, Start, start_of};
+use crate::file::{Frame, Start, Timestamp, start_of};
 use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
@@ -111,8 +111,22 @@ pub(crate) struct ArrivedFrame {
     /// Whether the snap length has cut the frame.
     pub(crate) cut: bool,
     pub(crate) interface: u32,
-    /// Capture time in nanoseconds since 1970; `None` if the capture has no times.
+    /// Capture time in nanoseconds since the capture's [`clock_start`]; `None` if the capture has
+    /// no times.
     pub(crate) time: Option<u64>,
+}
+
+/// Returns the start of the clock on which a capture's packets are held, in seconds since 1970: 0,
+/// or a negative `if_tsoffset` of the first interface, since times may then lie before 1970.
+#[inline]
+pub(crate) fn clock_start(frame: &Frame<'_>) -> i64 {
+    frame.interfaces.first().map_or(0, |first| first.offset_seconds.min(0))
+}
+
+/// Returns the time at which a clock with this start shows `nanoseconds`.
+#[inline]
+pub(crate) fn clock_time(start: i64, nanoseconds: u64) -> Timestamp {
+    Timestamp { offset_seconds: start, ..Timestamp::from_nanoseconds(nanoseconds) }
 }
 
 /// What is done with unfinished checksums whose fields do not contain what the engine expects.
@@ -167,7 +181,7 @@ impl ArrivedFrame {
             checksum,
             cut,
             interface: frame.interface,
-            time: frame.time.map(|time| time.nanoseconds()),
+            time: frame.time.map(|time| time.nanoseconds_since(clock_start(frame))),
         }
     }
 }

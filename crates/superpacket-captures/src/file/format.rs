@@ -123,6 +123,26 @@ impl OutputFormat {
     }
 }
 
+/// Endings of other formats than captures, and of compressions that no [`OutputFormat`] has.
+#[cfg(feature = "commands")]
+const OTHER_ENDINGS: [&str; 36] = [
+    "xz", "lzma", "bz2", "lz", "lz4", "lzo", "br", "z", "7z", "zip", "rar", "tar", "tgz", "tzst",
+    "gzip", "zstd", "snoop", "erf", "lcap", "5vw", "blf", "txt", "md", "csv", "tsv", "json",
+    "jsonl", "html", "htm", "xml", "pdml", "psml", "pdf", "svg", "png", "parquet",
+];
+
+/// Returns the ending of the file name, behind which a `.gz` or `.zst` may follow, if it promises
+/// something else than a capture that can be written, as in `out.pcap.xz` and `flows.csv.gz`.
+#[cfg(feature = "commands")]
+pub(crate) fn other_ending(path: &Path) -> Option<String> {
+    let mut name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
+    if let Some(rest) = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")) {
+        name = rest.to_owned();
+    }
+    let (_, ending) = name.rsplit_once('.')?;
+    OTHER_ENDINGS.contains(&ending).then(|| ending.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,5 +166,33 @@ mod tests {
         let pcapng = of("x.pcapng.zst", PCAP);
         assert_eq!(pcapng.container, Container::PcapNg);
         assert_eq!((pcapng.byte_order, pcapng.compression), (ByteOrder::Big, Compression::Zstd));
+    }
+
+    #[cfg(feature = "commands")]
+    #[test]
+    fn endings_of_other_formats_are_found() {
+        for (name, ending) in [
+            ("out.pcap.xz", "xz"),
+            ("a/b.SNOOP", "snoop"),
+            ("flows.csv.gz", "csv"),
+            ("out.pcap.zstd", "zstd"),
+        ] {
+            assert_eq!(other_ending(Path::new(name)).as_deref(), Some(ending), "{name}");
+        }
+        for name in [
+            "out.pcap",
+            "out.cap",
+            "out.dump",
+            "out",
+            "out.pcap0",
+            "out.pcapng.gz",
+            "out.gz",
+            "a.txt/out",
+            ".zst",
+            "-",
+            "xz",
+        ] {
+            assert_eq!(other_ending(Path::new(name)), None, "{name}");
+        }
     }
 }

@@ -79,10 +79,10 @@ pub(crate) use live::RecordStream;
 pub use option::{Direction, FrameOptions, OptionForm, OptionList};
 pub use reader::{CapturePosition, Reader};
 pub use record::{Frame, Record, Sink, Source};
-#[cfg(feature = "commands")]
-pub(crate) use tcp::TcpEnd;
 pub use time::{TimeResolution, Timestamp};
 pub use writer::Writer;
+#[cfg(feature = "commands")]
+pub(crate) use {format::other_ending, tcp::TcpEnd};
 
 /// Maximum length of a record in bytes, headers included. It bounds the memory that this crate
 /// allocates because of one length field.

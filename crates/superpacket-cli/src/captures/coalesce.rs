@@ -9,7 +9,7 @@ use super::options::{CaptureOptions, Stepping};
 use super::{check_report, interrupted, is_stream, summary};
 use crate::amount::size;
 use crate::failure::Failure;
-use crate::progress::Bar;
+use crate::progress::{Bar, warn};
 use crate::report::{print, print_json, printable};
 
 /// By which rules packets are merged.
@@ -37,7 +37,8 @@ pub(crate) struct CoalesceArguments {
     #[command(flatten)]
     pub(crate) stepping: Stepping,
     /// Longest merged packet in bytes, from the IP header: 68 to 524280; above 65535 ("BIG TCP")
-    /// the IP length is written as 0
+    /// the IP length is written as 0. Wireshark and tcpdump do not open captures with a frame above
+    /// 262144 bytes, link header included: at most 262130 on Ethernet
     #[arg(long, value_name = "N", default_value = "65535", value_parser = size, allow_negative_numbers = true)]
     pub(crate) max_bytes: u64,
     /// Write the length of IPv6 packets above 65575 bytes in a jumbo payload option (RFC 2675), as
@@ -63,10 +64,24 @@ pub(crate) struct CoalesceArguments {
 /// Maximum length in bytes of the packets that the aggregation engine makes.
 const MAX_BYTES: u32 = superpacket::aggregate::MAX_BIG_LENGTH;
 
+/// Length in bytes of the longest record that Wireshark (`WTAP_MAX_PACKET_SIZE_STANDARD`) and
+/// libpcap (`MAXIMUM_SNAPLEN`) read.
+const MAX_OPENED: u32 = 262_144;
+
+/// Length in bytes of an Ethernet header without VLAN tags.
+const ETHERNET_HEADER: u32 = 14;
+
 /// Runs `superpacket coalesce`.
 pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
     let options = options(arguments)?;
     check_report(&arguments.output, arguments.common.json)?;
+    if options.max_bytes > MAX_OPENED - ETHERNET_HEADER {
+        warn(&format!(
+            "--max-bytes {}: Wireshark and tcpdump do not open captures with a frame above \
+             {MAX_OPENED} bytes, link header included",
+            options.max_bytes
+        ));
+    }
     let mut bar = Bar::new(arguments.common.quiet);
     let report = coalesce(
         arguments.common.input(&arguments.input),

@@ -50,7 +50,10 @@ pub(crate) struct SteerArguments {
 
 /// Parses a set of CPUs in the hexadecimal format of `rps_cpus`.
 fn mask(text: &str) -> Result<CpuMask, String> {
-    text.parse().map_err(|error: superpacket_steer::MaskError| error.to_string())
+    text.parse().map_err(|error: superpacket_steer::MaskError| match cpu_list(text) {
+        Ok(_) => format!("{error} (a list of CPUs is given as --cpu-list {text})"),
+        Err(_) => error.to_string(),
+    })
 }
 
 /// Parses a set of CPUs as a list such as `0-3,8`.

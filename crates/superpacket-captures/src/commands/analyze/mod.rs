@@ -23,7 +23,7 @@ use crate::commands::error::Error;
 use crate::commands::input::{Input, OpenInput};
 use crate::commands::lanes::{
     ArrivedFrame, CaptureAggregator, Discard, FrameSink, LinkHeader, PassReason, Stepping,
-    UnfinishedForm,
+    UnfinishedForm, clock_start, clock_time,
 };
 use crate::commands::ledger::FlowId;
 use crate::commands::pool::{Buffer, BufferPool};
@@ -429,6 +429,7 @@ fn pass(
         last_time: None,
         uncertain: None,
         is_first: true,
+        clock_start: 0,
         tables,
     };
     input.for_each(|frame| pass.frame(frame))?;
@@ -474,6 +475,7 @@ struct Pass<'t, 'r> {
     uncertain: Option<UncertainAcks>,
     /// Whether no frame has been read yet.
     is_first: bool,
+    clock_start: i64,
     tables: Option<&'t mut Tables<'r>>,
 }
 
@@ -511,12 +513,15 @@ impl Pass<'_, '_> {
         }
         self.count(frame, &arrival, flow.map(|(flow, label, _)| (flow, label)));
         let flow = flow.map(|(flow, ..)| flow);
+        self.clock_start = clock_start(frame);
+        let clock_start = self.clock_start;
         let Pass { runs, pool, flows, timeline, tables, .. } = self;
         for (index, run) in runs.iter_mut().enumerate() {
             run.tally.arrived(frame.data.len());
             let detail = (index == DEFAULT).then_some(PolicyDetail {
                 flows: &mut *flows,
                 timeline: &mut *timeline,
+                clock_start,
                 tables: tables.as_deref_mut(),
                 arrived: flow,
             });
@@ -539,17 +544,20 @@ impl Pass<'_, '_> {
         self.traffic.count(frame.data.len(), arrival.buffer.as_ref(), layer);
         if let Some(time) = arrival.time {
             self.timeline.before(time);
+        }
+        let time = frame.time.map(|time| time.nanoseconds());
+        if let Some(time) = time {
             self.first_time = Some(self.first_time.map_or(time, |first: u64| first.min(time)));
             self.last_time = self.last_time.max(Some(time));
         }
         if let Some((flow, label)) = flow {
             self.flows.count(flow, label, frame.data.len());
             if let Some(tables) = &mut self.tables {
-                tables.flow(flow, label, frame.data.len(), arrival.time);
+                tables.flow(flow, label, frame.data.len(), time);
             }
         }
         if let Some(tables) = &mut self.tables {
-            tables.before(frame.data.len(), arrival.time);
+            tables.before(frame.data.len(), time);
         }
     }
 
@@ -563,11 +571,13 @@ impl Pass<'_, '_> {
         if let Some(mut uncertain) = self.uncertain.take() {
             held[WITH_ACKS] += uncertain.finish(&self.runs[WITH_ACKS].aggregator);
         }
+        let clock_start = self.clock_start;
         let Pass { runs, flows, timeline, tables, .. } = self;
         for (index, run) in runs.iter_mut().enumerate() {
             let detail = (index == DEFAULT).then_some(PolicyDetail {
                 flows: &mut *flows,
                 timeline: &mut *timeline,
+                clock_start,
                 tables: tables.as_deref_mut(),
                 arrived: None,
             });
@@ -592,6 +602,8 @@ struct PolicyCounts<'a, 'r> {
 struct PolicyDetail<'a, 'r> {
     flows: &'a mut TopFlows,
     timeline: &'a mut Timeline,
+    /// The start of the clock of all packets, in seconds since 1970.
+    clock_start: i64,
     tables: Option<&'a mut Tables<'r>>,
     /// The flow of the packet that has just been read.
     arrived: Option<FlowId>,
@@ -616,6 +628,7 @@ impl FrameSink for PolicyCounts<'_, '_> {
                 detail.flows.left(flow);
             }
             if let Some(tables) = &mut detail.tables {
+                let time = clock_time(detail.clock_start, time).nanoseconds();
                 tables.after(length, Some(time));
                 if let (Some(flow), Some(first)) = (flow, first) {
                     tables.flow_left(flow, || Label::of(first, layer));
@@ -630,16 +643,15 @@ impl FrameSink for PolicyCounts<'_, '_> {
         self.sizes.count(length);
         self.bytes_by_length.weigh(length, length as u64);
         if let Some(detail) = &mut self.detail {
-            let time = buffer.time().map(|time| time.nanoseconds());
-            if let Some(time) = time {
-                detail.timeline.after(time);
+            if let Some(time) = buffer.time() {
+                detail.timeline.after(time.nanoseconds_since(detail.clock_start));
             }
             // A packet that passes is the one that has just been read.
             if let Some(flow) = detail.arrived {
                 detail.flows.left(flow);
             }
             if let Some(tables) = &mut detail.tables {
-                tables.after(length, time);
+                tables.after(length, buffer.time().map(|time| time.nanoseconds()));
                 if let Some(flow) = detail.arrived {
                     tables.flow_left(flow, || None);
                 }
