@@ -46,7 +46,8 @@ pub struct CoalesceOptions {
     /// When held packets leave: length of a poll, and maximum hold time.
     pub stepping: Stepping,
     /// Maximum length of a merged packet in bytes, from the IP header: 68 to 524,280. For packets
-    /// above 65,535 bytes ("BIG TCP") the IP length is written as 0.
+    /// above 65,535 bytes ("BIG TCP") the IP length is written as 0. Wireshark and tcpdump do not
+    /// open captures with a frame above 262,144 bytes, link header included.
     pub max_bytes: u32,
     /// Whether the length of IPv6 packets above 65,535 bytes is written into a jumbo payload option
     /// (RFC 2675).

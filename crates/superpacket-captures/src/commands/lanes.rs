@@ -112,8 +112,16 @@ pub(crate) struct ArrivedFrame {
     /// Whether the snap length has cut the frame.
     pub(crate) cut: bool,
     pub(crate) interface: u32,
-    /// Capture time in nanoseconds since 1970; `None` if the capture has no times.
+    /// Capture time in nanoseconds since the capture's [`clock_start`]; `None` if the capture has
+    /// no times.
     pub(crate) time: Option<u64>,
+}
+
+/// Returns the start of the clock on which a capture's packets are held, in seconds since 1970: 0,
+/// or a negative `if_tsoffset` of the first interface, since times may then lie before 1970.
+#[inline]
+pub(crate) fn clock_start(frame: &Frame<'_>) -> i64 {
+    frame.interfaces.first().map_or(0, |first| first.offset_seconds.min(0))
 }
 
 impl ArrivedFrame {
@@ -166,7 +174,7 @@ impl ArrivedFrame {
             checksum,
             cut,
             interface: frame.interface,
-            time: frame.time.map(|time| time.nanoseconds()),
+            time: frame.time.map(|time| time.nanoseconds_since(clock_start(frame))),
         }
     }
 }

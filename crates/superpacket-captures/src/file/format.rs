@@ -123,34 +123,35 @@ impl OutputFormat {
     }
 }
 
-/// Endings of file names that promise something other than a capture in a format that is written.
-const OTHER_FORMATS: [(&str, &str); 12] = [
-    ("xz", "an xz file"),
-    ("bz2", "a bzip2 file"),
-    ("lz4", "an lz4 file"),
-    ("zip", "a zip archive"),
-    ("7z", "a 7z archive"),
-    ("snoop", "a snoop capture"),
-    ("erf", "an ERF capture"),
-    ("txt", "text"),
-    ("csv", "a table"),
-    ("json", "JSON"),
-    ("html", "a page"),
-    ("xml", "XML"),
+/// Endings of other formats than captures, and of compressions that no [`OutputFormat`] has.
+const OTHER_ENDINGS: [&str; 36] = [
+    "xz", "lzma", "bz2", "lz", "lz4", "lzo", "br", "z", "7z", "zip", "rar", "tar", "tgz", "tzst",
+    "gzip", "zstd", "snoop", "erf", "lcap", "5vw", "blf", "txt", "md", "csv", "tsv", "json",
+    "jsonl", "html", "htm", "xml", "pdml", "psml", "pdf", "svg", "png", "parquet",
 ];
+
+/// Returns the ending of the file name, behind which a `.gz` or `.zst` may follow, if it promises
+/// something else than a capture that can be written, as in `out.pcap.xz` and `flows.csv.gz`.
+fn other_ending(path: &Path) -> Option<String> {
+    let mut name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
+    if let Some(rest) = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")) {
+        name = rest.to_owned();
+    }
+    let (_, ending) = name.rsplit_once('.')?;
+    OTHER_ENDINGS.contains(&ending).then(|| ending.to_owned())
+}
 
 /// Checks that the name of an output file does not promise a format that is not written. Names
 /// without an ending, or with an unknown one such as `.cap`, are allowed.
 ///
 /// # Errors
-/// A text that names the promised format, and the endings that are written.
+/// A text that names the ending, and those that are written.
 pub fn check_output_name(path: impl AsRef<Path>) -> Result<(), String> {
     let path = path.as_ref();
-    let ending = path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
-    match OTHER_FORMATS.iter().find(|(other, _)| Some(*other) == ending.as_deref()) {
-        Some((_, format)) => Err(format!(
-            "{}: the name promises {format}, which is not written: use .pcap or .pcapng, \
-             optionally followed by .gz or .zst",
+    match other_ending(path) {
+        Some(ending) => Err(format!(
+            "{}: a capture is not written as .{ending}: choose a name that ends in .pcap or \
+             .pcapng, and in .gz or .zst to compress it",
             path.display()
         )),
         None => Ok(()),
@@ -191,5 +192,32 @@ mod tests {
         let pcapng = of("x.pcapng.zst", PCAP);
         assert_eq!(pcapng.container, Container::PcapNg);
         assert_eq!((pcapng.byte_order, pcapng.compression), (ByteOrder::Big, Compression::Zstd));
+    }
+
+    #[test]
+    fn endings_of_other_formats_are_found() {
+        for (name, ending) in [
+            ("out.pcap.xz", "xz"),
+            ("a/b.SNOOP", "snoop"),
+            ("flows.csv.gz", "csv"),
+            ("out.pcap.zstd", "zstd"),
+        ] {
+            assert_eq!(other_ending(Path::new(name)).as_deref(), Some(ending), "{name}");
+        }
+        for name in [
+            "out.pcap",
+            "out.cap",
+            "out.dump",
+            "out",
+            "out.pcap0",
+            "out.pcapng.gz",
+            "out.gz",
+            "a.txt/out",
+            ".zst",
+            "-",
+            "xz",
+        ] {
+            assert_eq!(other_ending(Path::new(name)), None, "{name}");
+        }
     }
 }

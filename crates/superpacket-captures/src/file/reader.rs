@@ -411,23 +411,22 @@ impl Read for Counting {
 
 /// Describes a file that is not a supported capture file, according to its first bytes.
 fn describe(head: &[u8]) -> String {
-    let known: [(&[u8], &str); 12] = [
-        (b"snoop\0\0\0", "Solaris snoop, which is not supported (editcap converts it to pcapng)"),
-        (
-            b"RTSS",
-            "Microsoft Network Monitor 1, which is not supported (editcap converts it to pcapng)",
-        ),
-        (
-            b"GMBU",
-            "Microsoft Network Monitor 2, which is not supported (editcap converts it to pcapng)",
-        ),
-        (
-            b"XCP\0",
-            "NetXRay or Windows Sniffer, which is not supported (editcap converts it to pcapng)",
-        ),
-        (b"TRSNIFF data", "DOS Sniffer, which is not supported (editcap converts it to pcapng)"),
-        (&[0x1C, 0x00, 0x01, 0xAC], "Ixia lcap, which is not supported"),
-        (&[0xAC, 0x01, 0x00, 0x1C], "Ixia lcap, which is not supported"),
+    const TO_PCAPNG: &str = "which is not supported (editcap converts it to pcapng)";
+    let of_editcap: [(&[u8], &str); 9] = [
+        (b"snoop\0\0\0", "Solaris snoop"),
+        (b"RTSS", "Microsoft Network Monitor 1"),
+        (b"GMBU", "Microsoft Network Monitor 2"),
+        (b"XCP\0", "NetXRay or Windows Sniffer"),
+        (b"TRSNIFF data", "DOS Sniffer"),
+        (&[0x1C, 0x00, 0x01, 0xAC], "Ixia lcap"),
+        (&[0xAC, 0x01, 0x00, 0x1C], "Ixia lcap"),
+        (&[0x1C, 0x00, 0x01, 0xAB], "Ixia lcap"),
+        (&[0xAB, 0x01, 0x00, 0x1C], "Ixia lcap"),
+    ];
+    if let Some((_, name)) = of_editcap.iter().find(|(magic, _)| head.starts_with(magic)) {
+        return format!("{name}, {TO_PCAPNG}");
+    }
+    let known: [(&[u8], &str); 5] = [
         (b"BZh", "bzip2, which is not supported (bzcat FILE | superpacket ... -)"),
         (
             &[0xFD, b'7', b'z', b'X', b'Z', 0],

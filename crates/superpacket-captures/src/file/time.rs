@@ -62,14 +62,21 @@ impl Timestamp {
     /// and `u64::MAX` after the year 2554.
     #[inline]
     pub fn nanoseconds(self) -> u64 {
-        if self.offset_seconds == 0 {
+        self.nanoseconds_since(0)
+    }
+
+    /// Returns the number of nanoseconds since `start`, which is in seconds since 1970, rounded
+    /// down. Returns 0 for an earlier time, and `u64::MAX` if 64 bits cannot hold the number.
+    #[inline]
+    pub fn nanoseconds_since(self, start: i64) -> u64 {
+        if self.offset_seconds == start {
             match self.resolution {
                 TimeResolution::NANOSECONDS => return self.ticks,
                 TimeResolution::MICROSECONDS => return self.ticks.saturating_mul(1000),
                 _ => {}
             }
         }
-        let total = self.convert(TimeResolution::NANOSECONDS, 0).unwrap_or(i128::MAX);
+        let total = self.convert(TimeResolution::NANOSECONDS, start).unwrap_or(i128::MAX);
         u64::try_from(total.max(0)).unwrap_or(u64::MAX)
     }
 
@@ -130,6 +137,14 @@ mod tests {
         assert_eq!(at(5, 0, -10).nanoseconds(), 0, "before 1970");
         assert_eq!(at(u64::MAX, 6, 0).nanoseconds(), u64::MAX);
         assert_eq!(at(u64::MAX, 0, i64::MAX).nanoseconds(), u64::MAX);
+    }
+
+    #[test]
+    fn nanoseconds_since_a_start_before_1970() {
+        assert_eq!(at(5_000_000, 6, -10).nanoseconds_since(-10), 5_000_000_000);
+        assert_eq!(at(5_000_000, 6, -10).nanoseconds_since(-12), 7_000_000_000);
+        assert_eq!(at(1, 9, i64::MIN).nanoseconds_since(i64::MIN), 1);
+        assert_eq!(at(5, 0, -10).nanoseconds_since(-3), 0, "before the start");
     }
 
     #[test]

@@ -319,7 +319,10 @@ fn what_is_no_capture_is_named() {
     for (bytes, reason) in [
         (&b""[..], "it is empty"),
         (b"\xd4\xc3", "it ends after 2 bytes"),
-        (b"snoop\0\0\0\0\0\0\x02\0\0\0\x04", "snoop"),
+        (b"snoop\0\0\0\0\0\0\x02\0\0\0\x04", "snoop, which is not supported (editcap"),
+        (b"RTSS\x01\x01\x01\0", "Monitor 1, which is not supported (editcap converts it"),
+        (b"GMBU\0\x02\x01\0", "Monitor 2, which is not supported (editcap converts it"),
+        (b"\x1c\0\x01\xac\0\0\0\0", "Ixia lcap, which is not supported (editcap converts it"),
         (b"BZh91AY&SY", "bzip2"),
         (b"#!/bin/sh\n", "neither pcap nor pcapng"),
     ] {

@@ -24,6 +24,7 @@ use crate::commands::error::Error;
 use crate::commands::input::{Input, OpenInput};
 use crate::commands::lanes::{
     ArrivedFrame, CaptureAggregator, Discard, FrameSink, LinkHeader, PassReason, Stepping,
+    clock_start,
 };
 use crate::commands::ledger::FlowId;
 use crate::commands::pool::{Buffer, BufferPool};
@@ -469,6 +470,7 @@ fn pass(
         last_time: None,
         uncertain: None,
         is_first: true,
+        clock_start: 0,
         tables,
         all_flows,
     };
@@ -517,6 +519,7 @@ struct Pass<'t, 'r> {
     uncertain: Option<UncertainAcks>,
     /// Whether no frame has been read yet.
     is_first: bool,
+    clock_start: i64,
     tables: Option<&'t mut Tables<'r>>,
     all_flows: Option<&'t mut FlowTable>,
 }
@@ -560,12 +563,15 @@ impl Pass<'_, '_> {
             None => 0,
         };
         let flow = flow.map(|(flow, ..)| flow);
+        self.clock_start = clock_start(frame);
+        let clock_start = self.clock_start;
         let Pass { runs, pool, flows, timeline, tables, all_flows, .. } = self;
         for (index, run) in runs.iter_mut().enumerate() {
             run.tally.arrived(frame.data.len());
             let detail = (index == DEFAULT).then_some(PolicyDetail {
                 flows: &mut *flows,
                 timeline: &mut *timeline,
+                clock_start,
                 tables: tables.as_deref_mut(),
                 arrived: flow,
             });
@@ -589,17 +595,20 @@ impl Pass<'_, '_> {
         self.traffic.count(frame.data.len(), arrival.buffer.as_ref(), layer);
         if let Some(time) = arrival.time {
             self.timeline.before(time);
+        }
+        let time = frame.time.map(|time| time.nanoseconds());
+        if let Some(time) = time {
             self.first_time = Some(self.first_time.map_or(time, |first: u64| first.min(time)));
             self.last_time = self.last_time.max(Some(time));
         }
         if let Some((flow, label)) = flow {
             self.flows.count(flow, label, frame.data.len());
             if let Some(tables) = &mut self.tables {
-                tables.flow(flow, label, frame.data.len(), arrival.time);
+                tables.flow(flow, label, frame.data.len(), time);
             }
         }
         if let Some(tables) = &mut self.tables {
-            tables.before(frame.data.len(), arrival.time);
+            tables.before(frame.data.len(), time);
         }
     }
 
@@ -613,11 +622,13 @@ impl Pass<'_, '_> {
         if let Some(mut uncertain) = self.uncertain.take() {
             held[WITH_ACKS] += uncertain.finish(&self.runs[WITH_ACKS].aggregator);
         }
+        let clock_start = self.clock_start;
         let Pass { runs, flows, timeline, tables, all_flows, .. } = self;
         for (index, run) in runs.iter_mut().enumerate() {
             let detail = (index == DEFAULT).then_some(PolicyDetail {
                 flows: &mut *flows,
                 timeline: &mut *timeline,
+                clock_start,
                 tables: tables.as_deref_mut(),
                 arrived: None,
             });
@@ -647,6 +658,8 @@ struct PolicyCounts<'a, 'r> {
 struct PolicyDetail<'a, 'r> {
     flows: &'a mut TopFlows,
     timeline: &'a mut Timeline,
+    /// The start of the clock of all packets, in seconds since 1970.
+    clock_start: i64,
     tables: Option<&'a mut Tables<'r>>,
     /// The flow of the packet that has just been read.
     arrived: Option<FlowId>,
@@ -665,8 +678,13 @@ impl FrameSink for PolicyCounts<'_, '_> {
             self.super_packet_sizes.count(packet.metadata.packets as usize);
         }
         if let Some(detail) = &mut self.detail {
-            let (time, layer) = (packet.metadata.time, packet.metadata.layer);
-            detail.timeline.after(time);
+            let layer = packet.metadata.layer;
+            // As in the output of `coalesce`, a merged packet has the time of its first frame.
+            let frame = packet.pieces().first().and_then(|piece| piece.buffer());
+            let time = frame.and_then(Buffer::time);
+            if let Some(time) = time {
+                detail.timeline.after(time.nanoseconds_since(detail.clock_start));
+            }
             // All headers lie in the first slice: the rewritten header, or the packet as it came.
             let first = packet.slices().next();
             let flow = first.map(|first| FlowId::of_headers(first, packet.length(), layer, link));
@@ -674,7 +692,7 @@ impl FrameSink for PolicyCounts<'_, '_> {
                 detail.flows.left(flow);
             }
             if let Some(tables) = &mut detail.tables {
-                tables.after(length, Some(time));
+                tables.after(length, time.map(|time| time.nanoseconds()));
                 if let (Some(flow), Some(first)) = (flow, first) {
                     tables.flow_left(flow, || Label::of(first, layer));
                 }
@@ -691,16 +709,15 @@ impl FrameSink for PolicyCounts<'_, '_> {
             table.passed(*policy, *place, why);
         }
         if let Some(detail) = &mut self.detail {
-            let time = buffer.time().map(|time| time.nanoseconds());
-            if let Some(time) = time {
-                detail.timeline.after(time);
+            if let Some(time) = buffer.time() {
+                detail.timeline.after(time.nanoseconds_since(detail.clock_start));
             }
             // A packet that passes is the one that has just been read.
             if let Some(flow) = detail.arrived {
                 detail.flows.left(flow);
             }
             if let Some(tables) = &mut detail.tables {
-                tables.after(length, time);
+                tables.after(length, buffer.time().map(|time| time.nanoseconds()));
                 if let Some(flow) = detail.arrived {
                     tables.flow_left(flow, || None);
                 }

@@ -546,3 +546,19 @@ fn ipv4_header_checksums_left_to_the_device_do_not_keep_packets_apart() {
     let report = bench.json("verify in.pcap");
     assert_json(&report, json!({ "mismatches": 0, "reasons": { "bad_ip_checksum": 4 } }));
 }
+
+#[test]
+fn frames_that_other_programs_do_not_open_are_warned_of() {
+    let bench = Bench::new();
+    bench.capture("in.pcap", &spaced(&Frame::tcp4(1, 100).run(3)));
+    for (limit, warns) in [("261888", false), ("261889", true), ("524280", true)] {
+        let output = bench.run(&["coalesce", "in.pcap", "-o", "out.pcap", "--max-bytes", limit]);
+        assert_eq!(output.status.code(), Some(0), "{limit}: {}", stderr(&output));
+        assert_eq!(
+            stderr(&output).contains("frame above 262144 bytes"),
+            warns,
+            "{limit}: {}",
+            stderr(&output)
+        );
+    }
+}

@@ -114,3 +114,21 @@ fn an_interrupted_run_completes_its_output() {
         drop(input);
     }
 }
+
+#[test]
+fn names_of_other_formats_are_refused_before_the_input_is_read() {
+    let bench = Bench::new();
+    for command in ["coalesce", "segment"] {
+        for name in ["out.pcap.xz", "out.snoop", "out.TXT", "flows.csv.gz", "out.pcap.zstd"] {
+            bench.refuses(
+                &[command, "absent.pcap", "-o", name],
+                "choose a name that ends in .pcap or .pcapng",
+            );
+        }
+    }
+    bench.capture("in.pcap", &spaced(&Frame::tcp4(1, 500).run(2)));
+    for name in ["out", "out.cap", "out.dump", "out.pcap0"] {
+        bench.prints(&["coalesce", "in.pcap", "-o", name]);
+        assert!(!bench.read(name).is_empty(), "{name}");
+    }
+}

@@ -169,3 +169,76 @@ fn a_modified_pcap_stays_one_with_what_its_records_say() {
     bench.json("segment in.pcap -o same.pcap");
     assert!(bench.bytes("same.pcap") == modified(&frames));
 }
+
+/// Returns a pcapng file of TCP segments that follow one another by 100 microseconds, the first at
+/// 5 seconds after `offset` (`if_tsoffset`), in either byte order.
+fn with_offset(big_endian: bool, offset: i64, count: usize) -> Vec<u8> {
+    let word = |value: u32| if big_endian { value.to_be_bytes() } else { value.to_le_bytes() };
+    let half = |value: u16| if big_endian { value.to_be_bytes() } else { value.to_le_bytes() };
+    let long = if big_endian { offset.to_be_bytes() } else { offset.to_le_bytes() };
+    let block = |kind: u32, body: &[u8]| {
+        let mut body = body.to_vec();
+        body.resize(body.len().next_multiple_of(4), 0);
+        let total = word(body.len() as u32 + 12);
+        [&word(kind)[..], &total, &body, &total].concat()
+    };
+    let version = [half(1), half(0)].concat();
+    let section = [&word(0x1a2b_3c4d)[..], &version, &[0xff; 8]].concat();
+    let link = [&half(1)[..], &[0; 6], &half(14), &half(8), &long, &[0; 4]].concat();
+    let mut file = [block(0x0a0d_0d0a, &section), block(1, &link)].concat();
+    for (index, frame) in Frame::tcp4(1, 1000).run(count).iter().enumerate() {
+        let data = frame.to_bytes();
+        let ticks = 5_000_000 + index as u32 * 100;
+        let fields = [0, 0, ticks, data.len() as u32, data.len() as u32];
+        file.extend(block(6, &[&fields.map(word).concat()[..], &data].concat()));
+    }
+    file
+}
+
+/// Returns the microseconds of each frame in a capture since `start`, in seconds.
+fn microseconds_since(bench: &Bench, name: &str, start: i64) -> Vec<u64> {
+    let mut reader = Reader::open(bench.path(name)).expect("opens");
+    let mut found = Vec::new();
+    while let Some(frame) = reader.next_frame().expect("reads") {
+        found.push(frame.time.expect("has a time").nanoseconds_since(start) / 1000);
+    }
+    found
+}
+
+#[test]
+fn times_before_1970_are_right() {
+    let bench = Bench::new();
+    for big_endian in [false, true] {
+        for offset in [-10, -(1 << 40)] {
+            bench.write("in.pcapng", &with_offset(big_endian, offset, 30));
+            let times: Vec<u64> = (0..30).map(|index| 5_000_000 + index * 100).collect();
+            bench.prints("segment in.pcapng -o same.pcapng");
+            assert_eq!(microseconds_since(&bench, "same.pcapng", offset), times);
+
+            let report = bench.json("coalesce in.pcapng -o out.pcapng --hold 1ms");
+            let merged = microseconds_since(&bench, "out.pcapng", offset);
+            assert!(merged.iter().all(|time| times.contains(time)), "{merged:?}");
+            assert_eq!(merged.len(), 3, "what is held leaves after 1 ms: {report}");
+            let report = bench.json("analyze in.pcapng --hold 1ms");
+            assert_eq!(report["packets_out"], 3, "{report}");
+
+            // A pcap file has no times before 1970.
+            for command in ["coalesce", "segment"] {
+                bench.refuses(&[command, "in.pcapng", "-o", "out.pcap"], "its time cannot be");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_negative_offset_counts_in_a_pcap_file_too() {
+    let bench = Bench::new();
+    for big_endian in [false, true] {
+        bench.write("in.pcapng", &with_offset(big_endian, -4, 3));
+        bench.prints("segment in.pcapng -o out.pcap");
+        assert_eq!(microseconds_since(&bench, "out.pcap", 0), [1_000_000, 1_000_100, 1_000_200]);
+        bench.prints("coalesce in.pcapng -o out.pcap");
+        let merged = microseconds_since(&bench, "out.pcap", 0);
+        assert!(matches!(merged[..], [1_000_000..=1_000_200]), "{merged:?}");
+    }
+}

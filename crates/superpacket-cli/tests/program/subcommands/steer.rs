@@ -324,3 +324,12 @@ fn the_page_is_self_contained_and_escapes_the_file_s_name() {
         assert!(page.contains(words), "{words}");
     }
 }
+
+#[test]
+fn a_list_given_as_a_mask_names_the_other_option() {
+    let bench = Bench::new();
+    bench.capture("in.pcap", &published());
+    bench.refuses("steer in.pcap --cpus 0-7", "--cpu-list 0-7");
+    let output = bench.run("steer in.pcap --cpus xyz");
+    assert!(!stderr(&output).contains("--cpu-list"), "{}", stderr(&output));
+}

@@ -1,6 +1,6 @@
 //! A progress bar is drawn only if standard error is a terminal.
 
-use crate::support::terminal::on_a_terminal;
+use crate::support::terminal::{Terminal, on_a_terminal};
 use crate::support::*;
 use superpacket_traffic::frame::Frame;
 
@@ -65,4 +65,17 @@ fn quiet_draws_none_on_a_terminal_either() {
     let bench = bench();
     let (output, drawn) = on_a_terminal(bench.command("coalesce in.pcap -o out.pcap --quiet"), 100);
     assert_eq!((output.status.code(), drawn.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn a_capture_is_not_written_to_a_terminal() {
+    let bench = bench();
+    for command in ["coalesce", "segment"] {
+        let (mut child, mut terminal) =
+            Terminal::start(bench.command(&[command, "in.pcap", "-o", "-"]));
+        let ended = child.wait().expect("ends");
+        let drawn = terminal.drawn();
+        assert_eq!(ended.code(), Some(2), "{drawn:?}");
+        assert!(drawn.contains("redirect it or name a file"), "{drawn:?}");
+    }
 }
