@@ -108,7 +108,7 @@ impl Page {
 
 /// Merges the packets of each flow; see `superpacket.coalesce`.
 #[pyfunction]
-#[pyo3(signature = (input, output, *, lro, batch, hold, max_bytes, jumbo_option, max_packets, max_flows, udp, acks, strict, progress))]
+#[pyo3(signature = (input, output, *, lro, batch, hold, max_bytes, jumbo_option, max_packets, max_flows, udp, acks, fix_checksums, keep_partial, strict, progress))]
 #[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
 pub(crate) fn coalesce(
     py: Python<'_>,
@@ -123,6 +123,8 @@ pub(crate) fn coalesce(
     max_flows: Option<u32>,
     udp: bool,
     acks: bool,
+    fix_checksums: bool,
+    keep_partial: bool,
     strict: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Option<PacketList>)> {
@@ -137,6 +139,8 @@ pub(crate) fn coalesce(
         max_flows,
         udp,
         acks,
+        fix_checksums,
+        keep_partial,
         strict,
     };
     let mut packets = Packets::new();
@@ -152,7 +156,7 @@ pub(crate) fn coalesce(
 
 /// Cuts frames above the MTU; see `superpacket.segment`.
 #[pyfunction]
-#[pyo3(signature = (input, output, *, mtu, fragment, udp_size, strict, progress))]
+#[pyo3(signature = (input, output, *, mtu, fragment, udp_size, fix_checksums, fix_lengths, keep_partial, strict, progress))]
 #[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
 pub(crate) fn segment(
     py: Python<'_>,
@@ -161,10 +165,21 @@ pub(crate) fn segment(
     mtu: u32,
     fragment: bool,
     udp_size: Option<u16>,
+    fix_checksums: bool,
+    fix_lengths: bool,
+    keep_partial: bool,
     strict: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Option<PacketList>)> {
-    let options = captures::SegmentOptions { mtu, fragment, udp_size, strict };
+    let options = captures::SegmentOptions {
+        mtu,
+        fragment,
+        udp_size,
+        fix_checksums,
+        fix_lengths,
+        keep_partial,
+        strict,
+    };
     let mut packets = Packets::new();
     let (json, _) = run(py, progress, |progress| {
         let output = match &output {

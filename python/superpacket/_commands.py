@@ -141,6 +141,8 @@ def coalesce(
     max_flows: int | None = None,
     udp: bool = True,
     acks: bool = False,
+    fix_checksums: bool = False,
+    keep_partial: bool = False,
     strict: bool = False,
     link_type: int = 1,
     progress: Progress = None,
@@ -161,6 +163,8 @@ def coalesce(
         rules.
     :param udp: aggregates UDP too.
     :param acks: aggregates pure ACKs too (LRO only).
+    :param fix_checksums: corrects wrong checksums, so that their packets can merge.
+    :param keep_partial: leaves unfinished checksums in packets that do not merge.
     :param strict: raises CaptureError if the capture ends within a record.
     :param link_type: of packets that are given as bytes; 1 is Ethernet, 101 IP.
     """
@@ -178,6 +182,8 @@ def coalesce(
         max_flows=None if max_flows is None else _whole("max_flows", max_flows, 1, 1024),
         udp=udp,
         acks=acks,
+        fix_checksums=fix_checksums,
+        keep_partial=keep_partial,
         strict=strict,
         progress=_begin(progress),
     )
@@ -191,6 +197,9 @@ def segment(
     mtu: int = 1500,
     fragment: bool = False,
     udp_size: int | None = None,
+    fix_checksums: bool = False,
+    fix_lengths: bool = False,
+    keep_partial: bool = False,
     strict: bool = False,
     link_type: int = 1,
     progress: Progress = None,
@@ -201,7 +210,11 @@ def segment(
     :param mtu: the longest IP packet that passes whole, in bytes: 68 to 65535.
     :param fragment: cuts what cannot be cut otherwise into IP fragments.
     :param udp_size: cuts UDP above the MTU into datagrams of so many bytes of payload.
-    :param strict: raises CaptureError if the capture ends within a record.
+    :param fix_checksums: corrects wrong checksums, so that their frames can be cut.
+    :param fix_lengths: cuts frames above the MTU whose IP length says that they fit.
+    :param keep_partial: leaves unfinished checksums in frames that are not cut.
+    :param strict: raises CaptureError if the capture ends within a record, and Error if frames stay
+        uncut because their checksums are wrong.
     :param link_type: of packets that are given as bytes; 1 is Ethernet, 101 IP.
     """
     report, packets = _superpacket.segment(
@@ -210,6 +223,9 @@ def segment(
         mtu=_whole("mtu", mtu, 68, 65_535),
         fragment=fragment,
         udp_size=None if udp_size is None else _whole("udp_size", udp_size, 1, 65_535),
+        fix_checksums=fix_checksums,
+        fix_lengths=fix_lengths,
+        keep_partial=keep_partial,
         strict=strict,
         progress=_begin(progress),
     )

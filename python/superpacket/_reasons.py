@@ -151,6 +151,8 @@ class Reason(str, Enum):
     CUT = "cut"
     #: It was cut into IP fragments.
     FRAGMENTED = "fragmented"
+    #: Its IP length fits the MTU, but leaves out a part of the frame that does not.
+    IP_LENGTH = "ip_length"
     #: A UDP datagram above the MTU that nothing says how to cut.
     UDP_DATAGRAM = "udp_datagram"
     #: The headers could not be read to the payload.

@@ -260,6 +260,8 @@ def coalesce(
     max_flows: int | None,
     udp: bool,
     acks: bool,
+    fix_checksums: bool,
+    keep_partial: bool,
     strict: bool,
     progress: Callable[[str, int | None], Any] | None,
 ) -> tuple[str, PacketList | None]: ...
@@ -270,6 +272,9 @@ def segment(
     mtu: int,
     fragment: bool,
     udp_size: int | None,
+    fix_checksums: bool,
+    fix_lengths: bool,
+    keep_partial: bool,
     strict: bool,
     progress: Callable[[str, int | None], Any] | None,
 ) -> tuple[str, PacketList | None]: ...

@@ -53,8 +53,11 @@ If nothing arrives from a pipe, connection or followed file, held packets leave 
 real time, and the output is flushed. The first Ctrl-C completes the output.
 
 Packets stay in order. A merged packet has the place and the time of its first packet; with --mode \
-lro, of its last packet if that one acknowledges more. All checksums are written complete and \
-correct. Packets that cannot be merged pass unchanged, bit for bit.
+lro, of its last packet if that one acknowledges more. Its checksums are right.
+
+Packets that cannot be merged pass unchanged, except for checksums that the sender left to its \
+network card: these are completed and counted, unless --keep-partial is given. Packets with wrong \
+checksums do not merge; --fix-checksums corrects and counts them.
 
 Options of pcapng packets (comments, flags) are kept; a merged packet has the options of its \
 last packet, except a hash of its bytes.")]
@@ -66,13 +69,18 @@ last packet, except a hash of its bytes.")]
   superpacket segment in.pcap -o - | tcpreplay -i eth0 -
   superpacket segment in.pcap -o tcp://127.0.0.1:4242
   superpacket segment in.pcap -o out.pcap --fragment
+  superpacket segment anonymised.pcap -o out.pcap --fix-checksums
 
 TCP and DCCP are always segmented. A UDP datagram above the MTU is segmented with --udp-size, if \
 it was several datagrams (USO, UDP GRO), or fragmented with --fragment, if it was one. \
 --fragment also cuts all other packets above the MTU: over IPv4 if the don't-fragment bit is \
 clear, over IPv6 with a fragment header. Only the sender's host could have added that header, no \
-router may (RFC 8200, section 4.5). Frames that cannot be cut pass unchanged and are counted by \
-reason.")]
+router may (RFC 8200, section 4.5). Frames that cannot be cut pass and are counted by reason.
+
+Checksums that the sender left to its network card are completed and counted, also in frames that \
+are not cut; --keep-partial leaves these. Frames above the MTU whose checksums are wrong stay \
+uncut. --fix-checksums corrects them: after an anonymiser, for example, or after LRO that kept the \
+checksum of the first packet. With --strict such frames are an error (exit code 2).")]
     Segment(SegmentArguments),
     /// Aggregate (GRO), segment again, and compare byte for byte
     #[command(after_help = "Examples:

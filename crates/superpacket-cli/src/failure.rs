@@ -62,6 +62,9 @@ impl From<superpacket_captures::Error> for Failure {
             Error::Capture(error) => Failure::Capture(error),
             Error::CutShort(truncated) => Failure::CutShort(truncated),
             Error::Interrupted => Failure::Interrupted,
+            Error::WrongChecksums(_) => {
+                Failure::Usage(format!("{error}; --fix-checksums corrects them (--strict)"))
+            }
             Error::Plot(text) => Failure::Plot(text),
             other => Failure::Usage(other.to_string()),
         }

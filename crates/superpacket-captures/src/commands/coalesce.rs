@@ -13,17 +13,18 @@ use superpacket::segment::ChecksumForm;
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::tcp;
 
+use crate::commands::checksums::ChecksumFields;
 use crate::commands::destination::{OpenOutput, Output};
 use crate::commands::error::Error;
 use crate::commands::in_order::{InOrder, MAX_PLACES};
 use crate::commands::input::{FrameReceiver, Input, OpenInput};
 use crate::commands::lanes::{
     ArrivedFrame, CaptureAggregator, FrameSink, LinkHeader, MAX_PACKETS, PassReason, Stepping,
-    UnfinishedForm, find_partial, first_frame, last_frame,
+    find_partial, first_frame, last_frame,
 };
-use crate::commands::partial::ChecksumFields;
 use crate::commands::pool::{Buffer, BufferPool};
 use crate::commands::progress::Progress;
+use crate::commands::repair::{ChecksumRepairs, Repair};
 use crate::commands::totals::{CutShort, Tally, Totals};
 
 /// By which rules packets are merged.
@@ -60,6 +61,10 @@ pub struct CoalesceOptions {
     pub udp: bool,
     /// Whether pure ACKs are merged too; only by LRO's rules.
     pub acks: bool,
+    /// Whether wrong checksums are corrected, so that their packets can merge.
+    pub fix_checksums: bool,
+    /// Whether packets that do not merge keep their unfinished checksums.
+    pub keep_partial: bool,
     /// Whether a capture that ends within a record is an error.
     pub strict: bool,
 }
@@ -75,6 +80,8 @@ impl Default for CoalesceOptions {
             max_flows: None,
             udp: true,
             acks: false,
+            fix_checksums: false,
+            keep_partial: false,
             strict: false,
         }
     }
@@ -91,6 +98,9 @@ pub struct CoalesceReport {
     /// Numbers of packets and bytes before and after aggregation.
     #[serde(flatten)]
     pub totals: Totals,
+    /// Numbers of checksums that were completed or corrected, in frames of the input.
+    #[serde(flatten)]
+    pub checksums: ChecksumRepairs,
     /// Number of pure ACKs that were merged into others. They are included in `merged`.
     pub absorbed_acks: u64,
     /// Where the input ends within a record; `None` if it does not.
@@ -99,12 +109,20 @@ pub struct CoalesceReport {
     pub interrupted: bool,
 }
 
+impl CoalesceReport {
+    /// Returns the number of packets that did not merge because their checksums are wrong.
+    pub fn unmerged_by_checksum(&self) -> u64 {
+        self.totals.with_wrong_checksums()
+    }
+}
+
 /// Merges the packets of each flow into super-packets, as GRO or LRO would have.
 ///
 /// The output is in the order of the input. A merged packet has the place and the time of its first
 /// packet; by LRO's rules, it has those of its last packet if that one acknowledges more. Its
 /// checksums are complete. Packets that cannot be merged are written as they are, except that their
-/// unfinished checksums are completed.
+/// unfinished checksums are completed (unless [`CoalesceOptions::keep_partial`] is set) and, on
+/// request, wrong ones are corrected.
 ///
 /// # Errors
 /// Any error of reading or writing, and options that are out of range. After an error, the output
@@ -124,6 +142,7 @@ pub fn coalesce(
     let mut merged_writer = MergedWriter {
         writer,
         tally: Tally::default(),
+        repair: Repair::new(options.fix_checksums, options.keep_partial),
         error: None,
         simd,
         order: InOrder::default(),
@@ -149,6 +168,7 @@ pub fn coalesce(
         input: name,
         output: output_name,
         totals: merged_writer.tally.totals(),
+        checksums: merged_writer.repair.counts,
         absorbed_acks: merged_writer.tally.absorbed_acks,
         cut_short: end.cut_short,
         interrupted: end.interrupted,
@@ -184,7 +204,7 @@ impl FrameReceiver for Merger<'_> {
             aggregator.finish(merged_writer);
         }
         merged_writer.order.add(frame.time);
-        let arrival = ArrivedFrame::new(frame, pool, UnfinishedForm::Rewrite, *simd);
+        let arrival = ArrivedFrame::new(frame, pool, Some(&mut merged_writer.repair), *simd);
         if aggregator.receive(arrival, pool, merged_writer) {
             merged_writer.joined();
         }
@@ -231,7 +251,7 @@ impl CoalesceOptions {
     }
 }
 
-/// Writes a frame with its unfinished checksums filled in. `fields` are the fields with their
+/// Writes a frame with other values in its checksum fields. `fields` are the fields with their
 /// values, in the order of their offsets, which are relative to byte `link` of the frame.
 pub(crate) fn write_completed(
     writer: &mut OpenOutput<'_>,
@@ -241,7 +261,7 @@ pub(crate) fn write_completed(
     fields: ChecksumFields,
 ) -> Result<(), CaptureError> {
     let bytes = fields.map(|field| field.map_or([0; 2], |(_, value)| value.to_be_bytes()));
-    let mut parts: [&[u8]; 9] = [&[]; 9];
+    let mut parts: [&[u8]; 13] = [&[]; 13];
     parts[0] = frame;
     let mut at = 0;
     let mut count = 0;
@@ -291,6 +311,7 @@ const MOST_SPARE: usize = 64;
 struct MergedWriter<'a> {
     writer: OpenOutput<'a>,
     tally: Tally,
+    repair: Repair,
     /// The first error of writing, kept because the methods of [`FrameSink`] return none.
     error: Option<CaptureError>,
     simd: Simd,
@@ -367,9 +388,10 @@ impl MergedWriter<'_> {
             original_length: Some(buffer.original_length()),
             options: buffer.options(),
         };
-        match completed.and_then(|layer| find_partial(buffer.as_ref(), layer, false, self.simd)) {
-            Some(partial) => {
-                let fields = partial.completed(buffer.as_ref(), self.simd);
+        let found =
+            completed.and_then(|layer| find_partial(buffer.as_ref(), layer, false, self.simd));
+        match self.repair.leave(buffer, found) {
+            Some(fields) => {
                 let link = buffer.frame().len() - buffer.as_ref().len();
                 write_completed(&mut self.writer, record, buffer.frame(), link, fields)
             }

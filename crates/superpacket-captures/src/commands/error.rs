@@ -12,6 +12,10 @@ pub enum Error {
     /// A capture ends within a record, and the option `strict` is set.
     #[error("{0}")]
     CutShort(Truncated),
+    /// Frames above the MTU could not be cut because their checksums are wrong, and the option
+    /// `strict` is set.
+    #[error("{0} frames stayed uncut because their checksums are wrong")]
+    WrongChecksums(u64),
     /// Options that contradict each other, or are out of bounds.
     #[error("{0}")]
     Options(String),

@@ -21,8 +21,9 @@ use superpacket::packet::{FlowHash, Layer, RxChecksum, RxPacket};
 use superpacket::super_packet::{Metadata, SuperPacket};
 use superpacket::wire::{Refusal, parse, parse_datagram};
 
-use crate::commands::partial::Partial;
+use crate::commands::checksums::Checksums;
 use crate::commands::pool::{Buffer, BufferPool};
+use crate::commands::repair::Repair;
 
 /// Maximum number of packets that commands merge into one; it bounds the memory of an entry of the
 /// flow table.
@@ -115,24 +116,14 @@ pub(crate) struct ArrivedFrame {
     pub(crate) time: Option<u64>,
 }
 
-/// What is done with unfinished checksums whose fields do not contain what the engine expects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum UnfinishedForm {
-    /// The field of a transport checksum is rewritten, so that the packet can merge and its
-    /// checksum is completed later. The checksum of an IPv4 header is filled in.
-    Rewrite,
-    /// No byte of the packet is changed.
-    Leave,
-}
-
 impl ArrivedFrame {
     /// Copies a frame from the reader, and finds out its link header and whether its checksums are
-    /// unfinished.
+    /// unfinished. `repair` prepares the checksums for the engine; with `None`, no byte is changed.
     #[inline]
     pub(crate) fn new(
         frame: &Frame<'_>,
         pool: &BufferPool,
-        seeds: UnfinishedForm,
+        repair: Option<&mut Repair>,
         simd: Simd,
     ) -> Self {
         let (layer, length) = match start_of(frame.link_type(), frame.data) {
@@ -153,12 +144,20 @@ impl ArrivedFrame {
         });
         let mut checksum = RxChecksum::None;
         let cut = frame.is_truncated();
-        if let Some(layer) = layer
-            && let Some(partial) = find_partial(buffer.as_ref(), layer, cut, simd)
-        {
-            checksum = partial.state();
-            if seeds == UnfinishedForm::Rewrite {
-                partial.canonical().for_each(|(place, value)| buffer.put(place, value));
+        if let Some(layer) = layer {
+            let packet = buffer.as_ref();
+            match repair {
+                None => {
+                    if let Some(found) = find_partial(packet, layer, cut, simd) {
+                        checksum = found.state();
+                    }
+                }
+                Some(repair) => {
+                    let layout = parse_datagram(packet, packet.len(), layer);
+                    if let Some(found) = repair.find(packet, layer, &layout, cut, simd) {
+                        checksum = repair.arrive(&found, &mut buffer);
+                    }
+                }
             }
         }
         ArrivedFrame {
@@ -175,11 +174,16 @@ impl ArrivedFrame {
 /// Finds the unfinished checksums of a packet. If the snap length has cut the packet (`cut`), only
 /// its outermost IPv4 header is examined.
 #[inline]
-pub(crate) fn find_partial(packet: &[u8], layer: Layer, cut: bool, simd: Simd) -> Option<Partial> {
+pub(crate) fn find_partial(
+    packet: &[u8],
+    layer: Layer,
+    cut: bool,
+    simd: Simd,
+) -> Option<Checksums> {
     let layout = parse_datagram(packet, packet.len(), layer)
         .ok()
         .filter(|layout| !cut && layout.refusal != Some(Refusal::Truncated));
-    Partial::find(packet, layer, layout.as_ref(), simd)
+    Checksums::find(packet, layer, layout.as_ref(), simd)
 }
 
 /// Why a frame was passed on unchanged instead of being given to the engine.

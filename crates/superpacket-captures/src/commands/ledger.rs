@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use superpacket::packet::Layer;
 use superpacket::wire::{IpVersion, ethernet, ipv4, ipv6, parse};
 
+use crate::commands::checksums::be16;
 use crate::commands::lanes::LinkHeader;
-use crate::commands::partial::be16;
 use crate::commands::pool::Buffer;
 
 /// A flow, within which packets keep their order. It is identified by a hash.

@@ -2,6 +2,7 @@
 
 mod analyze;
 mod check;
+mod checksums;
 mod coalesce;
 mod destination;
 mod error;
@@ -12,11 +13,11 @@ mod input;
 mod lanes;
 mod ledger;
 mod packets;
-mod partial;
 mod pool;
 pub mod present;
 mod progress;
 mod recording;
+mod repair;
 mod rotated;
 mod segment;
 mod sink;
@@ -44,6 +45,7 @@ pub use input::Input;
 pub use lanes::{MAX_FLOWS, MAX_PACKETS, Stepping};
 pub use packets::Packets;
 pub use progress::{INTERVAL, Progress};
+pub use repair::{ChecksumCounts, ChecksumRepairs};
 pub use segment::{SegmentOptions, SegmentReport, segment};
 pub use sink::PacketSink;
 pub use steer::{

@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
+use crate::commands::checksums::be16;
 use crate::file::{Frame, FrameOptions, OptionForm, Timestamp};
 
 /// Smallest capacity in bytes of the buffers in the pool; each larger one is twice the one before.
@@ -18,6 +19,10 @@ const CLASSES: usize = 10;
 const MOST_IDLE: usize = 4 << 20;
 /// Memory in bytes that a buffer takes in addition to its capacity.
 const OVERHEAD: usize = size_of::<PooledFrame>() + 16;
+
+/// Maximum number of checksum fields that are overwritten: of three IPv4 headers, and of the
+/// transport header.
+const MOST_OVERWRITTEN: usize = 4;
 
 /// A handle to the bytes and metadata of a frame in a pooled buffer. Clones share the buffer.
 #[derive(Clone, Debug)]
@@ -36,6 +41,11 @@ struct PooledFrame {
     time: Option<Timestamp>,
     /// Number of the frame in its file, from 1.
     number: u64,
+    /// The checksum fields that were overwritten for the aggregation engine: their offsets in the
+    /// bytes that it sees, and their values before.
+    overwritten: [(u16, u16); MOST_OVERWRITTEN],
+    /// Number of values in `overwritten`.
+    overwrites: u8,
     pool: Weak<PoolState>,
 }
 
@@ -71,6 +81,7 @@ impl BufferPool {
             inner.original_length = frame.original_length;
             inner.time = frame.time;
             inner.number = frame.number;
+            inner.overwrites = 0;
             self.0.used_bytes.set(self.0.used_bytes.get() + cost(inner));
         }
         Buffer(inner)
@@ -94,6 +105,8 @@ impl BufferPool {
             original_length: 0,
             time: None,
             number: 0,
+            overwritten: [(0, 0); MOST_OVERWRITTEN],
+            overwrites: 0,
             pool: Rc::downgrade(&self.0),
         })
     }
@@ -137,6 +150,24 @@ impl Buffer {
     #[inline]
     pub(crate) fn number(&self) -> u64 {
         self.0.number
+    }
+
+    /// Returns the fields that [`Buffer::overwrite`] wrote, as offset and value before.
+    pub(crate) fn overwritten(&self) -> &[(u16, u16)] {
+        self.0.overwritten.get(..usize::from(self.0.overwrites)).unwrap_or(&[])
+    }
+
+    /// Writes a number as [`Buffer::put`] does, and remembers the number before.
+    pub(crate) fn overwrite(&mut self, offset: usize, value: u16) {
+        let before = be16(self.as_ref(), offset);
+        if let (Some(before), Ok(place), Some(inner)) =
+            (before, u16::try_from(offset), Rc::get_mut(&mut self.0))
+            && let Some(entry) = inner.overwritten.get_mut(usize::from(inner.overwrites))
+        {
+            *entry = (place, before);
+            inner.overwrites += 1;
+            self.put(offset, value);
+        }
     }
 
     /// Writes a big-endian number at `offset` of the bytes that the aggregation engine sees. Does
@@ -262,6 +293,18 @@ mod tests {
         {
             assert_eq!(class(length), expected, "{length}");
         }
+    }
+
+    #[test]
+    fn overwritten_fields_are_remembered_until_the_buffer_returns() {
+        let pool = BufferPool::default();
+        let mut buffer = copy(&pool, &[1, 2, 3, 4, 5, 6], 2);
+        buffer.overwrite(2, 0x0708);
+        buffer.overwrite(3, 0xffff);
+        assert_eq!(buffer.frame(), [1, 2, 3, 4, 7, 8], "the last write was beyond the end");
+        assert_eq!(buffer.overwritten(), [(2, 0x0506)]);
+        drop(buffer);
+        assert!(copy(&pool, &[0; 6], 2).overwritten().is_empty(), "the same memory");
     }
 
     #[test]

@@ -13,20 +13,20 @@ use superpacket::segment::{
     Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions as CutOptions, SegmentSize, Segmenter,
 };
 use superpacket::wire::{
-    IpVersion, Layout, Protocol, Refusal, ethernet, ipv4, ipv6, parse_datagram, pppoe, tcp,
+    IpVersion, Layout, Protocol, Refusal, Unparsed, ethernet, ipv4, ipv6, parse_datagram, pppoe,
+    tcp,
 };
 
+use crate::commands::checksums::{
+    ChecksumState, Checksums, SHORTEST_FRAME, Wrong, be16, check, stated_length,
+};
 use crate::commands::coalesce::write_completed;
 use crate::commands::destination::{OpenOutput, Output};
 use crate::commands::error::Error;
-use crate::commands::input::{FrameReceiver, Input, OpenInput};
-use crate::commands::partial::{Partial, Wrong, be16, check};
+use crate::commands::input::{FrameReceiver, Input, InputEnd, OpenInput};
 use crate::commands::progress::Progress;
+use crate::commands::repair::{ChecksumRepairs, Repair};
 use crate::commands::totals::{CutShort, Totals};
-
-/// Length in bytes up to which Ethernet frames may be padded. If such a frame has no IP length
-/// because the network device was to fill it in, padding cannot be told from data.
-const SHORTEST_FRAME: usize = 60;
 
 /// Options of [`segment`].
 #[derive(Clone, Debug)]
@@ -40,13 +40,30 @@ pub struct SegmentOptions {
     /// they were sent with `UDP_SEGMENT`, or merged by UDP GRO. `None` if there are no such
     /// packets.
     pub udp_size: Option<u16>,
-    /// Whether a capture that ends within a record is an error.
+    /// Whether wrong checksums are corrected, so that their frames can be cut.
+    pub fix_checksums: bool,
+    /// Whether frames whose IP length leaves out a part that exceeds the MTU are cut with the
+    /// length that they have. Some network cards expect the length of the headers in a frame that
+    /// they are to segment.
+    pub fix_lengths: bool,
+    /// Whether frames that are not cut keep their unfinished checksums.
+    pub keep_partial: bool,
+    /// Whether a capture that ends within a record is an error, and so are frames that stay uncut
+    /// because their checksums are wrong.
     pub strict: bool,
 }
 
 impl Default for SegmentOptions {
     fn default() -> Self {
-        SegmentOptions { mtu: 1500, fragment: false, udp_size: None, strict: false }
+        SegmentOptions {
+            mtu: 1500,
+            fragment: false,
+            udp_size: None,
+            fix_checksums: false,
+            fix_lengths: false,
+            keep_partial: false,
+            strict: false,
+        }
     }
 }
 
@@ -63,6 +80,11 @@ pub struct SegmentReport {
     /// Numbers of packets and bytes before and after segmentation.
     #[serde(flatten)]
     pub totals: Totals,
+    /// Numbers of checksums that were completed or corrected, in frames of the input.
+    #[serde(flatten)]
+    pub checksums: ChecksumRepairs,
+    /// Number of frames that were cut with another length than their IP header states.
+    pub lengths_fixed: u64,
     /// Number of segments and fragments that were written.
     pub segments: u64,
     /// Number of frames above the MTU that were not cut.
@@ -73,10 +95,28 @@ pub struct SegmentReport {
     pub interrupted: bool,
 }
 
+impl SegmentReport {
+    /// Returns the number of frames above the MTU that were not cut because their checksums are
+    /// wrong.
+    pub fn uncut_by_checksum(&self) -> u64 {
+        self.totals.with_wrong_checksums()
+    }
+
+    /// Returns the number of frames that were not cut because their IP length leaves out the part
+    /// that exceeds the MTU.
+    pub fn uncut_by_length(&self) -> u64 {
+        self.totals.reasons.get(IP_LENGTH).copied().unwrap_or(0)
+    }
+}
+
+/// The reason of frames above the MTU whose IP length leaves out a part of them.
+const IP_LENGTH: &str = "ip_length";
+
 /// Cuts frames above the MTU into the packets that a network would have carried.
 ///
 /// Frames that cannot be cut are written as they are, except that their unfinished checksums are
-/// completed. They are counted by reason.
+/// completed (unless [`SegmentOptions::keep_partial`] is set) and, on request, wrong ones are
+/// corrected. They are counted by reason.
 ///
 /// # Errors
 /// Any error of reading or writing, and options that are out of range. After an error, the output
@@ -105,31 +145,26 @@ pub fn segment(
         mtu: options.mtu as usize,
         fragment: options.fragment,
         udp_size: options.udp_size.and_then(|size| SegmentSize::new(usize::from(size))),
+        fix_lengths: options.fix_lengths,
+        repair: Repair::new(options.fix_checksums, options.keep_partial),
         totals: Totals::default(),
         fits: 0,
         cut: 0,
         segments: 0,
         uncut: 0,
+        lengths_fixed: 0,
         fragment_id: 0,
-        completed: Vec::new(),
+        changed: Vec::new(),
     };
     cutter.writer.declare(input.interfaces())?;
     input.deliver(&mut cutter)?;
     cutter.writer.declare(input.interfaces())?;
     let name = input.file().to_owned();
     let end = input.finish()?;
-    let (totals, segments, uncut) = cutter.finish()?;
-    Ok(SegmentReport {
-        command: "segment",
-        input: name,
-        output: output_name,
-        mtu: options.mtu,
-        totals,
-        segments,
-        uncut,
-        cut_short: end.cut_short,
-        interrupted: end.interrupted,
-    })
+    match cutter.totals.with_wrong_checksums() {
+        frames @ 1.. if options.strict => return Err(Error::WrongChecksums(frames)),
+        _ => cutter.finish(name, output_name, options.mtu, end),
+    }
 }
 
 /// What is done with a frame.
@@ -152,16 +187,19 @@ struct Cutter<'a> {
     mtu: usize,
     fragment: bool,
     udp_size: Option<SegmentSize>,
+    fix_lengths: bool,
+    repair: Repair,
     totals: Totals,
     fits: u64,
     cut: u64,
     segments: u64,
     uncut: u64,
+    lengths_fixed: u64,
     /// Identification of the IPv6 datagram that was fragmented last.
     fragment_id: u32,
-    /// A packet with completed checksums that is to be fragmented. Its memory is used for all of
+    /// A copy of a frame that has to be changed before it is cut. Its memory is used for all of
     /// these.
-    completed: Vec<u8>,
+    changed: Vec<u8>,
 }
 
 impl FrameReceiver for Cutter<'_> {
@@ -194,8 +232,7 @@ impl Cutter<'_> {
         let layout = parse_datagram(packet, packet.len(), layer);
         let truncated = frame.is_truncated()
             || matches!(&layout, Ok(layout) if layout.refusal == Some(Refusal::Truncated));
-        let partial =
-            Partial::find(packet, layer, layout.as_ref().ok().filter(|_| !truncated), self.simd);
+        let found = self.repair.find(packet, layer, &layout, truncated, self.simd);
         let plan = match &layout {
             _ if truncated => match frame.original_length as usize
                 > self.mtu + link + network_offset(packet, layer).unwrap_or(0)
@@ -203,37 +240,101 @@ impl Cutter<'_> {
                 true => FramePlan::Untouchable("truncated"),
                 false => FramePlan::Whole,
             },
-            Ok(layout) => self.plan(packet, layer, layout, partial.as_ref()),
+            _ if self.is_length_left_out(packet, layer, &layout) => match self.fix_lengths {
+                true => match self.cut_by_real_length(frame, link, layer)? {
+                    Ok(()) => return Ok(()),
+                    Err(reason) => FramePlan::Untouchable(reason),
+                },
+                false => FramePlan::Untouchable(IP_LENGTH),
+            },
+            Ok(layout) => self.plan(packet, layer, layout, found.as_ref()),
             Err(unparsed) => match ip_length(packet, layer) {
                 Some(length) if length > self.mtu => FramePlan::Uncuttable(unparsed.reason.name()),
                 _ => FramePlan::Whole,
             },
         };
+        let found = found.as_ref();
         match plan {
             FramePlan::Whole => {
                 self.fits += 1;
-                self.write_whole(frame, link, partial.as_ref())
+                self.write_whole(frame, link, found)
             }
             FramePlan::Cut(gso) => match self.cut(frame, link, layer, gso)? {
-                Ok(()) => Ok(()),
-                Err(error) => self.write_uncuttable(
-                    frame,
-                    link,
-                    layer,
-                    partial.as_ref(),
-                    layout.ok(),
-                    reason_name(&error),
-                ),
+                Ok(()) => {
+                    found.map(|found| self.repair.rewrite(found));
+                    Ok(())
+                }
+                Err(error) => {
+                    let reason = reason_name(&error);
+                    self.write_uncuttable(frame, link, layer, found, layout.ok(), reason)
+                }
             },
             FramePlan::Uncuttable(reason) => {
-                self.write_uncuttable(frame, link, layer, partial.as_ref(), layout.ok(), reason)
+                self.write_uncuttable(frame, link, layer, found, layout.ok(), reason)
             }
             FramePlan::Untouchable(reason) => {
                 self.uncut += 1;
                 self.totals.reason(reason);
-                self.write_whole(frame, link, partial.and_then(Partial::of_header).as_ref())
+                self.write_whole(frame, link, found.map(|found| found.of_header()).as_ref())
             }
         }
+    }
+
+    /// Returns whether a packet fits the MTU by its IP length, but the frame exceeds it by bytes
+    /// that are too many for padding or a trailer.
+    fn is_length_left_out(
+        &self,
+        packet: &[u8],
+        layer: Layer,
+        layout: &Result<Layout, Unparsed>,
+    ) -> bool {
+        let end = match layout {
+            _ if packet.len() <= self.mtu => None,
+            Ok(layout) => Some(layout.end as usize),
+            Err(_) => network_offset(packet, layer)
+                .zip(ip_length(packet, layer))
+                .map(|(network, length)| network + length),
+        };
+        end.is_some_and(|end| {
+            let behind = packet.len().saturating_sub(end);
+            let network = network_offset(packet, layer).unwrap_or(0);
+            behind > SHORTEST_FRAME
+                && end <= network + self.mtu
+                && packet.len() > network + self.mtu
+        })
+    }
+
+    /// Cuts a frame as if its IP length had been left to the network device. If this is not
+    /// possible, returns the reason.
+    #[cold]
+    fn cut_by_real_length(
+        &mut self,
+        frame: &Frame<'_>,
+        link: usize,
+        layer: Layer,
+    ) -> Result<Result<(), &'static str>, CaptureError> {
+        let mut changed = std::mem::take(&mut self.changed);
+        changed.clear();
+        changed.extend_from_slice(frame.data);
+        let packet = changed.get_mut(link..).unwrap_or(&mut []);
+        clear_length(packet, layer);
+        let layout = parse_datagram(packet, packet.len(), layer);
+        let found = self.repair.find(packet, layer, &layout, false, self.simd);
+        let plan = layout.map(|layout| self.plan(packet, layer, &layout, found.as_ref()));
+        let cut = match plan {
+            Ok(FramePlan::Cut(gso)) => {
+                let frame = &Frame { data: &changed, ..*frame };
+                self.cut(frame, link, layer, gso)?.map_err(|error| reason_name(&error))
+            }
+            Ok(FramePlan::Uncuttable(reason) | FramePlan::Untouchable(reason)) => Err(reason),
+            Ok(FramePlan::Whole) | Err(_) => Err(IP_LENGTH),
+        };
+        if cut.is_ok() {
+            self.lengths_fixed += 1;
+            found.map(|found| self.repair.rewrite(&found));
+        }
+        self.changed = changed;
+        Ok(cut)
     }
 
     /// Decides what is done with a complete packet whose headers were read.
@@ -242,7 +343,7 @@ impl Cutter<'_> {
         packet: &[u8],
         layer: Layer,
         layout: &Layout,
-        partial: Option<&Partial>,
+        found: Option<&Checksums>,
     ) -> FramePlan {
         let network = usize::from(layout.outermost());
         let above = (layout.end as usize).saturating_sub(network) > self.mtu;
@@ -253,7 +354,17 @@ impl Cutter<'_> {
         if !above && !unfinished {
             return FramePlan::Whole;
         }
-        match check(packet, layout, partial, self.simd) {
+        let is_uncertain = |found: &Checksums| {
+            found.iter().any(|checksum| checksum.state == ChecksumState::Uncertain)
+        };
+        let checked = match self.repair.fixes() {
+            true if above && found.is_some_and(is_uncertain) => {
+                return FramePlan::Untouchable("length");
+            }
+            true => Ok(()),
+            false => check(packet, layer, layout, found, self.simd),
+        };
+        match checked {
             Ok(()) => {}
             Err(_) if !above => return FramePlan::Whole,
             Err(Wrong::Ip) => return FramePlan::Untouchable(Reason::BadIpChecksum.name()),
@@ -348,20 +459,23 @@ impl Cutter<'_> {
         frame: &Frame<'_>,
         link: usize,
         layer: Layer,
-        partial: Option<&Partial>,
+        found: Option<&Checksums>,
         layout: Option<Layout>,
         reason: &'static str,
     ) -> Result<(), CaptureError> {
         let reason = match self.fragment {
             false => reason,
-            true => match self.fragments(frame, link, layer, partial, layout)? {
-                Ok(()) => return Ok(()),
+            true => match self.fragments(frame, link, layer, found, layout)? {
+                Ok(()) => {
+                    found.map(|found| self.repair.rewrite(found));
+                    return Ok(());
+                }
                 Err(error) => reason_name(&error),
             },
         };
         self.uncut += 1;
         self.totals.reason(reason);
-        self.write_whole(frame, link, partial)
+        self.write_whole(frame, link, found)
     }
 
     fn fragments(
@@ -369,7 +483,7 @@ impl Cutter<'_> {
         frame: &Frame<'_>,
         link: usize,
         layer: Layer,
-        partial: Option<&Partial>,
+        found: Option<&Checksums>,
         layout: Option<Layout>,
     ) -> Result<Result<(), SegmentError>, CaptureError> {
         // When a datagram is fragmented, lengths that were left to the network device are filled
@@ -390,18 +504,21 @@ impl Cutter<'_> {
         // sent.
         let ipv6_id = Some(self.next_fragment_id());
         let (header, packet) = frame.data.split_at(link.min(frame.data.len()));
-        let Cutter { writer, segmenter, totals, completed, simd, .. } = self;
-        let packet = match partial {
+        let all = self.repair.all();
+        let Cutter { writer, segmenter, totals, changed, .. } = self;
+        let packet = match found {
             None => packet,
-            Some(partial) => {
-                completed.clear();
-                completed.extend_from_slice(packet);
-                for (place, value) in partial.completed(packet, *simd).into_iter().flatten() {
-                    if let Some(field) = completed.get_mut(place..place + 2) {
+            Some(found) => {
+                changed.clear();
+                changed.extend_from_slice(packet);
+                for (place, value) in
+                    found.fields(|checksum| all.includes(checksum)).into_iter().flatten()
+                {
+                    if let Some(field) = changed.get_mut(place..place + 2) {
                         field.copy_from_slice(&value.to_be_bytes());
                     }
                 }
-                completed.as_slice()
+                changed.as_slice()
             }
         };
         let mut written = Ok(());
@@ -421,32 +538,50 @@ impl Cutter<'_> {
         Ok(plan.map(|plan| self.count_cut(plan.segments, "fragmented")))
     }
 
-    /// Writes a frame whole, but completes its unfinished checksums.
+    /// Writes a frame whole, but completes or corrects its checksums as the options say.
     fn write_whole(
         &mut self,
         frame: &Frame<'_>,
         link: usize,
-        partial: Option<&Partial>,
+        found: Option<&Checksums>,
     ) -> Result<(), CaptureError> {
         self.totals.packets_out += 1;
         self.totals.bytes_out += frame.data.len() as u64;
-        match partial {
+        match found {
             None => self.writer.write(frame.record(), [frame.data]),
-            Some(partial) => {
-                let fields = partial.completed(frame.data.get(link..).unwrap_or(&[]), self.simd);
+            Some(found) => {
+                let fields = self.repair.pass(found);
                 write_completed(&mut self.writer, frame.record(), frame.data, link, fields)
             }
         }
     }
 
-    fn finish(mut self) -> Result<(Totals, u64, u64), CaptureError> {
+    fn finish(
+        mut self,
+        input: String,
+        output: String,
+        mtu: u32,
+        end: InputEnd,
+    ) -> Result<SegmentReport, Error> {
         self.writer.finish()?;
         for (name, count) in [("fits", self.fits), ("cut", self.cut)] {
             if count > 0 {
                 self.totals.reasons.insert(name, count);
             }
         }
-        Ok((self.totals, self.segments, self.uncut))
+        Ok(SegmentReport {
+            command: "segment",
+            input,
+            output,
+            mtu,
+            totals: self.totals,
+            checksums: self.repair.counts,
+            lengths_fixed: self.lengths_fixed,
+            segments: self.segments,
+            uncut: self.uncut,
+            cut_short: end.cut_short,
+            interrupted: end.interrupted,
+        })
     }
 }
 
@@ -493,10 +628,30 @@ fn network_offset(packet: &[u8], layer: Layer) -> Option<usize> {
 /// to the network device may: then the packet is all that follows.
 fn ip_length(packet: &[u8], layer: Layer) -> Option<usize> {
     let network = network_offset(packet, layer)?;
-    let (stated, header) = match packet.get(network)? >> 4 {
-        4 => (be16(packet, network + ipv4::TOTAL_LENGTH)?, 0),
-        6 => (be16(packet, network + ipv6::PAYLOAD_LENGTH)?, ipv6::HEADER_LENGTH),
-        _ => return None,
+    let stated = stated_length(packet, network, ip_version(packet, network)?)?;
+    Some(if stated == 0 { packet.len() - network } else { stated })
+}
+
+fn ip_version(packet: &[u8], network: usize) -> Option<IpVersion> {
+    match packet.get(network)? >> 4 {
+        4 => Some(IpVersion::V4),
+        6 => Some(IpVersion::V6),
+        _ => None,
+    }
+}
+
+/// Clears the length of the outermost IP header and the checksum of an IPv4 header, as a sender
+/// does that leaves them to the network device.
+fn clear_length(packet: &mut [u8], layer: Layer) {
+    let Some(network) = network_offset(packet, layer) else { return };
+    let fields: &[usize] = match ip_version(packet, network) {
+        Some(IpVersion::V4) => &[ipv4::TOTAL_LENGTH, ipv4::CHECKSUM],
+        Some(IpVersion::V6) => &[ipv6::PAYLOAD_LENGTH],
+        None => &[],
     };
-    Some(if stated == 0 { packet.len() - network } else { usize::from(stated) + header })
+    for field in fields {
+        if let Some(field) = packet.get_mut(network + field..network + field + 2) {
+            field.fill(0);
+        }
+    }
 }

@@ -76,6 +76,12 @@ impl Totals {
         *self.reasons.entry(name).or_default() += 1;
     }
 
+    /// Returns the number of frames that passed because their checksums are wrong.
+    pub(crate) fn with_wrong_checksums(&self) -> u64 {
+        let count = |reason: Reason| self.reasons.get(reason.name()).copied().unwrap_or(0);
+        count(Reason::BadIpChecksum) + count(Reason::BadChecksum)
+    }
+
     /// Returns the number of packets in per packet out, as reports print it.
     pub fn fewer_by(&self) -> String {
         match self.packets_out {

@@ -17,13 +17,13 @@ use superpacket::segment::{
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::parse;
 
+use crate::commands::checksums::check;
 use crate::commands::error::Error;
 use crate::commands::input::{Input, OpenInput};
 use crate::commands::lanes::{
-    ArrivedFrame, CaptureAggregator, FrameSink, LinkHeader, PassReason, Stepping, UnfinishedForm,
+    ArrivedFrame, CaptureAggregator, FrameSink, LinkHeader, PassReason, Stepping,
 };
 use crate::commands::ledger::{FlowId, Ledger};
-use crate::commands::partial::check;
 use crate::commands::pool::{Buffer, BufferPool};
 use crate::commands::progress::{Progress, is_interrupted};
 use crate::commands::totals::{CutShort, Tally, Totals, Unreadable};
@@ -163,7 +163,7 @@ fn verify_one(
         comparison.tally.arrived(frame.data.len());
         // Options are not compared, so they need no memory.
         let frame = &Frame { options: FrameOptions::NONE, ..*frame };
-        let arrival = ArrivedFrame::new(frame, &pool, UnfinishedForm::Leave, simd);
+        let arrival = ArrivedFrame::new(frame, &pool, None, simd);
         comparison.current = arrival
             .link
             .as_ref()
@@ -260,7 +260,7 @@ impl Comparison {
         let layout = parse(&self.linear, self.linear.len(), layer).map_err(|unparsed| {
             format!("the super-packet cannot be parsed: {}", unparsed.reason.name())
         })?;
-        check(&self.linear, &layout, None, self.simd)
+        check(&self.linear, layer, &layout, None, self.simd)
             .map_err(|wrong| format!("the super-packet's own checksum is wrong: {wrong:?}"))?;
         if self.fault == Some(self.tally.totals.super_packets)
             && let Some(byte) = self.linear.get_mut(usize::from(layout.payload))

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use superpacket_captures::analyze_words::{policies, top_flows};
+use superpacket_captures::analyze_words::{merged_before, policies, top_flows};
 use superpacket_captures::{AnalyzeOptions, AnalyzeReport, Findings, analyze};
 
 use super::options::{CaptureOptions, Stepping};
@@ -85,7 +85,11 @@ fn findings(findings: &Findings, columns: usize, text: &mut String) {
     );
     text.push_str(&paragraph(&packets, 2, columns));
     let (acks, share) = (grouped(traffic.pure_acks), percent(traffic.pure_acks, traffic.packets));
-    text.push_str(&format!("  pure ACKs {acks}, {share} of all packets\n\n"));
+    text.push_str(&format!("  pure ACKs {acks}, {share} of all packets\n"));
+    if let Some(words) = merged_before(findings) {
+        text.push_str(&paragraph(&words, 2, columns));
+    }
+    text.push('\n');
     text.push_str(&fitting_table(&policies(findings), columns));
     text.push_str("\n  Reasons for which packets left, under GRO with UDP:\n");
     text.push_str(&reasons(&findings.totals));

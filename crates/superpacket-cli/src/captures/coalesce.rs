@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use superpacket_captures::{CoalesceOptions, MAX_FLOWS, MAX_PACKETS, Output, Rules, coalesce};
 
-use super::options::{CaptureOptions, Stepping};
-use super::{check_report, interrupted, is_stream, summary};
+use super::options::{CaptureOptions, ChecksumOptions, Stepping};
+use super::{check_report, checksums, interrupted, is_stream, summary};
 use crate::amount::size;
 use crate::failure::Failure;
 use crate::progress::Bar;
-use crate::report::{print, print_json, printable};
+use crate::report::{grouped, print, print_json, printable};
 
 /// By which rules packets are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -57,6 +57,8 @@ pub(crate) struct CoalesceArguments {
     #[arg(long)]
     pub(crate) acks: bool,
     #[command(flatten)]
+    pub(crate) checksums: ChecksumOptions,
+    #[command(flatten)]
     pub(crate) common: CaptureOptions,
 }
 
@@ -78,11 +80,16 @@ pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {
         print_json(&report)?;
     } else {
         let (input, output) = (printable(&report.input), printable(&report.output));
-        let text = format!(
-            "{input} -> {output}\n\n{}{}",
-            summary(&report.totals, "merged into them"),
-            interrupted(report.interrupted, 0)
-        );
+        let mut text =
+            format!("{input} -> {output}\n\n{}", summary(&report.totals, "merged into them"));
+        text.push_str(&checksums(&report.checksums));
+        if report.unmerged_by_checksum() > 0 && !arguments.checksums.fix_checksums {
+            text.push_str(&format!(
+                "\n  {} packets did not merge because their checksums are wrong; --fix-checksums corrects them\n",
+                grouped(report.unmerged_by_checksum())
+            ));
+        }
+        text.push_str(&interrupted(report.interrupted, 0));
         print(&text, is_stream(&arguments.output))?;
     }
     Ok(())
@@ -111,6 +118,8 @@ fn options(arguments: &CoalesceArguments) -> Result<CoalesceOptions, Failure> {
         max_flows: arguments.max_flows,
         udp: !arguments.no_udp,
         acks: arguments.acks,
+        fix_checksums: arguments.checksums.fix_checksums,
+        keep_partial: arguments.checksums.keep_partial,
         strict: arguments.common.strict,
     })
 }

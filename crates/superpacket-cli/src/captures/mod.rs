@@ -12,7 +12,7 @@ pub(crate) mod verify;
 use std::path::{Path, PathBuf};
 
 use superpacket_captures::file::{same_file, write_file};
-use superpacket_captures::{Totals, Unreadable};
+use superpacket_captures::{ChecksumCounts, ChecksumRepairs, Totals, Unreadable};
 
 use crate::failure::Failure;
 use crate::report::{average, grouped, reasons_table, table};
@@ -78,6 +78,27 @@ fn summary(totals: &Totals, verb: &str) -> String {
         grouped(totals.merged)
     ));
     text.push_str(&reasons(totals));
+    text
+}
+
+/// Formats the lines that tell which checksums were completed or corrected; empty if none were.
+fn checksums(repairs: &ChecksumRepairs) -> String {
+    let line = |what: &str, counts: &ChecksumCounts| {
+        let kinds: Vec<String> =
+            counts.by_kind().map(|(kind, count)| format!("{kind} {}", grouped(count))).collect();
+        match counts.frames {
+            0 => String::new(),
+            frames => format!("\n  {what} in {} frames: {}\n", grouped(frames), kinds.join(", ")),
+        }
+    };
+    let mut text = line("unfinished checksums completed", &repairs.completed);
+    text.push_str(&line("wrong checksums corrected", &repairs.fixed));
+    if repairs.unknown > 0 {
+        text.push_str(&format!(
+            "\n  {} frames were cut by the snap length, so their transport checksums could not be corrected\n",
+            grouped(repairs.unknown)
+        ));
+    }
     text
 }
 

@@ -25,6 +25,18 @@ impl From<Stepping> for superpacket_captures::Stepping {
     }
 }
 
+/// Options of the commands that write captures: what is done with checksums.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct ChecksumOptions {
+    /// Correct wrong checksums: IPv4 header, TCP, UDP, DCCP, outer UDP and GRE
+    #[arg(long)]
+    pub(crate) fix_checksums: bool,
+    /// Leave checksums unfinished that were left to the network card. Packets that are cut or
+    /// merged get right ones in any case
+    #[arg(long)]
+    pub(crate) keep_partial: bool,
+}
+
 /// Options of all commands that read captures.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct CaptureOptions {

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use superpacket_captures::{Output, SegmentOptions, segment};
+use superpacket_captures::{Output, SegmentOptions, SegmentReport, segment};
 
-use super::options::CaptureOptions;
-use super::{check_report, interrupted, is_stream, summary};
+use super::options::{CaptureOptions, ChecksumOptions};
+use super::{check_report, checksums, interrupted, is_stream, summary};
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{grouped, print, print_json, printable};
@@ -32,6 +32,12 @@ pub(crate) struct SegmentArguments {
     /// with UDP_SEGMENT or received by UDP GRO)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), allow_negative_numbers = true)]
     pub(crate) udp_size: Option<u16>,
+    /// Cut frames above the MTU whose IP length says that they fit, as some cards are given them
+    /// (only 20 bytes, for example): by the length of the frame
+    #[arg(long)]
+    pub(crate) fix_lengths: bool,
+    #[command(flatten)]
+    pub(crate) checksums: ChecksumOptions,
     #[command(flatten)]
     pub(crate) common: CaptureOptions,
 }
@@ -43,6 +49,9 @@ pub(crate) fn run(arguments: &SegmentArguments) -> Result<(), Failure> {
         mtu: arguments.mtu,
         fragment: arguments.fragment,
         udp_size: arguments.udp_size,
+        fix_checksums: arguments.checksums.fix_checksums,
+        fix_lengths: arguments.fix_lengths,
+        keep_partial: arguments.checksums.keep_partial,
         strict: arguments.common.strict,
     };
     let mut bar = Bar::new(arguments.common.quiet);
@@ -58,15 +67,34 @@ pub(crate) fn run(arguments: &SegmentArguments) -> Result<(), Failure> {
         let (input, output) = (printable(&report.input), printable(&report.output));
         let mut text =
             format!("{input} -> {output}\n\n{}", summary(&report.totals, "more for them"));
-        if report.uncut > 0 {
-            text.push_str(&format!(
-                "\n  {} frames above the MTU of {} bytes passed uncut\n",
-                grouped(report.uncut),
-                arguments.mtu
-            ));
-        }
+        text.push_str(&notes(&report));
         text.push_str(&interrupted(report.interrupted, 0));
         print(&text, is_stream(&arguments.output))?;
     }
     Ok(())
+}
+
+/// Formats the lines behind the tables: checksums and lengths that were changed, and frames that
+/// passed uncut.
+fn notes(report: &SegmentReport) -> String {
+    let mut text = checksums(&report.checksums);
+    let mut line = |frames: u64, words: &str| {
+        if frames > 0 {
+            text.push_str(&format!("\n  {} frames {words}\n", grouped(frames)));
+        }
+    };
+    line(
+        report.lengths_fixed,
+        "were cut by their own length, because their IP length leaves out a part",
+    );
+    line(report.uncut, &format!("above the MTU of {} bytes passed uncut", report.mtu));
+    line(
+        report.uncut_by_checksum(),
+        "stayed uncut because their checksums are wrong; --fix-checksums corrects them",
+    );
+    line(
+        report.uncut_by_length(),
+        "stayed uncut because their IP length leaves out a part; --fix-lengths cuts them",
+    );
+    text
 }

@@ -17,8 +17,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use superpacket::packet::Layer;
 use superpacket::wire::{IpVersion, Protocol, Tunnel, ipv4, ipv6, parse};
 
+use crate::commands::checksums::be16;
 use crate::commands::ledger::FlowId;
-use crate::commands::partial::be16;
 
 /// Number of flows counted at a time.
 const MAX_FLOWS: usize = 512;

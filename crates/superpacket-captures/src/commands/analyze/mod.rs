@@ -23,12 +23,12 @@ use crate::commands::error::Error;
 use crate::commands::input::{Input, OpenInput};
 use crate::commands::lanes::{
     ArrivedFrame, CaptureAggregator, Discard, FrameSink, LinkHeader, PassReason, Stepping,
-    UnfinishedForm,
 };
 use crate::commands::ledger::FlowId;
 use crate::commands::pool::{Buffer, BufferPool};
 use crate::commands::present::{average, ratio};
 use crate::commands::progress::{Progress, is_interrupted};
+use crate::commands::repair::Repair;
 use crate::commands::totals::{CutShort, Tally, Totals, Unreadable};
 use flows::{Label, TopFlows};
 use rows::Tables;
@@ -420,6 +420,7 @@ fn pass(
     let mut pass = Pass {
         bounds,
         simd,
+        repair: Repair::default(),
         pool: BufferPool::default(),
         runs: POLICY.map(|(_, _, policy)| PolicyRun::new(policy, options.stepping, simd)),
         traffic: Traffic::default(),
@@ -461,6 +462,7 @@ fn pass(
 struct Pass<'t, 'r> {
     bounds: Bounds,
     simd: Simd,
+    repair: Repair,
     pool: BufferPool,
     runs: [PolicyRun; POLICIES],
     traffic: Traffic,
@@ -483,7 +485,7 @@ impl Pass<'_, '_> {
     fn frame(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         // Options are not needed, so they are not kept in memory.
         let frame = &Frame { options: FrameOptions::NONE, ..*frame };
-        let arrival = ArrivedFrame::new(frame, &self.pool, UnfinishedForm::Rewrite, self.simd);
+        let arrival = ArrivedFrame::new(frame, &self.pool, Some(&mut self.repair), self.simd);
         let flow = arrival.link.as_ref().and_then(|link| {
             let label = Label::of(arrival.buffer.as_ref(), link.layer())?;
             Some((FlowId::of(arrival.buffer.as_ref(), link.layer(), link), label, link))

@@ -1,6 +1,6 @@
 //! Renders the report as an HTML page.
 
-use super::words::{policies, reasons, top_flows};
+use super::words::{merged_before, policies, reasons, top_flows};
 use super::{AnalyzeReport, Cuts, DEFAULT, FileAnalysis, Findings, POLICY, plots};
 use crate::commands::error::Error;
 use crate::commands::present::{Colour, Page, Table, average, grouped, percent, ratio};
@@ -112,6 +112,9 @@ fn findings(findings: &Findings, page: &mut Page) -> Result<(), Error> {
     let (totals, traffic) = (&findings.totals, &findings.traffic);
     let after = POLICY[DEFAULT].1;
     page.paragraph(&verdict(totals));
+    if let Some(words) = merged_before(findings) {
+        page.paragraph(&format!("{words}."));
+    }
     page.tiles([
         (totals.fewer_by(), "fewer packets".to_owned()),
         (

@@ -84,6 +84,13 @@ histogram! {
     Sizes, LENGTHS, LENGTH_NAMES, 12
 }
 
+impl Sizes {
+    /// Returns the count of the classes above a length, which has to be the upper bound of a class.
+    pub(super) fn above(&self, length: usize) -> u64 {
+        self.0.iter().skip(Self::class(length) + 1).sum()
+    }
+}
+
 /// Returns the upper bound of a class of lengths, in bytes; `None` for the last class, which has
 /// none.
 pub(super) fn longest(class: usize) -> Option<u32> {

@@ -33,6 +33,21 @@ pub fn policies(findings: &Findings) -> Table {
     with_bars(table, 1, effects.map(|totals| ratio(totals.packets_out, totals.packets_in)))
 }
 
+/// Says whether a capture has frames that are longer than those of most networks, as an offload
+/// leaves them; `None` if it has not.
+pub fn merged_before(findings: &Findings) -> Option<String> {
+    let sizes = &findings.traffic.sizes;
+    let frames = sizes.above(1518);
+    let or = if sizes.above(9018) > 0 { "" } else { ", or its network has jumbo frames" };
+    (frames > 0).then(|| {
+        format!(
+            "{} frames above 1,518 bytes: an offload merged this capture already{or}; `segment` \
+             undoes it",
+            grouped(frames)
+        )
+    })
+}
+
 /// The flows with the most bytes. `at_least` precedes a number that is a lower bound.
 pub fn top_flows(findings: &Findings, at_least: &str) -> Table {
     let rows = findings.top_flows.iter().map(|row| {

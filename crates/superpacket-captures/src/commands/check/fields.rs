@@ -4,7 +4,7 @@ use superpacket::packet::Layer;
 use superpacket::wire::{IpVersion, Layout, Outer, Protocol, ethernet, ipv4, ipv6, pppoe, tcp};
 
 use super::rule::Rule;
-use crate::commands::partial::be16;
+use crate::commands::checksums::be16;
 
 /// A field of a packet's headers.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::fields::field_at;
 use super::fragment_ids::FragmentIds;
 use super::packet::{FilePacket, gso_kind, segments_of};
 use super::rule::Rule;
-use crate::commands::partial::{Wrong, be16};
+use crate::commands::checksums::{Wrong, be16};
 
 /// A violation of a rule that is not in the report yet.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use super::judge::{Judge, found_and_expected};
 use super::packet::FilePacket;
 use super::rule::Rule;
 use super::virtio::OuterChecksum;
-use crate::commands::partial::{Wrong, be16, check};
+use crate::commands::checksums::{Wrong, be16, check};
 
 impl Judge {
     /// Checks a packet of the checked file by itself: its `virtio_net_hdr`, lengths and checksums.
@@ -126,7 +126,7 @@ impl Judge {
                 self.note(Rule::IpChecksum, name, None, found_and_expected(found, right));
             }
         }
-        if check(&packet.bytes, layout, None, self.simd) == Err(Wrong::Transport) {
+        if check(&packet.bytes, layer, layout, None, self.simd) == Err(Wrong::Transport) {
             let field =
                 field_at(&packet.bytes, layout, layer, usize::from(layout.checksum()), 0xff);
             let found = be16(&packet.bytes, usize::from(layout.checksum())).unwrap_or(0);

@@ -18,9 +18,9 @@ use superpacket::wire::{
 use super::linux_flow::linux_flow;
 use super::pairs::PairKeys;
 use super::virtio::{Virtio, complete_by_header};
+use crate::commands::checksums::{Checksum, Wrong, be16, check};
 use crate::commands::lanes::{LinkHeader, find_partial};
 use crate::commands::ledger::FlowId;
-use crate::commands::partial::{Wrong, be16, check};
 
 /// A packet of either file, or a segment of one.
 #[derive(Clone, Debug)]
@@ -150,7 +150,8 @@ impl FilePacket {
                 virtio = Some(complete_by_header(&mut bytes, layer, header, format, simd));
             } else if let Some(partial) = find_partial(&bytes, layer, cut, simd) {
                 unfinished = Some(bytes.clone());
-                for (place, value) in partial.completed(&bytes, simd).into_iter().flatten() {
+                for (place, value) in partial.fields(Checksum::is_unfinished).into_iter().flatten()
+                {
                     if let Some(field) = bytes.get_mut(place..place + 2) {
                         field.copy_from_slice(&value.to_be_bytes());
                     }
@@ -376,7 +377,7 @@ impl FilePacket {
     /// Returns which kind of checksum is wrong, if any is. IPv4 headers are verified before
     /// transport headers.
     pub(super) fn wrong_checksum(&self, simd: Simd) -> Option<Wrong> {
-        self.layout.and_then(|layout| check(&self.bytes, &layout, None, simd).err())
+        check(&self.bytes, self.layer?, &self.layout?, None, simd).err()
     }
 
     /// Returns whether the addresses that the packet's transport checksum covers are known.

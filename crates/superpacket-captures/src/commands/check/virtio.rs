@@ -7,7 +7,7 @@ use superpacket::segment::Gso;
 use superpacket::virtio::{Format, Header, VirtioError, flags};
 use superpacket::wire::{IpVersion, Protocol, checksum_addresses, ipv4, ipv6, parse_datagram};
 
-use crate::commands::partial::be16;
+use crate::commands::checksums::be16;
 
 /// The `virtio_net_hdr` of a packet.
 #[derive(Clone, Copy, Debug)]

@@ -94,6 +94,27 @@ fn files_are_reported_each_and_together() {
     assert!(text.lines().all(|line| line.chars().count() <= 80), "in a pipe, too: {text}");
 }
 
+#[test]
+fn a_capture_that_is_merged_already_is_recognized() {
+    let bench = Bench::new();
+    for (payload, ending) in
+        [(1460, None), (4000, Some(", or its network has jumbo frames")), (30_000, Some(""))]
+    {
+        bench.capture("in.pcap", &spaced(&[Frame::tcp4(1, payload), Frame::tcp4(1, 100)]));
+        let text = bench.prints("analyze in.pcap --html page.html");
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let page = std::fs::read_to_string(bench.path("page.html")).expect("written");
+        let line = "1 frames above 1,518 bytes: an offload merged this capture already";
+        for printed in [&text, &page] {
+            assert_eq!(printed.contains(line), ending.is_some(), "{payload}: {text}");
+            if let Some(ending) = ending {
+                let line = format!("{line}{ending}; `segment` undoes it");
+                assert!(printed.contains(&line), "{text}");
+            }
+        }
+    }
+}
+
 /// Writes a capture whose names contain HTML markup.
 fn hostile(bench: &Bench) -> &'static str {
     let interface = Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)

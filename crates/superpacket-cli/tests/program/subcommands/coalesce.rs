@@ -248,6 +248,27 @@ fn wrong_checksums_pass_and_are_counted() {
     let out = bench.read("out.pcap");
     assert_eq!(out.len(), 3);
     assert_eq!(out[1].data, flow[2].to_bytes());
+    let text = bench.prints("coalesce in.pcap -o out.pcap");
+    let line =
+        "1 packets did not merge because their checksums are wrong; --fix-checksums corrects them";
+    assert!(text.contains(line), "{text}");
+}
+
+#[test]
+fn wrong_checksums_are_corrected_on_request() {
+    let bench = Bench::new();
+    let mut flow = tcp_flow(5, 1000);
+    flow[2].tcp_mut().checksum = Checksum::Wrong;
+    flow[3].tcp_mut().checksum = Checksum::Partial;
+    bench.capture("in.pcap", &spaced(&flow));
+    let report = bench.json("coalesce in.pcap -o out.pcap --fix-checksums");
+    assert_json(&report["checksums_fixed"], json!({ "frames": 1, "tcp": 1, "ipv4_header": 0 }));
+    assert_json(&report["checksums_completed"], json!({ "frames": 1, "tcp": 1 }));
+    let out = bench.read("out.pcap");
+    assert_eq!((out.len(), out[0].data.len()), (1, 5054));
+    assert_right(&out[0].data);
+    let text = bench.prints("coalesce in.pcap -o out.pcap --fix-checksums");
+    assert!(text.contains("wrong checksums corrected in 1 frames: TCP 1"), "{text}");
 }
 
 #[test]

@@ -425,3 +425,42 @@ fn ipv4_header_checksums_left_to_the_device_are_filled_in() {
     assert_eq!(out[0].data[..34], whole.to_bytes()[..34]);
     assert_eq!(out[0].data[34..], cut[0].data[34..]);
 }
+
+#[test]
+fn wrong_checksums_and_lengths_are_reported_and_corrected_on_request() {
+    let bench = Bench::new();
+    let wrong = |frame: Frame| frame.with(|frame| frame.tcp_mut().checksum = Checksum::Wrong);
+    let short = Frame::tcp4(1, 5000).with(|frame| {
+        frame.tcp_mut().checksum = Checksum::PartialWithoutLength;
+        frame.ipv4_mut().total_length = Some(20);
+    });
+    let frames = [
+        wrong(Frame::tcp4(1, 5000)),
+        from_host(short, 8),
+        from_host(Frame::tcp4(1, 100), 9)
+            .with(|frame| frame.tcp_mut().checksum = Checksum::Partial),
+    ];
+    bench.capture("in.pcap", &spaced(&frames));
+    let text = bench.prints("segment in.pcap -o out.pcap");
+    for line in [
+        "  unfinished checksums completed in 1 frames: TCP 1",
+        "  1 frames stayed uncut because their checksums are wrong; --fix-checksums corrects them",
+        "  1 frames stayed uncut because their IP length leaves out a part; --fix-lengths cuts them",
+    ] {
+        assert!(text.lines().any(|printed| printed == line), "{line}: {text}");
+    }
+    bench.refuses("segment in.pcap -o out.pcap --strict", "--fix-checksums corrects them");
+
+    let text = bench.prints("segment in.pcap -o out.pcap --fix-checksums --fix-lengths --strict");
+    assert!(text.contains("\n  wrong checksums corrected in 1 frames: TCP 1\n"), "{text}");
+    assert!(!text.contains("uncut"), "{text}");
+    bench.read("out.pcap").iter().for_each(|frame| assert_right(&frame.data));
+    let report = bench.json("segment in.pcap -o out.pcap --fix-checksums --keep-partial");
+    assert_json(
+        &report,
+        json!({ "checksums_unknown": 0, "lengths_fixed": 0, "reasons": { "ip_length": 1 } }),
+    );
+    assert_json(&report["checksums_fixed"], json!({ "frames": 1, "tcp": 1, "ipv4_header": 0 }));
+    assert_json(&report["checksums_completed"], json!({ "frames": 0, "udp": 0, "outer_udp": 0 }));
+    assert_eq!(bench.read("out.pcap").last(), bench.read("in.pcap").last(), "bit for bit");
+}

@@ -1,4 +1,5 @@
 use super::*;
+use superpacket::checksum::ipv4_header;
 use superpacket::wire::parse;
 
 /// Returns a TCP packet with `payload` bytes of data. `field` computes the value of the
@@ -39,14 +40,14 @@ fn packet(version: IpVersion, payload: usize, field: impl Fn(Sum, u32) -> u16) -
     packet
 }
 
-fn find(packet: &[u8]) -> Option<Partial> {
+fn find(packet: &[u8]) -> Option<Checksums> {
     let layout = parse(packet, packet.len(), Layer::Ip).expect("headers are whole");
-    Partial::find(packet, Layer::Ip, Some(&layout), Simd::scalar())
+    Checksums::find(packet, Layer::Ip, Some(&layout), Simd::scalar())
 }
 
 fn is_right(packet: &[u8]) -> bool {
     let layout = parse(packet, packet.len(), Layer::Ip).expect("headers are whole");
-    check(packet, &layout, None, Simd::scalar()).is_ok()
+    check(packet, Layer::Ip, &layout, None, Simd::scalar()).is_ok()
 }
 
 #[test]
@@ -63,7 +64,7 @@ fn both_seeds_are_recognized_and_completed() {
                 assert_eq!(partial.state(), RxChecksum::Partial { start, offset: 16 });
                 assert!(!is_right(&bytes));
                 let [None, None, None, None, None, Some((place, value))] =
-                    partial.completed(&bytes, Simd::scalar())
+                    partial.fields(Checksum::is_unfinished)
                 else {
                     panic!("one field")
                 };
@@ -98,7 +99,7 @@ fn padding_in_a_tunnel_is_not_summed() {
     bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
     let partial = find(&bytes).expect("recognized");
     let [None, None, None, None, None, Some((place, value))] =
-        partial.completed(&bytes, Simd::scalar())
+        partial.fields(Checksum::is_unfinished)
     else {
         panic!("one field")
     };
@@ -114,9 +115,9 @@ fn other_wrong_checksums_are_not_partial() {
 }
 
 /// Completes the unfinished checksums, and returns the offsets of their fields.
-fn fill_in(bytes: &mut [u8], partial: &Partial) -> Vec<usize> {
+fn fill_in(bytes: &mut [u8], checksums: &Checksums) -> Vec<usize> {
     let fields: Vec<ChecksumField> =
-        partial.completed(bytes, Simd::scalar()).into_iter().flatten().collect();
+        checksums.fields(Checksum::is_unfinished).into_iter().flatten().collect();
     fields
         .iter()
         .for_each(|&(place, value)| bytes[place..place + 2].copy_from_slice(&value.to_be_bytes()));
@@ -153,8 +154,9 @@ fn an_ipv4_header_checksum_of_zero_is_unfinished_like_a_seed() {
         // completed.
         let mut unknown = bytes[..60].to_vec();
         (unknown[9], unknown[10], unknown[11]) = (1, 0, 0);
-        let partial = Partial::find(&unknown, Layer::Ip, None, Simd::scalar()).expect("recognized");
-        assert_eq!((partial.state(), partial.is_transport()), (RxChecksum::None, false));
+        let partial =
+            Checksums::find(&unknown, Layer::Ip, None, Simd::scalar()).expect("recognized");
+        assert_eq!(partial.state(), RxChecksum::None);
         assert_eq!(fill_in(&mut unknown, &partial), [10]);
         assert!(Sum::new(Simd::scalar().sum(&unknown[..20])).is_valid());
     }
@@ -165,7 +167,7 @@ fn an_ipv4_header_checksum_of_zero_is_unfinished_like_a_seed() {
     let rest = Simd::scalar().sum(&bytes[..20]);
     bytes[4..6].copy_from_slice(&(!rest).to_be_bytes());
     assert!(Sum::new(Simd::scalar().sum(&bytes[..20])).is_valid());
-    assert_eq!(Partial::find(&bytes, Layer::Ip, None, Simd::scalar()), None);
+    assert_eq!(Checksums::find(&bytes, Layer::Ip, None, Simd::scalar()), None);
 }
 
 #[test]
@@ -186,7 +188,7 @@ fn a_header_in_a_tunnel_is_filled_in_unless_a_whole_checksum_covers_it() {
         });
         let mut bytes = unfinished.to_bytes();
         let layout = parse(&bytes, bytes.len(), Layer::Ethernet).expect("headers are whole");
-        let partial = Partial::find(&bytes, Layer::Ethernet, Some(&layout), Simd::scalar())
+        let partial = Checksums::find(&bytes, Layer::Ethernet, Some(&layout), Simd::scalar())
             .expect("recognized");
         assert_eq!(fill_in(&mut bytes, &partial), places, "{outer:?}");
         if outer != Checksum::Right {
@@ -196,7 +198,7 @@ fn a_header_in_a_tunnel_is_filled_in_unless_a_whole_checksum_covers_it() {
             });
             assert_eq!(bytes, right.to_bytes());
         }
-        assert!(check(&bytes, &layout, None, Simd::scalar()).is_ok());
+        assert!(check(&bytes, Layer::Ethernet, &layout, None, Simd::scalar()).is_ok());
     }
 }
 
@@ -241,17 +243,17 @@ fn unfinished_checksums_in_two_tunnels_are_filled_in() {
         expected.extend((inner == Checksum::Partial).then_some(places.transport + 16));
         let mut bytes = frame.to_bytes();
         let layout = parse(&bytes, bytes.len(), Layer::Ethernet).expect("headers are whole");
-        let partial = Partial::find(&bytes, Layer::Ethernet, Some(&layout), Simd::scalar())
+        let partial = Checksums::find(&bytes, Layer::Ethernet, Some(&layout), Simd::scalar())
             .expect("recognized");
         assert_eq!(
-            check(&bytes, &layout, Some(&partial), Simd::scalar()),
+            check(&bytes, Layer::Ethernet, &layout, Some(&partial), Simd::scalar()),
             Ok(()),
             "{outer:?} {nested:?} {inner:?}"
         );
         let what = format!("{outer:?} {nested:?} {inner:?}");
         assert_eq!(fill_in(&mut bytes, &partial), expected, "{what}");
         assert_eq!(bytes, with(whole(outer), whole(nested), whole(inner)).to_bytes(), "{what}");
-        assert_eq!(check(&bytes, &layout, None, Simd::scalar()), Ok(()), "{what}");
+        assert_eq!(check(&bytes, Layer::Ethernet, &layout, None, Simd::scalar()), Ok(()), "{what}");
         for wrong in
             [places.outer.expect("a tunnel") + 26, places.nested.expect("a second tunnel") + 26]
         {
@@ -259,7 +261,7 @@ fn unfinished_checksums_in_two_tunnels_are_filled_in() {
                 let mut damaged = bytes.clone();
                 damaged[wrong] ^= 0x11;
                 assert_eq!(
-                    check(&damaged, &layout, None, Simd::scalar()),
+                    check(&damaged, Layer::Ethernet, &layout, None, Simd::scalar()),
                     Err(Wrong::Transport),
                     "{what}"
                 );
