@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use superpacket_captures::file::Source;
 use superpacket_captures::{
     AnalyzeOptions, CoalesceOptions, CpuMask, Error, INTERVAL, Input, LinkType, Output, Packets,
-    Progress, Reader, Rules, SegmentOptions, SteerOptions, VerifyOptions, analyze, coalesce,
-    segment, steer, verify,
+    PartOptions, Progress, Reader, Rules, SegmentOptions, SteerOptions, VerifyOptions, analyze,
+    analyze_part, coalesce, segment, steer, verify,
 };
 
 /// Returns the path of the repository's capture.
@@ -207,4 +207,34 @@ fn one_of_several_captures_that_cannot_be_read_is_listed() {
         verify(vec![Input::Path(&absent)], &VerifyOptions::default(), &mut ()),
         Err(Error::Capture(_))
     ));
+}
+
+#[test]
+fn a_part_of_a_capture_with_a_filter_is_refused() {
+    let (packets, analyze) = (Packets::new(), AnalyzeOptions::default());
+    for (first, continues) in [(2, false), (1, true)] {
+        let options = PartOptions { analyze: analyze.clone(), interval: 1, first, continues };
+        let input = Input::from(&packets).filtered("tcp");
+        let refused = analyze_part(input, &options, &mut (), &mut ());
+        assert!(matches!(refused, Err(Error::Options(_))), "{refused:?}");
+    }
+}
+
+#[cfg(feature = "filter")]
+#[test]
+fn any_input_can_have_filters() {
+    let path = demo();
+    let packets = in_memory(&path);
+    let counts = |input: Input<'_>| {
+        let report = steer(input, &SteerOptions::default(), &mut ()).expect("a capture");
+        (report.totals.packets_in, report.totals.filtered_out)
+    };
+    let (tcp, others) = counts(Input::Path(&path).filtered("tcp"));
+    assert!(tcp > 0 && others > 0, "{tcp} and {others}");
+    let reader = Reader::open(&path).expect("a capture");
+    assert_eq!(counts(Input::from(reader).filtered("tcp")), (tcp, others));
+    assert_eq!(counts(Input::from(&packets).filtered("tcp")), (tcp, others));
+    // The packets match both.
+    let (long, short) = counts(Input::Path(&path).filtered("tcp").filtered("greater 1000"));
+    assert!(long > 0 && long < tcp && long + short == tcp + others, "{long}, {short}");
 }

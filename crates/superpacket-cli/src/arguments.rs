@@ -17,7 +17,7 @@ use crate::generate::GenerateArguments;
 /// Captures are pcap or pcapng files, plain or compressed with gzip or zstd; `-` is standard input
 /// or output. `tcp://HOST:PORT` connects to another program and reads or writes a capture there
 /// (PCAP-over-IP); `tcp-listen://ADDRESS:PORT` waits for one connection. Memory use stays below
-/// 64 MB, whatever the file's size.
+/// 64 MB, whatever the file's size, except for `analyze --flows`.
 ///
 /// Commands that read captures may read one that is still being made. They write what they have
 /// whenever nothing arrives. Ctrl-C (SIGINT), SIGTERM or SIGHUP ends the input: the output is
@@ -44,6 +44,7 @@ pub(crate) enum Command {
   superpacket coalesce in.pcap -o out.pcap
   superpacket coalesce in.pcapng.zst -o out.pcapng --batch 0 --hold 3600s
   superpacket coalesce in.pcap -o out.pcap --mode lro --acks
+  superpacket coalesce in.pcap -o web.pcap --filter 'tcp port 443'
   tcpdump -U -w - -i eth0 | superpacket coalesce - -o - | tcpdump -r -
   tcpdump -U -w - -i eth0 | superpacket coalesce - -o tcp-listen://127.0.0.1:57012
   superpacket coalesce tcp://127.0.0.1:57012 -o out.pcap
@@ -70,6 +71,7 @@ last packet, except a hash of its bytes.")]
   superpacket segment in.pcap -o tcp://127.0.0.1:4242
   superpacket segment in.pcap -o out.pcap --fragment
   superpacket segment anonymised.pcap -o out.pcap --fix-checksums
+  superpacket segment in.pcap -o out.pcap --filter 'host 10.0.0.1'
 
 TCP and DCCP are always segmented. A UDP datagram above the MTU is segmented with --udp-size, if \
 it was several datagrams (USO, UDP GRO), or fragmented with --fragment, if it was one. \
@@ -86,6 +88,7 @@ checksum of the first packet. With --strict such frames are an error (exit code 
     #[command(after_help = "Examples:
   superpacket verify in.pcap
   superpacket verify captures/*.pcap* --batch 0 --hold 3600s
+  superpacket verify in.pcap --filter 'not udp'
 
 Exit code 1 if a byte differs.")]
     Verify(VerifyArguments),
@@ -94,6 +97,7 @@ Exit code 1 if a byte differs.")]
   superpacket check merged.pcapng --origin received.pcap
   superpacket check cut.pcap --origin sent.records --rules reversible
   superpacket check merged.records --origin received.pcap --json | jq .by_rule
+  superpacket check merged.pcap --origin received.pcap --filter 'tcp port 443'
 
 FILE is the implementation's output, ORIGIN its input. Each is a capture, or a file of records \
 whose packets may have a virtio_net_hdr (docs/check.md describes both formats). Whether packets \
@@ -118,8 +122,15 @@ a snap length cut packets, or a header of the input contradicts its packet.")]
   superpacket analyze in.pcap
   superpacket analyze *.pcap.gz --html report.html
   superpacket analyze in.pcap --json | jq .policies.gro_udp.reasons
+  superpacket analyze in.pcap --filter 'tcp port 443 or udp port 443'
   superpacket analyze trace.pcap --rotated
   tcpdump -U -w - -i eth0 | superpacket analyze -
+  superpacket analyze in.pcap --flows flows.csv
+  sort -t, -k12,12nr flows.csv | head
+
+The last two list the flows whose packets merge most: column 12 of the flows is packets_saved. \
+docs/captures.md describes the columns. A flow has one direction, and takes about 300 bytes of \
+memory. A million flows of each capture are listed, and the packets of all others are in one row.
 
 Text is as wide as the terminal, and 80 columns in a pipe; file names may be longer.")]
     Analyze(AnalyzeArguments),
@@ -129,6 +140,7 @@ Text is as wide as the terminal, and 80 columns in a pipe; file names may be lon
   superpacket steer in.pcap --cpu-list 0-3,8 --symmetric
   superpacket steer in.pcap --cpus 1,00000000 --html report.html
   superpacket steer in.pcap --cpus f --json | jq '.cpus, .imbalance'
+  superpacket steer in.pcap --cpus ff --filter 'greater 1000'
 
 A flow's CPU is the one that the kernel chooses: the Toeplitz hash of the addresses and ports is \
 scaled to the number of CPUs in the mask. Fragments, and protocols other than TCP, UDP and DCCP, \

@@ -161,6 +161,7 @@ pub fn coalesce(
     let Merger { mut merged_writer, .. } = merger;
     let name = input.file().to_owned();
     merged_writer.writer.declare(input.interfaces())?;
+    merged_writer.tally.totals.filtered_out = input.filtered_out();
     let end = input.finish()?;
     merged_writer.writer.finish()?;
     Ok(CoalesceReport {
@@ -194,7 +195,7 @@ impl Merger<'_> {
 }
 
 impl FrameReceiver for Merger<'_> {
-    #[inline]
+    #[inline(always)]
     fn frame(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         let Merger { aggregator, pool, merged_writer, simd, .. } = self;
         merged_writer.writer.declare(frame.interfaces)?;

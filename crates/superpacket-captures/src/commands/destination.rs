@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
-use crate::file::{CaptureError, Interface, OutputFormat, Record, Sink, Writer, same_file};
+use crate::file::{CaptureError, Interface, OutputFormat, Record, Sink, Writer};
 
 use crate::commands::error::Error;
 use crate::commands::input::{Input, OpenInput};
-use crate::commands::rotated::RotatedSet;
 use crate::commands::sink::PacketSink;
 use crate::commands::source::is_stream;
 
@@ -25,23 +24,15 @@ impl Output<'_> {
     /// Returns an error if the output would overwrite the input.
     pub(crate) fn check(&self, input: &Input<'_>) -> Result<(), Error> {
         // An input that cannot be examined is reported when it is opened.
-        let Output::Path(output) = self else { return Ok(()) };
-        let is_input = |input: &Path| same_file(input, output).unwrap_or(false);
-        let is_input = match input {
-            _ if is_stream(output) => false,
-            Input::Path(path) | Input::Recording { path, rotated: false, .. } => is_input(path),
-            Input::Recording { path, .. } => RotatedSet::find(path)
-                .and_then(|set| set.files())
-                .is_ok_and(|files| files.iter().any(|file| is_input(&file.path))),
-            _ => false,
-        };
-        if is_input {
-            return Err(Error::Options(format!(
-                "{}: is the input too; write to another file",
-                output.display()
-            )));
+        match self {
+            Output::Path(output) if !is_stream(output) && input.is_file(output) => {
+                Err(Error::Options(format!(
+                    "{}: is the input too; write to another file",
+                    output.display()
+                )))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Returns the name of the output for reports.

@@ -4,11 +4,13 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::file::{Format, Frame, Interface, Reader};
+use crate::file::{Format, Frame, Interface, Reader, same_file};
 
 use crate::commands::error::Error;
+use crate::commands::filter::{Filter, matches_all};
 use crate::commands::packets::{PacketCursor, Packets};
 use crate::commands::progress::{INTERVAL, Progress};
+use crate::commands::rotated::RotatedSet;
 use crate::commands::source::InputSource;
 use crate::commands::totals::CutShort;
 use crate::commands::waiting::{EndRequests, Waited};
@@ -44,6 +46,42 @@ pub enum Input<'a> {
     },
     /// Packets in memory.
     Packets(&'a Packets),
+    /// The frames of another input that match a filter: see [`filtered`](Self::filtered).
+    Filtered {
+        /// The other input.
+        input: Box<Input<'a>>,
+        /// The filter's expression.
+        expression: &'a str,
+    },
+}
+
+impl<'a> Input<'a> {
+    /// Returns an input with only those frames that match an expression in the syntax of tcpdump
+    /// (pcap-filter(7)), such as `tcp port 443`. Other frames are neither processed nor written;
+    /// reports count them as `filtered_out`. Packets keep the numbers that they have in the file.
+    ///
+    /// Libpcap compiles the expression for each link type, and decides what it means: `tcp` does
+    /// not match a frame with a VLAN tag, but `vlan and tcp` does.
+    ///
+    /// When such an input is read, [`Error::Options`] is returned for an expression that libpcap
+    /// refuses, and always without this crate's feature `filter`.
+    #[must_use]
+    pub fn filtered(self, expression: &'a str) -> Self {
+        Input::Filtered { input: Box::new(self), expression }
+    }
+
+    /// Returns whether this file is read.
+    pub(crate) fn is_file(&self, file: &Path) -> bool {
+        let is_file = |path: &Path| same_file(path, file).unwrap_or(false);
+        match self {
+            Input::Path(path) | Input::Recording { path, rotated: false, .. } => is_file(path),
+            Input::Recording { path, .. } => RotatedSet::find(path)
+                .and_then(|set| set.files())
+                .is_ok_and(|files| files.iter().any(|file| is_file(&file.path))),
+            Input::Filtered { input, .. } => input.is_file(file),
+            _ => false,
+        }
+    }
 }
 
 impl<'a> From<&'a Path> for Input<'a> {
@@ -106,6 +144,10 @@ pub(crate) struct OpenInput<'a> {
     source: InputSource<'a>,
     progress: &'a mut dyn Progress,
     strict: bool,
+    /// The filters that frames must match.
+    filters: Vec<Filter>,
+    /// Number of frames that did not match.
+    filtered_out: u64,
     /// Number of the last packet that was read.
     packets: u64,
     end_requests: EndRequests,
@@ -123,6 +165,12 @@ impl<'a> OpenInput<'a> {
         progress: &'a mut dyn Progress,
     ) -> Result<Self, Error> {
         let source = match input {
+            Input::Filtered { input, expression } => {
+                let filter = Filter::new(expression)?;
+                let mut open = OpenInput::open(*input, strict, progress)?;
+                open.filters.push(filter);
+                return Ok(open);
+            }
             Input::Path(path) => InputSource::open(path, progress)?,
             Input::Recording { path, rotated, follow } => {
                 InputSource::open_recording(path, rotated, follow, progress)?
@@ -138,6 +186,8 @@ impl<'a> OpenInput<'a> {
             source,
             progress,
             strict,
+            filters: Vec::new(),
+            filtered_out: 0,
             packets: 0,
             end_requests: EndRequests::new(),
             idle: None,
@@ -155,8 +205,13 @@ impl<'a> OpenInput<'a> {
         self.source.format()
     }
 
-    /// Calls `each` with every frame, in order, until it fails or the progress wants the input to
-    /// end.
+    /// Returns the number of frames read so far that do not match the input's filter.
+    pub(crate) fn filtered_out(&self) -> u64 {
+        self.filtered_out
+    }
+
+    /// Calls `each` with every frame that matches the input's filter, in order, until it fails or
+    /// the progress wants the input to end.
     #[inline]
     pub(crate) fn for_each(
         &mut self,
@@ -165,7 +220,7 @@ impl<'a> OpenInput<'a> {
         self.deliver(&mut Each(each))
     }
 
-    /// Gives every frame to the receiver, like [`for_each`](Self::for_each), and tells it when the
+    /// Gives these frames to the receiver, like [`for_each`](Self::for_each), and tells it when the
     /// input has nothing to read.
     #[inline]
     pub(crate) fn deliver(&mut self, receiver: &mut impl FrameReceiver) -> Result<(), Error> {
@@ -175,7 +230,14 @@ impl<'a> OpenInput<'a> {
         loop {
             let number = match self.source.next_frame() {
                 Ok(Some(frame)) => {
-                    receiver.frame(&frame)?;
+                    let (data, length) = (frame.data, frame.original_length);
+                    if self.filters.is_empty()
+                        || matches_all(&mut self.filters, frame.link_type(), data, length)?
+                    {
+                        receiver.frame(&frame)?;
+                    } else {
+                        self.filtered_out += 1;
+                    }
                     frame.number
                 }
                 Ok(None) => return Ok(()),

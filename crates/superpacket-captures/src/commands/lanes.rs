@@ -208,6 +208,16 @@ pub(crate) fn last_frame(metadata: &Metadata) -> u32 {
     metadata.time as u32
 }
 
+impl PassReason {
+    /// Returns the index of the reason's name among those of reports.
+    pub(crate) const fn index(self) -> usize {
+        match self {
+            PassReason::LinkType => 0,
+            PassReason::SnapLength => 1,
+        }
+    }
+}
+
 /// Receives the frames and packets that leave the aggregation.
 pub(crate) trait FrameSink {
     /// Receives a packet from the engine, merged or single. `link` is the link header of all

@@ -7,6 +7,7 @@ mod coalesce;
 mod destination;
 mod error;
 mod explain;
+mod filter;
 mod in_order;
 mod index;
 mod input;
@@ -29,9 +30,10 @@ mod waiting;
 #[doc(hidden)]
 pub use analyze::words as analyze_words;
 pub use analyze::{
-    AnalyzeOptions, AnalyzeReport, Corpus, Counts, Cuts, Effect, Effects, FileAnalysis, Findings,
-    FlowRow, Held, PacketsRow, PartAnalysis, PartOptions, Rows, Sizes, Timeline, TopFlow, Traffic,
-    analyze, analyze_part,
+    AnalyzeOptions, AnalyzeReport, CaptureFlows, Corpus, Counts, Cuts, Effect, Effects,
+    FileAnalysis, Findings, FlowCell, FlowEffect, FlowReceiver, FlowRow, Held, MAX_LISTED_FLOWS,
+    PacketsRow, PartAnalysis, PartOptions, Rows, Sizes, Timeline, TopFlow, Traffic, analyze,
+    analyze_flows, analyze_part,
 };
 pub use check::{
     CheckOptions, CheckReport, NotJudged, Rule, Strictness, Verdict, Violation, check,

@@ -160,9 +160,10 @@ pub fn segment(
     input.deliver(&mut cutter)?;
     cutter.writer.declare(input.interfaces())?;
     let name = input.file().to_owned();
+    cutter.totals.filtered_out = input.filtered_out();
     let end = input.finish()?;
     match cutter.totals.with_wrong_checksums() {
-        frames @ 1.. if options.strict => return Err(Error::WrongChecksums(frames)),
+        frames @ 1.. if options.strict => Err(Error::WrongChecksums(frames)),
         _ => cutter.finish(name, output_name, options.mtu, end),
     }
 }

@@ -18,6 +18,8 @@ use crate::commands::progress::Progress;
 pub struct Totals {
     /// Frames read.
     pub packets_in: u64,
+    /// Frames that the input's filter left out; `packets_in` does not include them.
+    pub filtered_out: u64,
     /// Frames written, or that would have been written.
     pub packets_out: u64,
     /// Bytes of the frames read.
@@ -35,7 +37,7 @@ pub struct Totals {
     pub reasons: BTreeMap<&'static str, u64>,
 }
 
-/// Reasons of frames that were not given to the engine.
+/// Reasons of frames that were not given to the engine, in the order of [`PassReason::index`].
 pub(super) const PASS_REASONS: [&str; 2] = ["link_type", "snap_length"];
 
 /// Deserializes counts by reason. All names must be reasons of aggregation.
@@ -61,6 +63,7 @@ impl Totals {
     /// Adds other totals.
     pub(crate) fn add(&mut self, other: &Totals) {
         self.packets_in += other.packets_in;
+        self.filtered_out += other.filtered_out;
         self.packets_out += other.packets_out;
         self.bytes_in += other.bytes_in;
         self.bytes_out += other.bytes_out;
@@ -139,11 +142,7 @@ impl Tally {
     pub(crate) fn passed(&mut self, why: PassReason, length: usize) {
         self.totals.packets_out += 1;
         self.totals.bytes_out += length as u64;
-        let place = match why {
-            PassReason::LinkType => 0,
-            PassReason::SnapLength => 1,
-        };
-        self.passed[place] += 1;
+        self.passed[why.index()] += 1;
     }
 
     /// Returns whether the packets that left account for every frame read.

@@ -175,6 +175,7 @@ fn verify_one(
         Ok(())
     })?;
     aggregator.finish(&mut comparison);
+    comparison.tally.totals.filtered_out = input.filtered_out();
     let end = input.finish()?;
     let left = comparison.ledger.left();
     if left > 0 {

@@ -287,6 +287,38 @@ pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
     destination.finish()
 }
 
+/// A file that is written piece by piece, by the rules of [`write_file`]; `-` is standard output.
+/// It gets its name when it is finished, and is removed if it is dropped before.
+pub struct OutputFile(OutputDestination);
+
+impl OutputFile {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// Those of [`write_file`].
+    pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
+        OutputDestination::create(path.as_ref()).map(OutputFile)
+    }
+
+    /// Completes the file; it replaces an existing one.
+    ///
+    /// # Errors
+    /// Those of [`write_file`].
+    pub fn finish(self) -> io::Result<()> {
+        self.0.finish()
+    }
+}
+
+impl Write for OutputFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// Opens `path` to write a file that others may read while it grows. An empty file replaces an
 /// existing one at once, by the rules of [`write_file`]; `-` is standard output.
 ///

@@ -67,9 +67,9 @@ mod writer;
 pub use byte_order::ByteOrder;
 #[cfg(unix)]
 pub use destination::replace_file;
+pub use destination::{OutputFile, can_write_file, remove_unfinished, same_file, write_file};
 #[doc(hidden)]
 pub use destination::{OutputPlace, open_special};
-pub use destination::{can_write_file, remove_unfinished, same_file, write_file};
 pub use error::{CaptureError, Truncated};
 pub use format::{Compression, Container, Format, OutputFormat, PcapVariant};
 pub use interface::{Interface, InterfaceStatistics};

@@ -260,7 +260,7 @@ impl Reader {
     }
 
     /// Reads the next frame, and returns where its parts are.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn locate_next(&mut self) -> Result<Option<LocatedRecord>, CaptureError> {
         if self.done {
             return Ok(None);
@@ -286,7 +286,7 @@ impl Reader {
     }
 
     /// Returns the frame that [`locate_next`](Self::locate_next) has just read.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn frame(&self, located: LocatedRecord) -> Frame<'_> {
         let form = match &self.records {
             RecordReader::Pcap(reader) => reader.option_form(),

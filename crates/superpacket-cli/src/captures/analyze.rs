@@ -4,14 +4,19 @@ use std::path::PathBuf;
 
 use clap::Args;
 use superpacket_captures::analyze_words::{merged_before, policies, top_flows};
-use superpacket_captures::{AnalyzeOptions, AnalyzeReport, Findings, analyze};
+use superpacket_captures::{
+    AnalyzeOptions, AnalyzeReport, CaptureFlows, Findings, MAX_LISTED_FLOWS, analyze, analyze_flows,
+};
 
+use super::flows::FlowFile;
 use super::options::{CaptureOptions, Stepping};
-use super::{check_page, conclude, interrupted, reasons, unreadable, write_page};
+use super::{
+    check_page, conclude, filtered_out, interrupted, is_stream, reasons, unreadable, write_page,
+};
 use crate::failure::Failure;
-use crate::progress::Bar;
+use crate::progress::{Bar, warn};
 use crate::report::{
-    columns, file_heading, fitting_table, grouped, paragraph, percent, printable, show,
+    columns, file_heading, fitting_table, grouped, paragraph, percent, print, printable, show,
 };
 
 /// The arguments of `superpacket analyze`.
@@ -25,6 +30,11 @@ pub(crate) struct AnalyzeArguments {
     /// Write an HTML page with tables and plots
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    /// Write all flows, with the packets before and after aggregation and the reasons why the
+    /// others did not merge. The name ends in .csv, .json, .ndjson or .parquet; - is standard
+    /// output, in CSV
+    #[arg(long, value_name = "FILE")]
+    pub(crate) flows: Option<PathBuf>,
     /// Number of flows in the list of top flows; at most 100
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) top: u32,
@@ -40,14 +50,50 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<(), Failure> {
         top: arguments.top as usize,
         strict: arguments.common.strict,
     };
+    let inputs = arguments.common.inputs(&arguments.inputs)?;
     let mut bar = Bar::new(arguments.common.quiet);
-    let mut report = analyze(arguments.common.inputs(&arguments.inputs)?, &options, &mut bar)?;
+    let mut report = match &arguments.flows {
+        None => analyze(inputs, &options, &mut bar)?,
+        Some(path) => {
+            if arguments.common.json && is_stream(path) {
+                return Err(Failure::Usage(
+                    "--json prints to standard output, where the flows go: choose a file for them"
+                        .to_owned(),
+                ));
+            }
+            let mut file = FlowFile::create(path, &arguments.inputs)?;
+            let mut each = |flows: &CaptureFlows| {
+                warn_unlisted(flows);
+                Ok(file.write(flows)?)
+            };
+            let report = analyze_flows(inputs, &options, &mut each, &mut bar)?;
+            file.finish()?;
+            report
+        }
+    };
     report.unreadable.messages = bar.into_unreadable();
     if let Some(path) = &arguments.html {
         write_page(path, &report.page()?)?;
     }
-    show(arguments.common.json, &report, || text(&report, arguments.inputs.len(), columns()))?;
+    let text = || text(&report, arguments.inputs.len(), columns());
+    if arguments.flows.as_deref().is_some_and(is_stream) {
+        print(&text(), true)?;
+    } else {
+        show(arguments.common.json, &report, text)?;
+    }
     conclude(&report.unreadable)
+}
+
+/// Warns of a capture with more flows than are listed.
+fn warn_unlisted(flows: &CaptureFlows) {
+    if flows.unlisted() > 0 {
+        warn(&format!(
+            "{}: the first {} flows are listed; the packets of about {} more are in one row, with the protocol \"unlisted\"",
+            flows.file,
+            grouped(MAX_LISTED_FLOWS as u64),
+            grouped(flows.unlisted()),
+        ));
+    }
 }
 
 /// Formats the report on this number of captures as text with lines of at most `columns` columns.
@@ -93,6 +139,7 @@ fn findings(findings: &Findings, columns: usize, text: &mut String) {
     text.push_str(&fitting_table(&policies(findings), columns));
     text.push_str("\n  Reasons for which packets left, under GRO with UDP:\n");
     text.push_str(&reasons(&findings.totals));
+    text.push_str(&filtered_out(&findings.totals));
     if !findings.top_flows.is_empty() {
         text.push('\n');
         text.push_str(&fitting_table(&top_flows(findings, ">= "), columns));

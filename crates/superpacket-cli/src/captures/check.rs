@@ -83,6 +83,15 @@ fn text(report: &CheckReport, columns: usize) -> String {
         grouped(report.segments),
     );
     text.push_str(&paragraph(&counts, 2, columns));
+    let (checked, origin) = (report.filtered_out, report.origin_filtered_out);
+    if checked + origin > 0 {
+        let counts = format!(
+            "Not read, because they do not match the filter: {} packets, and {} of the original.",
+            grouped(checked),
+            grouped(origin)
+        );
+        text.push_str(&paragraph(&counts, 2, columns));
+    }
     for line in not_judged(&report.not_judged) {
         text.push_str(&paragraph(&format!("Not judged: {line}."), 2, columns));
     }

@@ -4,6 +4,7 @@
 pub(crate) mod analyze;
 pub(crate) mod check;
 pub(crate) mod coalesce;
+mod flows;
 mod options;
 pub(crate) mod segment;
 pub(crate) mod steer;
@@ -78,6 +79,7 @@ fn summary(totals: &Totals, verb: &str) -> String {
         grouped(totals.merged)
     ));
     text.push_str(&reasons(totals));
+    text.push_str(&filtered_out(totals));
     text
 }
 
@@ -100,6 +102,15 @@ fn checksums(repairs: &ChecksumRepairs) -> String {
         ));
     }
     text
+}
+
+/// Returns a line of a report that tells how many packets did not match the filter; empty if all
+/// did.
+fn filtered_out(totals: &Totals) -> String {
+    match totals.filtered_out {
+        0 => String::new(),
+        count => format!("\n  {} packets did not match the filter\n", grouped(count)),
+    }
 }
 
 /// Formats the table of the reasons why packets were not merged or cut, the most frequent first.

@@ -38,8 +38,12 @@ pub(crate) struct ChecksumOptions {
 }
 
 /// Options of all commands that read captures.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct CaptureOptions {
+    /// Read only packets that match an expression in the syntax of tcpdump (pcap-filter), such as
+    /// 'tcp port 443'
+    #[arg(long, value_name = "EXPRESSION")]
+    pub(crate) filter: Option<String>,
     /// Print the report as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
@@ -60,10 +64,14 @@ pub(crate) struct CaptureOptions {
 
 impl CaptureOptions {
     /// Returns the input that a command reads, by these options.
-    pub(crate) fn input<'a>(&self, path: &'a Path) -> Input<'a> {
-        match (self.rotated, self.follow) {
+    pub(crate) fn input<'a>(&'a self, path: &'a Path) -> Input<'a> {
+        let input = match (self.rotated, self.follow) {
             (false, false) => Input::Path(path),
             (rotated, follow) => Input::Recording { path, rotated, follow },
+        };
+        match &self.filter {
+            Some(expression) => input.filtered(expression),
+            None => input,
         }
     }
 
@@ -71,7 +79,7 @@ impl CaptureOptions {
     ///
     /// # Errors
     /// If the first of several captures would be followed.
-    pub(crate) fn inputs<'a>(&self, paths: &'a [PathBuf]) -> Result<Vec<Input<'a>>, Failure> {
+    pub(crate) fn inputs<'a>(&'a self, paths: &'a [PathBuf]) -> Result<Vec<Input<'a>>, Failure> {
         if self.follow && paths.len() > 1 {
             return Err(Failure::Usage("--follow reads a single capture".to_owned()));
         }

@@ -6,7 +6,7 @@ use clap::Args;
 use superpacket_captures::{Totals, VerifyOptions, VerifyReport, verify};
 
 use super::options::{CaptureOptions, Stepping};
-use super::{conclude, interrupted, unreadable};
+use super::{conclude, filtered_out, interrupted, unreadable};
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{grouped, printable, show, table};
@@ -78,6 +78,7 @@ fn text(report: &VerifyReport, captures: usize) -> String {
         0 => "\n  Every byte came back.\n",
         _ => "\n  NOT reversible.\n",
     });
+    text.push_str(&filtered_out(&report.totals));
     text.push_str(&unreadable(&report.unreadable));
     let read = report.files.len() + report.unreadable.messages.len();
     text.push_str(&interrupted(report.interrupted, captures - read));

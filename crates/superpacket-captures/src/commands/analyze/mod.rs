@@ -1,5 +1,6 @@
 //! `analyze`: compares in one pass how different kinds of aggregation would change a capture.
 
+mod all_flows;
 mod flows;
 mod page;
 mod parts;
@@ -30,10 +31,12 @@ use crate::commands::present::{average, ratio};
 use crate::commands::progress::{Progress, is_interrupted};
 use crate::commands::repair::Repair;
 use crate::commands::totals::{CutShort, Tally, Totals, Unreadable};
+use all_flows::FlowTable;
 use flows::{Label, TopFlows};
 use rows::Tables;
 use uncertain::UncertainAcks;
 
+pub use all_flows::{CaptureFlows, FlowCell, FlowEffect, MAX_LISTED_FLOWS};
 pub use flows::TopFlow;
 pub use parts::{Corpus, Cuts, Held, PartAnalysis, PartOptions, analyze_part};
 pub use rows::{FlowRow, PacketsRow, Rows};
@@ -308,16 +311,48 @@ pub fn analyze(
     options: &AnalyzeOptions,
     progress: &mut dyn Progress,
 ) -> Result<AnalyzeReport, Error> {
+    run(inputs, options, None, progress)
+}
+
+/// Does the same as [`analyze`], and calls `each` with all flows of each capture that was read.
+///
+/// Memory grows with the number of flows of a capture, up to [`MAX_LISTED_FLOWS`]. The packets of
+/// all further flows are counted together.
+///
+/// # Errors
+/// Those of [`analyze`], and any error of `each`.
+pub fn analyze_flows(
+    inputs: Vec<Input<'_>>,
+    options: &AnalyzeOptions,
+    each: &mut FlowReceiver<'_>,
+    progress: &mut dyn Progress,
+) -> Result<AnalyzeReport, Error> {
+    run(inputs, options, Some(each), progress)
+}
+
+/// A function that receives all flows of a capture, for [`analyze_flows`].
+pub type FlowReceiver<'a> = dyn FnMut(&CaptureFlows) -> Result<(), Error> + 'a;
+
+fn run(
+    inputs: Vec<Input<'_>>,
+    options: &AnalyzeOptions,
+    mut each: Option<&mut FlowReceiver<'_>>,
+    progress: &mut dyn Progress,
+) -> Result<AnalyzeReport, Error> {
     let mut report = AnalyzeReport::empty(options, Unreadable::among(inputs.len()));
     let mut all_flows = TopFlows::default();
     for input in inputs {
-        let found = pass(input, options, Bounds::WHOLE, None, progress);
+        let mut table = each.is_some().then(FlowTable::default);
+        let found = pass(input, options, Bounds::WHOLE, None, table.as_mut(), progress);
         if is_interrupted(&found, &report.files, progress) {
             report.interrupted = true;
             break;
         }
         let Some((file, part)) = report.unreadable.note_failure(found, progress)? else { continue };
         report.interrupted = part.interrupted;
+        if let (Some(each), Some(table)) = (&mut each, table) {
+            each(&CaptureFlows::new(&file, table))?;
+        }
         let totals = part.policies.in_order()[DEFAULT].1.totals.clone();
         let (top_flows, traffic) = (part.flows.rows(options.top), part.traffic);
         let findings = Findings {
@@ -375,9 +410,12 @@ impl PolicyRun {
     fn counting<'a, 'r>(
         &'a mut self,
         detail: Option<PolicyDetail<'a, 'r>>,
+        all_flows: Option<(&'a mut FlowTable, usize, usize)>,
     ) -> (&'a mut CaptureAggregator, PolicyCounts<'a, 'r>) {
         let PolicyRun { aggregator, tally, sizes, bytes_by_length, super_packet_sizes } = self;
-        (aggregator, PolicyCounts { tally, sizes, bytes_by_length, super_packet_sizes, detail })
+        let counts =
+            PolicyCounts { tally, sizes, bytes_by_length, super_packet_sizes, detail, all_flows };
+        (aggregator, counts)
     }
 
     fn effect(&self) -> Effect {
@@ -413,6 +451,7 @@ fn pass(
     options: &AnalyzeOptions,
     bounds: Bounds,
     tables: Option<&mut Tables<'_>>,
+    all_flows: Option<&mut FlowTable>,
     progress: &mut dyn Progress,
 ) -> Result<(String, PartAnalysis), Error> {
     let simd = Simd::detect();
@@ -431,6 +470,7 @@ fn pass(
         uncertain: None,
         is_first: true,
         tables,
+        all_flows,
     };
     input.for_each(|frame| pass.frame(frame))?;
     let held = pass.finish();
@@ -440,6 +480,7 @@ fn pass(
         None => interface.link_type.to_string(),
     });
     let interfaces = interfaces.take(64).collect();
+    pass.runs.iter_mut().for_each(|run| run.tally.totals.filtered_out = input.filtered_out());
     let end = input.finish()?;
     let [lro, gro, gro_udp, lro_acks] = pass.runs.each_ref().map(PolicyRun::effect);
     let Pass { traffic, flows, timeline, first_time, last_time, .. } = pass;
@@ -477,6 +518,7 @@ struct Pass<'t, 'r> {
     /// Whether no frame has been read yet.
     is_first: bool,
     tables: Option<&'t mut Tables<'r>>,
+    all_flows: Option<&'t mut FlowTable>,
 }
 
 impl Pass<'_, '_> {
@@ -490,7 +532,8 @@ impl Pass<'_, '_> {
             let label = Label::of(arrival.buffer.as_ref(), link.layer())?;
             Some((FlowId::of(arrival.buffer.as_ref(), link.layer(), link), label, link))
         });
-        if std::mem::take(&mut self.is_first) && frame.number > 1 {
+        // A filter may leave out the first packets of a capture, which is no reason.
+        if std::mem::take(&mut self.is_first) && frame.number > 1 && self.bounds.first > 1 {
             self.uncertain = Some(UncertainAcks::default());
         }
         if let (Some(uncertain), Some((flow, _, link))) = (&mut self.uncertain, flow) {
@@ -512,8 +555,12 @@ impl Pass<'_, '_> {
             return Ok(());
         }
         self.count(frame, &arrival, flow.map(|(flow, label, _)| (flow, label)));
+        let place = match &mut self.all_flows {
+            Some(table) => table.count(flow, arrival.buffer.as_ref(), frame.data.len()),
+            None => 0,
+        };
         let flow = flow.map(|(flow, ..)| flow);
-        let Pass { runs, pool, flows, timeline, tables, .. } = self;
+        let Pass { runs, pool, flows, timeline, tables, all_flows, .. } = self;
         for (index, run) in runs.iter_mut().enumerate() {
             run.tally.arrived(frame.data.len());
             let detail = (index == DEFAULT).then_some(PolicyDetail {
@@ -522,7 +569,8 @@ impl Pass<'_, '_> {
                 tables: tables.as_deref_mut(),
                 arrived: flow,
             });
-            let (aggregator, mut counts) = run.counting(detail);
+            let all_flows = all_flows.as_deref_mut().map(|table| (table, index, place));
+            let (aggregator, mut counts) = run.counting(detail, all_flows);
             aggregator.receive(arrival.clone(), pool, &mut counts);
         }
         if let Some(uncertain) = &mut self.uncertain {
@@ -565,7 +613,7 @@ impl Pass<'_, '_> {
         if let Some(mut uncertain) = self.uncertain.take() {
             held[WITH_ACKS] += uncertain.finish(&self.runs[WITH_ACKS].aggregator);
         }
-        let Pass { runs, flows, timeline, tables, .. } = self;
+        let Pass { runs, flows, timeline, tables, all_flows, .. } = self;
         for (index, run) in runs.iter_mut().enumerate() {
             let detail = (index == DEFAULT).then_some(PolicyDetail {
                 flows: &mut *flows,
@@ -573,7 +621,9 @@ impl Pass<'_, '_> {
                 tables: tables.as_deref_mut(),
                 arrived: None,
             });
-            let (aggregator, mut counts) = run.counting(detail);
+            // At the end, no packet passes that has just been read and has a place.
+            let all_flows = all_flows.as_deref_mut().map(|table| (table, index, 0));
+            let (aggregator, mut counts) = run.counting(detail, all_flows);
             aggregator.finish(&mut counts);
         }
         Held::new(held)
@@ -588,6 +638,9 @@ struct PolicyCounts<'a, 'r> {
     super_packet_sizes: &'a mut Counts,
     /// Further counts, for the default policy only.
     detail: Option<PolicyDetail<'a, 'r>>,
+    /// The table of all flows if it is requested, the index of the policy, and the place in the
+    /// table of the packet that has just been read.
+    all_flows: Option<(&'a mut FlowTable, usize, usize)>,
 }
 
 /// Counts flows and times, and fills rows of them if these are requested.
@@ -605,6 +658,9 @@ impl FrameSink for PolicyCounts<'_, '_> {
         self.tally.left(&packet.metadata, length);
         self.sizes.count(length);
         self.bytes_by_length.weigh(length, length as u64);
+        if let Some((table, policy, _)) = &mut self.all_flows {
+            table.left(*policy, link, &packet);
+        }
         if packet.is_merged() {
             self.super_packet_sizes.count(packet.metadata.packets as usize);
         }
@@ -631,6 +687,9 @@ impl FrameSink for PolicyCounts<'_, '_> {
         self.tally.passed(why, length);
         self.sizes.count(length);
         self.bytes_by_length.weigh(length, length as u64);
+        if let Some((table, policy, place)) = &mut self.all_flows {
+            table.passed(*policy, *place, why);
+        }
         if let Some(detail) = &mut self.detail {
             let time = buffer.time().map(|time| time.nanoseconds());
             if let Some(time) = time {

@@ -115,6 +115,12 @@ fn findings(findings: &Findings, page: &mut Page) -> Result<(), Error> {
     if let Some(words) = merged_before(findings) {
         page.paragraph(&format!("{words}."));
     }
+    if totals.filtered_out > 0 {
+        let count = grouped(totals.filtered_out);
+        page.remark(&format!(
+            "{count} packets did not match the filter and are not in the figures."
+        ));
+    }
     page.tiles([
         (totals.fewer_by(), "fewer packets".to_owned()),
         (

@@ -109,16 +109,20 @@ pub struct PartAnalysis {
 /// Hands out rows of flows, and of packets by time and size, during the reading.
 ///
 /// # Errors
-/// Any error that ends the reading, and any error of `rows`.
+/// Any error that ends the reading, and any error of `rows`. [`Error::Options`] for a part of a
+/// capture that has a filter: its polls would not be those of the whole.
 pub fn analyze_part(
     input: Input<'_>,
     options: &PartOptions,
     rows: &mut dyn Rows,
     progress: &mut dyn Progress,
 ) -> Result<PartAnalysis, Error> {
+    if matches!(input, Input::Filtered { .. }) && (options.first > 1 || options.continues) {
+        return Err(Error::Options("filter: only a whole capture can have one".to_owned()));
+    }
     let mut tables = Tables::new(rows, options.interval);
     let bounds = Bounds { first: options.first, continues: options.continues };
-    let (_, mut found) = pass(input, &options.analyze, bounds, Some(&mut tables), progress)?;
+    let (_, mut found) = pass(input, &options.analyze, bounds, Some(&mut tables), None, progress)?;
     tables.emit_all()?;
     found.flows = found.flows.largest(LISTED_FLOWS);
     Ok(found)

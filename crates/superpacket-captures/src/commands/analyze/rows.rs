@@ -107,7 +107,7 @@ impl Rows for (Vec<FlowRow>, Vec<PacketsRow>) {
 
 /// A hasher for keys that are hashes already: it returns the key.
 #[derive(Default)]
-struct IdentityHasher(u64);
+pub(super) struct IdentityHasher(u64);
 
 impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {

@@ -158,6 +158,12 @@ pub struct CheckReport {
     pub packets_in: u64,
     /// Number of packets in the checked file.
     pub packets_out: u64,
+    /// Number of packets of the checked file that its filter left out; `packets_out` does not
+    /// include them.
+    pub filtered_out: u64,
+    /// Number of packets of the original file that its filter left out; `packets_in` does not
+    /// include them.
+    pub origin_filtered_out: u64,
     /// Number of packets of the checked file that stand for several packets of the original file.
     pub super_packets: u64,
     /// Number of packets of the original file, or of their segments, that were merged with another.
@@ -310,6 +316,8 @@ impl Check<'_> {
         self.report.cut_short = cut.map(CutShort::from);
         self.report.origin_cut_short = origin_cut.map(CutShort::from);
         self.report.packets_in = self.window.stream.packets;
+        self.report.filtered_out = checked.filtered_out;
+        self.report.origin_filtered_out = self.window.stream.filtered_out;
         self.report.not_judged.origin_headers = self.window.bad_headers;
         self.report.not_judged.sizes = self.window.sizes_inferred;
         self.report.verdict = self.report.outcome();

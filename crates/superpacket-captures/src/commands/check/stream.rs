@@ -8,7 +8,9 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::file::{CaptureError, Frame, Reader, RecordStream, Start, Truncated, start_of};
+use crate::file::{
+    CaptureError, Frame, LinkType, Reader, RecordStream, Start, Truncated, start_of,
+};
 use superpacket::Simd;
 use superpacket::packet::Layer;
 use superpacket::virtio::{ByteOrder, Format, Header};
@@ -16,6 +18,7 @@ use superpacket::virtio::{ByteOrder, Format, Header};
 use super::packet::{FilePacket, PacketMetadata};
 use super::records::{MAGIC, RecordReader};
 use crate::commands::error::Error;
+use crate::commands::filter::{Filter, matches_all};
 use crate::commands::input::Input;
 use crate::commands::packets::PacketCursor;
 use crate::commands::progress::{INTERVAL, Progress};
@@ -96,6 +99,10 @@ pub(super) struct PacketStream<'a> {
     ended: bool,
     /// Whether a snap length had cut a packet that was read.
     has_cut_packets: bool,
+    /// The filters that packets must match.
+    filters: Vec<Filter>,
+    /// Number of packets that did not match.
+    pub(super) filtered_out: u64,
     simd: Simd,
 }
 
@@ -108,6 +115,12 @@ impl<'a> PacketStream<'a> {
     ) -> Result<Self, Error> {
         let mut length = None;
         let source = match input {
+            Input::Filtered { input, expression } => {
+                let filter = Filter::new(expression)?;
+                let mut stream = PacketStream::open(*input, role, progress, simd)?;
+                stream.filters.push(filter);
+                return Ok(stream);
+            }
             Input::Path(path) | Input::Recording { path, rotated: false, follow: false } => {
                 let (source, of_records) = open_path(path, &mut **progress.borrow())?;
                 length = of_records;
@@ -139,6 +152,8 @@ impl<'a> PacketStream<'a> {
             read: 0,
             ended: false,
             has_cut_packets: false,
+            filters: Vec::new(),
+            filtered_out: 0,
             simd,
         })
     }
@@ -182,24 +197,30 @@ impl<'a> PacketStream<'a> {
     }
 
     fn read(&mut self) -> Result<Option<FilePacket>, Error> {
-        if self.ended || (self.read.is_multiple_of(INTERVAL) && self.ask()?) {
-            self.ended = true;
-            return Ok(None);
-        }
-        let packet = loop {
+        while !self.ended {
+            if self.read.is_multiple_of(INTERVAL) && self.ask()? {
+                break;
+            }
             match self.read_packet() {
+                Ok(Some(packet)) => {
+                    self.read += 1;
+                    if let Some(packet) = packet {
+                        self.has_cut_packets |= packet.cut;
+                        return Ok(Some(packet));
+                    }
+                    self.filtered_out += 1;
+                }
                 Err(Error::Capture(error)) if error.is_would_block() => {
                     if self.wait()? == Waited::End {
-                        break None;
+                        break;
                     }
                 }
-                other => break other?,
+                Ok(None) => break,
+                Err(error) => return Err(error),
             }
-        };
-        self.read += 1;
-        self.ended = packet.is_none();
-        self.has_cut_packets |= packet.as_ref().is_some_and(|packet| packet.cut);
-        Ok(packet)
+        }
+        self.ended = true;
+        Ok(None)
     }
 
     /// Returns whether the progress wants the file to end here.
@@ -226,38 +247,21 @@ impl<'a> PacketStream<'a> {
         self.progress.read.get()
     }
 
-    fn read_packet(&mut self) -> Result<Option<FilePacket>, Error> {
-        let packet = match &mut self.source {
-            PacketSource::Capture(source) => match source.next_frame()? {
-                Some(frame) => packet_of_frame(&frame, &self.file, self.simd)?,
-                None => return Ok(None),
-            },
-            PacketSource::Records(records) => {
-                let (layer, format, offset) = (records.layer, records.format, records.offset);
-                let file = self.file.as_str();
-                let Some((number, record)) = records.next_record()? else { return Ok(None) };
-                let (head, data) = record.split_at(format.map_or(0, Format::length));
-                let header = match format {
-                    Some(format) => {
-                        Some((read_header(head, format, file, number, offset)?, format))
-                    }
-                    None => None,
-                };
-                FilePacket::new(
-                    PacketMetadata {
-                        number,
-                        interface: 0,
-                        layer: Some(layer),
-                        link: &[],
-                        header,
-                        cut: false,
-                    },
-                    data,
-                    self.simd,
-                )
-            }
+    /// Reads the next packet. Returns `None` at the end of the file, and `Some(None)` for a packet
+    /// that does not match the filters.
+    fn read_packet(&mut self) -> Result<Option<Option<FilePacket>>, Error> {
+        let Self { source, filters, file, simd, .. } = self;
+        let source = match source {
+            PacketSource::Capture(source) => source,
+            PacketSource::Records(records) => return read_record(records, filters, file, *simd),
         };
-        Ok(Some(packet))
+        let Some(frame) = source.next_frame()? else { return Ok(None) };
+        Ok(Some(
+            match matches_all(filters, frame.link_type(), frame.data, frame.original_length)? {
+                true => Some(packet_of_frame(&frame, file, *simd)?),
+                false => None,
+            },
+        ))
     }
 
     /// Returns the number of bytes read from the file.
@@ -287,6 +291,32 @@ impl<'a> PacketStream<'a> {
         };
         truncated.filter(|_| !self.is_interrupted())
     }
+}
+
+/// Reads the next packet of a file of records, like `PacketStream::read_packet`.
+fn read_record(
+    records: &mut RecordReader,
+    filters: &mut [Filter],
+    file: &str,
+    simd: Simd,
+) -> Result<Option<Option<FilePacket>>, Error> {
+    let (layer, format, offset) = (records.layer, records.format, records.offset);
+    let Some((number, record)) = records.next_record()? else { return Ok(None) };
+    let (head, data) = record.split_at(format.map_or(0, Format::length));
+    let link_type = match layer {
+        Layer::Ethernet => LinkType::ETHERNET,
+        Layer::Ip => LinkType::RAW,
+    };
+    if !matches_all(filters, link_type, data, data.len() as u32)? {
+        return Ok(Some(None));
+    }
+    let header = match format {
+        Some(format) => Some((read_header(head, format, file, number, offset)?, format)),
+        None => None,
+    };
+    let (layer, link) = (Some(layer), &[][..]);
+    let origin = PacketMetadata { number, interface: 0, layer, link, header, cut: false };
+    Ok(Some(Some(FilePacket::new(origin, data, simd))))
 }
 
 /// Reads the first bytes of a stream, which tell whether it has records. Returns this, and the

@@ -149,6 +149,7 @@ pub fn steer(
         Ok(())
     })?;
     let file = input.file().to_owned();
+    host.totals.filtered_out = input.filtered_out();
     let end = input.finish()?;
     Ok(host.report(file, end, options))
 }

@@ -16,8 +16,12 @@ pub fn summary(report: &SteerReport) -> String {
         1 => format!("1 CPU, {}", report.cpu_list),
         count => format!("{} CPUs, {}", grouped(count as u64), report.cpu_list),
     };
+    let filtered_out = match report.totals.filtered_out {
+        0 => String::new(),
+        count => format!("; {} packets did not match the filter", grouped(count)),
+    };
     format!(
-        "{} packets, {} flows; {cpus}; {hash}",
+        "{} packets, {} flows; {cpus}; {hash}{filtered_out}",
         grouped(report.totals.packets_in),
         grouped(report.flows.len() as u64)
     )

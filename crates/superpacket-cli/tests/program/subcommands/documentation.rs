@@ -106,6 +106,9 @@ fn the_commands_of_the_page_on_captures_run() {
     for commands in others {
         for command in commands.lines() {
             let command = command.split(" | ").next().expect("one at least");
+            if command.contains("--filter") && cfg!(not(feature = "filter")) {
+                continue;
+            }
             let made = directory.path().join("in.pcap");
             std::fs::copy(directory.path().join("a.pcap.tmp"), made).expect("copied");
             run_in(directory.path(), directory.path(), &command.replace("*.pcap.gz", "in.pcap"));

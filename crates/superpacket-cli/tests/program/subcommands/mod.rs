@@ -8,6 +8,8 @@ mod coalesce;
 mod documentation;
 #[cfg(unix)]
 mod files;
+mod filter;
+mod flows;
 mod gro_table;
 #[cfg(unix)]
 mod growing;
