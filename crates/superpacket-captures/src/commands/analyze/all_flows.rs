@@ -14,10 +14,10 @@ use superpacket::wire::ethernet;
 use super::flows::Label;
 use super::rows::IdentityHasher;
 use super::{DEFAULT, POLICIES};
+use crate::commands::checksums::be16;
 use crate::commands::explain::explain;
 use crate::commands::lanes::{LinkHeader, PassReason};
 use crate::commands::ledger::FlowId;
-use crate::commands::partial::be16;
 use crate::commands::pool::Buffer;
 use crate::commands::totals::PASS_REASONS;
 
