@@ -46,7 +46,7 @@ pub(crate) enum Command {
   superpacket coalesce in.pcap -o out.pcap --mode lro --acks
   superpacket coalesce in.pcap -o web.pcap --filter 'tcp port 443'
   tcpdump -U -w - -i eth0 | superpacket coalesce - -o - | tcpdump -r -
-  tcpdump -U -w - -i eth0 | superpacket coalesce - -o tcp-listen://127.0.0.1:57012
+  tcpdump -U -w - | superpacket coalesce - -o tcp-listen://127.0.0.1:57012
   superpacket coalesce tcp://127.0.0.1:57012 -o out.pcap
   superpacket coalesce trace.pcap --rotated --follow -o out.pcap
 

@@ -18,7 +18,7 @@
 //! The modified format is written with its additional fields. A zstd window above 8 MiB (`zstd
 //! --ultra -20` and above, `--long`) is refused, since decoding takes twice that memory.
 //!
-//! [`Source::next_frame`] skips pcapng blocks without packets (name resolution, statistics, secrets,
+//! [`Source::next_frame`] skips pcapng blocks without packets (names, statistics, secrets,
 //! custom, section headers). [`Reader::next_item`] returns them in their place, and
 //! [`Writer::block`] writes them. All sections become one: [`Frame::interface`] counts over the
 //! whole file.
@@ -67,7 +67,7 @@ mod time;
 mod window;
 mod writer;
 
-pub use block::{Block, BlockKind, Item};
+pub use block::{Block, BlockCounts, BlockKind, Item};
 pub use byte_order::ByteOrder;
 #[cfg(unix)]
 pub use destination::replace_file;
@@ -86,7 +86,7 @@ pub use record::{Frame, Record, Sink, Source};
 #[cfg(feature = "commands")]
 pub(crate) use tcp::TcpEnd;
 pub use time::{TimeResolution, Timestamp};
-pub use writer::{BlockCounts, Writer};
+pub use writer::Writer;
 
 /// Maximum length of a record in bytes, headers included. It bounds the memory that this crate
 /// allocates because of one length field.

@@ -39,8 +39,8 @@ pub(super) struct PcapNgReader {
     preamble: Option<Vec<u8>>,
 }
 
-/// A block that was found. Ranges refer to the window's buffer, and are valid until more is read into
-/// it.
+/// A block that was found. Ranges refer to the window's buffer, and are valid until more is read
+/// into it.
 pub(crate) enum LocatedBlock {
     Packet(LocatedRecord),
     /// A block that holds neither a packet nor an interface.

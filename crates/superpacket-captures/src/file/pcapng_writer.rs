@@ -3,7 +3,8 @@
 use std::io;
 
 use super::block::{
-    INTERFACE_STATISTICS, ISB_ENDTIME, ISB_IFDROP, ISB_IFRECV, ISB_STARTTIME, SECTION_HEADER,
+    BlockCounts, INTERFACE_STATISTICS, ISB_ENDTIME, ISB_IFDROP, ISB_IFRECV, ISB_STARTTIME,
+    SECTION_HEADER,
 };
 use super::declared::{DeclaredInterface, FrameRefusal, snap_length};
 use super::interface::{IF_TSOFFSET, IF_TSRESOL};
@@ -12,7 +13,6 @@ use super::output::BufferedOutput;
 use super::pcapng_reader::{
     BYTE_ORDER_MAGIC, ENHANCED_PACKET, INTERFACE_DESCRIPTION, SIMPLE_PACKET,
 };
-use super::writer::BlockCounts;
 use super::{
     Block, BlockKind, ByteOrder, Interface, InterfaceStatistics, Record, TimeResolution, Timestamp,
 };

@@ -1,6 +1,5 @@
 //! Writes capture files of any supported format.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -34,33 +33,6 @@ pub struct Writer {
     /// Number of frames written so far.
     frames: u64,
     blocks: BlockCounts,
-}
-
-/// Numbers of the pcapng blocks without packets and interfaces that a [`Writer`] was given.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BlockCounts {
-    /// Blocks that were written. The headers of sections do not count.
-    pub kept: u64,
-    /// Blocks that the output cannot hold, by kind. A section header counts if it has options that
-    /// are not all kept.
-    pub left_out: BTreeMap<BlockKind, u64>,
-    /// Options of blocks that the output cannot hold, in blocks that were written.
-    pub options_left_out: u64,
-}
-
-impl BlockCounts {
-    pub(super) fn keep(&mut self, options_left_out: u64) {
-        self.kept += 1;
-        self.options_left_out += options_left_out;
-    }
-
-    pub(super) fn leave_out(&mut self, kind: BlockKind) {
-        *self.left_out.entry(kind).or_default() += 1;
-    }
-
-    pub(super) fn leave_out_option(&mut self) {
-        self.options_left_out += 1;
-    }
 }
 
 enum RecordWriter {

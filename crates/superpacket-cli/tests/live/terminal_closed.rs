@@ -220,12 +220,12 @@ fn a_run_with_a_progress_bar_ends_with_its_terminal_or_finishes() {
         wait_until_drawn(&mut terminal, "0 B/s");
         drop(terminal);
         if way == SESSION {
-            assert_eq!(running.ends(name), Some(130));
-            assert_eq!(
-                std::fs::read_dir(&out).expect("is there").count(),
-                0,
-                "an unfinished file is left"
-            );
+            // The output is completed, but the report cannot be printed.
+            assert!(matches!(running.ends(name), Some(0 | 2)));
+            let files = std::fs::read_dir(&out).expect("is there");
+            let names: Vec<_> = files.map(|file| file.expect("is there").file_name()).collect();
+            assert_eq!(names, ["out.pcap"]);
+            assert!(!crate::support::read(out.join("out.pcap")).is_empty());
             continue;
         }
         running.assert_rests(name);
