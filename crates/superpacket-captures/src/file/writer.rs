@@ -10,8 +10,8 @@ use super::pcap_writer::PcapWriter;
 use super::pcapng_writer::PcapNgWriter;
 use super::tcp::TcpEnd;
 use super::{
-    Block, BlockKind, CaptureError, Container, Interface, InterfaceStatistics, LinkType,
-    MAX_RECORD_LENGTH, OutputFormat, Record, Sink, Timestamp,
+    Block, BlockCounts, BlockKind, CaptureError, Container, Interface, InterfaceStatistics,
+    LinkType, MAX_RECORD_LENGTH, OutputFormat, Record, Sink, Timestamp,
 };
 
 /// Writes a capture file as a stream of frames.
