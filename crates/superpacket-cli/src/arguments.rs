@@ -61,7 +61,10 @@ network card: these are completed and counted, unless --keep-partial is given. P
 checksums do not merge; --fix-checksums corrects and counts them.
 
 Options of pcapng packets (comments, flags) are kept; a merged packet has the options of its \
-last packet, except a hash of its bytes.")]
+last packet, except a hash of its bytes.
+
+Other blocks of a pcapng file, such as TLS keys, stay in their place, before the packets that are \
+held meanwhile. The report counts those that the output cannot hold.")]
     Coalesce(CoalesceArguments),
     /// Cut frames above the MTU into the frames that a wire would have carried
     #[command(after_help = "Examples:

@@ -132,3 +132,37 @@ fn names_of_other_formats_are_refused_before_the_input_is_read() {
         assert!(!bench.read(name).is_empty(), "{name}");
     }
 }
+
+/// A TLS 1.3 connection over loopback, with its keys in a block of decryption secrets.
+const TLS_WITH_KEYS: &[u8] = include_bytes!("../tls-with-keys.pcapng");
+
+#[test]
+fn keys_stay_before_the_packets_that_need_them() {
+    let bench = Bench::new();
+    bench.write("tls.pcapng", TLS_WITH_KEYS);
+    let requests = |name: &str| {
+        let mut read = Command::new("tshark");
+        read.arg("-r").arg(bench.path(name)).args(["-Y", "http"]);
+        String::from_utf8_lossy(&read.output().expect("runs").stdout).lines().count()
+    };
+    let has_tshark = Command::new("tshark").arg("-v").output().is_ok();
+    if !has_tshark {
+        eprintln!("tshark is not installed: decryption is not tried");
+    }
+    for command in ["coalesce tls.pcapng -o out.pcapng", "segment tls.pcapng -o out.pcapng"] {
+        let report = bench.json(command);
+        assert_json(&report["blocks"], json!({ "kept": 1, "left_out": {} }));
+        let (line, written) = (b"SERVER_HANDSHAKE_TRAFFIC_SECRET", bench.bytes("out.pcapng"));
+        assert!(written.windows(line.len()).any(|window| window == line));
+        if has_tshark {
+            assert!(requests("tls.pcapng") > 0);
+            assert_eq!(requests("out.pcapng"), requests("tls.pcapng"), "{command}");
+        }
+    }
+    let report = bench.json("segment tls.pcapng -o out.pcap");
+    assert_eq!(report["blocks"]["left_out"]["decryption_secrets"], 1);
+    let text = bench.prints("coalesce tls.pcapng -o out.pcap");
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("1 decryption secrets"), "{text}");
+    assert!(words.contains("were left out: pcap cannot hold them"), "{text}");
+}
