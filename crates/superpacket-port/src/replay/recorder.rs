@@ -22,7 +22,7 @@ pub(super) struct Recorder {
 /// The destination of the capture.
 enum RecorderOutput {
     /// A file, written by the sending threads; `None` after an error.
-    File(Mutex<Option<Writer>>),
+    File(Box<Mutex<Option<Writer>>>),
     /// A pipe, terminal or device, written by a separate thread.
     Stream(StreamWriter),
 }
@@ -65,7 +65,7 @@ impl Recorder {
             None => {
                 let mut writer = Writer::create(path, format).map_err(capture)?;
                 writer.declare(&[interface]).map_err(capture)?;
-                RecorderOutput::File(Mutex::new(Some(writer)))
+                RecorderOutput::File(Box::new(Mutex::new(Some(writer))))
             }
         };
         Ok(Recorder { text: text.into(), layer, output })
