@@ -210,7 +210,7 @@ fn times_before_1970_are_right() {
     let bench = Bench::new();
     for big_endian in [false, true] {
         for offset in [-10, -(1 << 40)] {
-            bench.write("in.pcapng", &with_offset(big_endian, offset, 30));
+            bench.write("in.pcapng", with_offset(big_endian, offset, 30));
             let times: Vec<u64> = (0..30).map(|index| 5_000_000 + index * 100).collect();
             bench.prints("segment in.pcapng -o same.pcapng");
             assert_eq!(microseconds_since(&bench, "same.pcapng", offset), times);
@@ -234,7 +234,7 @@ fn times_before_1970_are_right() {
 fn a_negative_offset_counts_in_a_pcap_file_too() {
     let bench = Bench::new();
     for big_endian in [false, true] {
-        bench.write("in.pcapng", &with_offset(big_endian, -4, 3));
+        bench.write("in.pcapng", with_offset(big_endian, -4, 3));
         bench.prints("segment in.pcapng -o out.pcap");
         assert_eq!(microseconds_since(&bench, "out.pcap", 0), [1_000_000, 1_000_100, 1_000_200]);
         bench.prints("coalesce in.pcapng -o out.pcap");
