@@ -144,7 +144,7 @@ impl Checksum {
     }
 
     /// Adds the pseudo-header of the IP header at `network`, whose payload ends at `end`.
-    #[inline]
+    #[inline(always)]
     fn with_pseudo_header(
         self,
         packet: &[u8],

@@ -96,7 +96,7 @@ impl PcapReader {
     }
 
     /// Finds the next record; returns `None` if the file ends after a complete record.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next(&mut self, window: &mut Window) -> Result<Option<LocatedRecord>, ReadFault> {
         let header_length =
             RECORD_HEADER + if self.variant == PcapVariant::Modified { MODIFIED_LENGTH } else { 0 };

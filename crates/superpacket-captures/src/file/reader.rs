@@ -303,7 +303,7 @@ impl Reader {
     }
 
     /// Returns the frame or block that [`locate_next`](Self::locate_next) has just read.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn item(&self, located: LocatedBlock) -> Item<'_> {
         match located {
             LocatedBlock::Packet(record) => Item::Frame(self.frame(record)),
