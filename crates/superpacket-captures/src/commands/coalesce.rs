@@ -125,8 +125,8 @@ impl CoalesceReport {
 /// packet; by LRO's rules, it has those of its last packet if that one acknowledges more. Its
 /// checksums are complete. Packets that cannot be merged are written as they are, except that their
 /// unfinished checksums are completed (unless [`CoalesceOptions::keep_partial`] is set) and, on
-/// request, wrong ones are corrected. Other blocks of a pcapng file are written when they
-/// are read, before the packets that are held.
+/// request, wrong ones are corrected. Other blocks of a pcapng file are written when they are read,
+/// before the packets that are held.
 ///
 /// # Errors
 /// Any error of reading or writing, and options that are out of range. After an error, the output
