@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use superpacket_captures::file::Source;
 use superpacket_captures::{
-    AnalyzeOptions, CoalesceOptions, CpuMask, Error, INTERVAL, Input, LinkType, Output, Packets,
-    PartOptions, Progress, Reader, Rules, SegmentOptions, SteerOptions, VerifyOptions, analyze,
-    analyze_part, coalesce, segment, steer, verify,
+    AnalyzeOptions, CoalesceOptions, CpuMask, Error, FlowRow, INTERVAL, Input, LinkType, Output,
+    Packets, PacketsRow, PartOptions, Progress, Reader, Rows, Rules, SegmentOptions, SteerOptions,
+    VerifyOptions, analyze, analyze_part, coalesce, segment, steer, verify,
 };
 
 /// Returns the path of the repository's capture.
@@ -207,6 +207,40 @@ fn one_of_several_captures_that_cannot_be_read_is_listed() {
         verify(vec![Input::Path(&absent)], &VerifyOptions::default(), &mut ()),
         Err(Error::Capture(_))
     ));
+}
+
+/// Keeps the rows of packets by time and size.
+struct PacketsRows(Vec<PacketsRow>);
+
+impl Rows for PacketsRows {
+    fn flows(&mut self, _rows: &[FlowRow]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn packets(&mut self, rows: &[PacketsRow]) -> Result<(), Error> {
+        self.0.extend_from_slice(rows);
+        Ok(())
+    }
+}
+
+#[test]
+fn packets_leave_at_the_times_of_their_first_frames() {
+    let interval = 1_000_000;
+    let options =
+        PartOptions { analyze: AnalyzeOptions::default(), interval, first: 1, continues: false };
+    let mut rows = PacketsRows(Vec::new());
+    let path = demo();
+    let part = analyze_part(Input::Path(&path), &options, &mut rows, &mut ()).expect("reads");
+    let (first, last) = (part.first_time.expect("times"), part.last_time.expect("times"));
+    let (mut arrived, mut left) = (0, 0);
+    for row in &rows.0 {
+        let time = row.time.expect("all packets have times");
+        assert!((first - first % interval..=last).contains(&time), "{row:?}");
+        arrived += row.packets_in;
+        left += row.packets_out;
+        assert!(left <= arrived, "more left than had arrived: {row:?}");
+    }
+    assert!(0 < left && left < arrived, "{left} of {arrived}");
 }
 
 #[test]
