@@ -591,6 +591,45 @@ static inline uint32_t sp_gso_references(const struct rte_mbuf *first, const sp_
     return references;
 }
 
+/* Gives back mbufs for headers, and for references. */
+static inline void sp_gso_put_back(struct sp_dpdk_memory *memory, const struct rte_gso_ctx *context, struct rte_mbuf **direct, uint32_t count,
+                                   uint32_t references) {
+    if (count)
+        rte_mempool_put_bulk(context->direct_pool, (void **)direct, count);
+    if (references)
+        rte_mempool_put_bulk(context->indirect_pool, (void **)memory->indirect, references);
+}
+
+/*
+ * Takes mbufs for so many headers, and for so many references, as they lie in their pools: they are made segments later. What will be
+ * written is fetched into the cache all at once. Returns 0, or -ENOMEM with none taken.
+ */
+static inline int sp_gso_take(struct sp_dpdk_memory *memory, const struct rte_gso_ctx *context, struct rte_mbuf **direct, uint32_t count,
+                              uint32_t references) {
+    uint32_t index, header;
+    if (count && rte_mempool_get_bulk(context->direct_pool, (void **)direct, count))
+        return -ENOMEM;
+    if (references && rte_mempool_get_bulk(context->indirect_pool, (void **)memory->indirect, references)) {
+        sp_gso_put_back(memory, context, direct, count, 0);
+        return -ENOMEM;
+    }
+    header = count ? (uint32_t)sizeof **direct + rte_pktmbuf_priv_size(context->direct_pool) + RTE_PKTMBUF_HEADROOM : 0;
+    for (index = 0; index < count; index++) {
+        rte_prefetch0(direct[index]);
+        rte_prefetch0(RTE_PTR_ADD(direct[index], RTE_CACHE_LINE_SIZE));
+        rte_prefetch0(RTE_PTR_ADD(direct[index], header));
+    }
+    for (index = 0; index < references; index++) {
+        rte_prefetch0(memory->indirect[index]);
+        rte_prefetch0(RTE_PTR_ADD(memory->indirect[index], RTE_CACHE_LINE_SIZE));
+    }
+    for (index = 0; index < count; index++) {
+        rte_pktmbuf_reset_headroom(direct[index]);
+        memory->places[index] = rte_pktmbuf_mtod(direct[index], void *);
+    }
+    return 0;
+}
+
 /* Puts the payload of a packet behind the headers of its segments. Mbufs whose bytes all go into one of them move there. */
 static inline void sp_gso_payload(struct rte_mbuf *first, const sp_headers *cut, struct rte_mbuf **out, struct rte_mbuf **indirect) {
     struct rte_mbuf *from = first, *kept = first;
@@ -656,6 +695,7 @@ static inline int sp_gso_segment(struct rte_mbuf *pkt, const struct rte_gso_ctx 
     uint8_t kind;
     sp_packet packet;
     sp_headers cut;
+    sp_plan expected;
     sp_status status;
     if (!pkt || !gso_ctx || !pkts_out || !nb_pkts_out ||
         ((!(gso_ctx->gso_types & RTE_ETH_TX_OFFLOAD_UDP_TSO) || gso_ctx->gso_size < RTE_GSO_UDP_SEG_SIZE_MIN) &&
@@ -683,32 +723,36 @@ static inline int sp_gso_segment(struct rte_mbuf *pkt, const struct rte_gso_ctx 
         rte_pktmbuf_data_room_size(gso_ctx->direct_pool) < RTE_PKTMBUF_HEADROOM + SP_MAX_HEADER)
         return -EINVAL;
     memory = sp_dpdk_thread_memory();
-    /* As they lie in their pool: they are made segments below. */
-    if (!memory || rte_mempool_get_bulk(gso_ctx->direct_pool, (void **)pkts_out, most))
+    memset(&cut, 0, sizeof cut);
+    cut.plan.segments = most;
+    cut.plan.segment_length = headers + unit;
+    cut.plan.last_length = pkt->pkt_len - (most - 1) * unit;
+    cut.header_length = headers;
+    cut.payload_start = headers + (kind == SP_GSO_UDP_FRAGMENTS ? (uint32_t)sizeof(struct rte_udp_hdr) : 0);
+    references = sp_gso_references(pkt, &cut);
+    if (!memory || sp_gso_take(memory, gso_ctx, pkts_out, most, references))
         return -ENOMEM;
-    for (index = 0; index < most; index++) {
-        rte_pktmbuf_reset_headroom(pkts_out[index]);
-        memory->places[index] = rte_pktmbuf_mtod(pkts_out[index], void *);
-    }
     sp_mbuf_describe(pkt, &packet, memory->rest);
     memset(&packet.offload, 0, sizeof packet.offload);
     packet.offload.gso_type = kind;
     packet.offload.gso_size = (uint16_t)unit;
     packet.offload.flags = gso_ctx->flag == RTE_GSO_FLAG_IPID_FIXED ? SP_OFFLOAD_FIXED_ID : 0;
     checksum = (pkt->ol_flags & RTE_MBUF_F_TX_L4_MASK) == RTE_MBUF_F_TX_TCP_CKSUM ? SP_OUTPUT_PARTIAL : SP_OUTPUT_FULL;
+    expected = cut.plan;
     status = sp_gso_headers(memory, &packet, checksum, most, &cut);
     if (unlikely(status != SP_OK || cut.header_length != headers)) {
-        rte_mempool_put_bulk(gso_ctx->direct_pool, (void **)pkts_out, most);
+        sp_gso_put_back(memory, gso_ctx, pkts_out, most, references);
         return status == SP_ERROR_HEADERS || (status == SP_OK && !cut.header_length) ? 0 : -EINVAL;
     }
     made = (uint32_t)cut.plan.segments;
-    references = sp_gso_references(pkt, &cut);
-    if (unlikely(references && rte_mempool_get_bulk(gso_ctx->indirect_pool, (void **)memory->indirect, references))) {
-        rte_mempool_put_bulk(gso_ctx->direct_pool, (void **)pkts_out, most);
-        return -ENOMEM;
+    if (unlikely(made != expected.segments || cut.plan.last_length != expected.last_length)) { /* The packet has padding. */
+        sp_gso_put_back(memory, gso_ctx, pkts_out + made, most - made, references);
+        references = sp_gso_references(pkt, &cut);
+        if (sp_gso_take(memory, gso_ctx, NULL, 0, references)) {
+            sp_gso_put_back(memory, gso_ctx, pkts_out, made, 0);
+            return -ENOMEM;
+        }
     }
-    if (unlikely(made < most)) /* the packet has padding */
-        rte_mempool_put_bulk(gso_ctx->direct_pool, (void **)(pkts_out + made), most - made);
     flags = pkt->ol_flags &= ~requests;
     for (index = 0; index < made; index++) {
         struct rte_mbuf *segment = pkts_out[index];
