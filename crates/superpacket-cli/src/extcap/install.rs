@@ -1,6 +1,6 @@
 //! Writes the script by which Wireshark runs this program, and removes it.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -95,7 +95,7 @@ fn personal_folders(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Vec<P
 fn script(program: &Path, sockets: &[PathBuf]) -> Vec<u8> {
     use std::os::unix::ffi::OsStrExt;
 
-    let quoted = |text: &OsStr| {
+    let quoted = |text: &std::ffi::OsStr| {
         let escaped =
             text.as_bytes().split(|&byte| byte == b'\'').collect::<Vec<_>>().join(&b"'\\''"[..]);
         [b"'", &escaped[..], b"'"].concat()
