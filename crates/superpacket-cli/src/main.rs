@@ -3,8 +3,9 @@
 //!
 //! Each command is a module with a `run` function. The capture commands are implemented in the
 //! crate `superpacket-captures`; `captures` translates their arguments and prints their results by
-//! [`report`]. `extcap` lets Wireshark capture by them. `live` holds the commands that run and control a bridge, `lab` the experiments, and
-//! `load` the load generator alone. These three exist on Linux only.
+//! [`report`]. `extcap` lets Wireshark capture through them. `live` holds the commands that run and
+//! control a bridge, `lab` the experiments, and `load` the load generator alone. These three exist
+//! on Linux only.
 
 #![forbid(unsafe_code)]
 

@@ -119,7 +119,7 @@ fn message(text: &str) -> String {
     }
 }
 
-/// A running capture. Dropping it ends dumpcap.
+/// A running capture, which [`finish`](Self::finish) or [`stop`](Self::stop) ends.
 pub(super) struct Capture {
     child: Child,
     /// The thread that reads what dumpcap says.
@@ -165,7 +165,10 @@ impl Capture {
                 Ok(None) if closed.elapsed() < LAST_WORDS => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                _ => return Ok(self.stop()),
+                _ => {
+                    self.stop();
+                    return Ok(());
+                }
             }
         };
         match (status.success(), self.messages.join()) {

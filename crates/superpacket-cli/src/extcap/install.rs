@@ -59,8 +59,8 @@ pub(super) fn uninstall(folder: Option<&Path>) -> Result<(), Failure> {
 }
 
 /// Returns the folders that the script is written to: the given one, or the personal extcap folders
-/// of all versions of Wireshark. Each version looks into one of these, so the script is listed once,
-/// and still after an update of Wireshark.
+/// of all versions of Wireshark. Each version looks into one of these, so its interfaces are listed
+/// once, and still after an update of Wireshark.
 fn folders(folder: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
     match folder {
         Some(folder) => Ok(vec![folder.to_owned()]),

@@ -45,63 +45,45 @@ impl MergedOptions {
     /// If the devices cannot be listed.
     pub(super) fn describe() -> Result<String, Failure> {
         let range = format!("68,{MOST_READABLE}");
-        let mut text = sentence(
-            "arg",
-            &[
-                ("number", "0"),
-                ("call", "--device"),
-                ("display", "Interface"),
-                ("tooltip", "The interface to capture from"),
-                ("type", "selector"),
-                ("reload", "true"),
-                ("placeholder", "Load the interfaces again"),
-                ("required", "true"),
-            ],
-        );
-        text.push_str(&sentence(
-            "arg",
-            &[
-                ("number", "1"),
-                ("call", "--mode"),
-                ("display", "Rules"),
-                ("tooltip", "GRO can be undone; LRO merges more, as for local delivery"),
-                ("type", "radio"),
-            ],
-        ));
-        text.push_str(&sentence(
-            "arg",
-            &[
-                ("number", "2"),
-                ("call", "--hold"),
-                ("display", "Longest time to hold a packet"),
-                ("tooltip", "50us, 1ms, 0"),
-                ("type", "string"),
-                ("default", "1ms"),
-            ],
-        ));
-        text.push_str(&sentence(
-            "arg",
-            &[
-                ("number", "3"),
-                ("call", "--max-bytes"),
-                ("display", "Longest merged packet"),
-                ("tooltip", "In bytes, from the IP header"),
-                ("type", "unsigned"),
-                ("range", &range),
-                ("default", "65535"),
-            ],
-        ));
-        text.push_str(&sentence(
-            "arg",
-            &[
-                ("number", "4"),
-                ("call", "--no-udp"),
-                ("display", "Do not merge UDP"),
-                ("tooltip", "A merged UDP packet looks like one datagram to Wireshark"),
-                ("type", "boolflag"),
-                ("default", "false"),
-            ],
-        ));
+        let fields = [
+            DialogField {
+                call: "--device",
+                display: "Interface",
+                tooltip: "The interface to capture from",
+                others: &[
+                    ("type", "selector"),
+                    ("reload", "true"),
+                    ("placeholder", "Load the interfaces again"),
+                    ("required", "true"),
+                ],
+            },
+            DialogField {
+                call: "--mode",
+                display: "Rules",
+                tooltip: "GRO can be undone; LRO merges more, as for local delivery",
+                others: &[("type", "radio")],
+            },
+            DialogField {
+                call: "--hold",
+                display: "Longest time to hold a packet",
+                tooltip: "50us, 1ms, 0",
+                others: &[("type", "string"), ("default", "1ms")],
+            },
+            DialogField {
+                call: "--max-bytes",
+                display: "Longest merged packet",
+                tooltip: "In bytes, from the IP header",
+                others: &[("type", "unsigned"), ("range", &range), ("default", "65535")],
+            },
+            DialogField {
+                call: "--no-udp",
+                display: "Do not merge UDP",
+                tooltip: "A merged UDP packet looks like one datagram to Wireshark",
+                others: &[("type", "boolflag"), ("default", "false")],
+            },
+        ];
+        let sentences = fields.iter().enumerate().map(|(number, field)| field.sentence(number));
+        let mut text: String = sentences.collect();
         text.push_str(&Self::devices()?);
         for mode in CoalesceMode::value_variants() {
             let [value, display, default] = match mode {
@@ -191,6 +173,27 @@ impl MergedOptions {
             udp: !self.no_udp,
             ..defaults
         })
+    }
+}
+
+/// A field of the dialog that Wireshark shows for the options.
+struct DialogField<'a> {
+    /// The option of this program.
+    call: &'static str,
+    display: &'static str,
+    tooltip: &'static str,
+    /// Names and values in the grammar of extcap.
+    others: &'a [(&'static str, &'a str)],
+}
+
+impl DialogField<'_> {
+    /// Returns the sentence for the field with this number.
+    fn sentence(&self, number: usize) -> String {
+        let number = number.to_string();
+        let DialogField { call, display, tooltip, others } = *self;
+        let named =
+            [("number", &*number), ("call", call), ("display", display), ("tooltip", tooltip)];
+        sentence("arg", &[&named, others].concat())
     }
 }
 

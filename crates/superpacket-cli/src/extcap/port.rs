@@ -8,7 +8,7 @@ use superpacket_daemon::control::{Client, default_path};
 use super::MERGED;
 use super::sentence::fits;
 use crate::failure::Failure;
-use crate::live::monitor::{Quiet, record};
+use crate::live::monitor::record;
 
 /// The message for a capture filter.
 pub(super) const NO_FILTER: &str =
@@ -71,6 +71,6 @@ impl ListedPort {
             snaplen: MAX_SNAPLEN,
             count: None,
         };
-        record(Client::connect(&self.socket)?, &settings, fifo, Quiet(true)).map(drop)
+        record(Client::connect(&self.socket)?, &settings, fifo, true).map(drop)
     }
 }

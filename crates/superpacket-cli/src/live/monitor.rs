@@ -87,19 +87,16 @@ pub(crate) fn run(arguments: &MonitorArguments) -> Result<(), Failure> {
         count: arguments.count,
     };
     let client = connect(&arguments.connection)?;
-    let counts = record(client, &settings, &arguments.write, Quiet(false))?;
+    let counts = record(client, &settings, &arguments.write, false)?;
     if arguments.json {
         print_json(&MonitorTotals::from(counts))?;
     }
     Ok(())
 }
 
-/// Whether only problems are reported to standard error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Quiet(pub(crate) bool);
-
 /// Writes what a monitor of the bridge sends to the file, until a signal, the packet count or the
-/// bridge ends it. Returns how many packets there were.
+/// bridge ends it. Returns how many packets there were. With `quiet`, only problems are reported to
+/// standard error.
 ///
 /// # Errors
 /// If the bridge refuses, or the file cannot be written. A pipe whose reader has gone is an
@@ -108,7 +105,7 @@ pub(crate) fn record(
     client: Client,
     settings: &MonitorSettings,
     path: &Path,
-    Quiet(quiet): Quiet,
+    quiet: bool,
 ) -> Result<MonitorCounts, Failure> {
     // From here on, a signal ends the monitor in an orderly way and not the program.
     let signals = Signals::new(signals::ending())?;

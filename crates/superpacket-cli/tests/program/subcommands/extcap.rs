@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use super::live::{arrivals, ends, signal, wait_for};
 use crate::support::*;
 
-/// Lists two devices, compiles filters, and captures `in.pcap`; then it waits for packets that never
-/// come. It notes its arguments and its process.
+/// Lists two devices, compiles filters, and captures `in.pcap`; then it waits for packets that
+/// never come. It notes its arguments and its process.
 const DUMPCAP: &str = r#"#!/bin/sh
 echo "$@" >>arguments
 case "$*" in
