@@ -167,7 +167,7 @@ The same arguments give the same file.")]
     #[command(after_help = "Examples:
   superpacket extcap --install
   tshark -D
-  tshark -i superpacket -o extcap.superpacket.device:lo -a duration:5 -w lo.pcapng
+  tshark -i superpacket -o extcap.superpacket.device:lo -a duration:5
   superpacket extcap --install --control /run/my-bridge/control.sock
   superpacket extcap --uninstall
 
@@ -376,7 +376,7 @@ mod tests {
                 "{}",
                 command.get_name()
             );
-            let prints_a_report = !matches!(command.get_name(), "completions" | "man");
+            let prints_a_report = !matches!(command.get_name(), "completions" | "extcap" | "man");
             assert_eq!(
                 command.get_arguments().any(|argument| argument.get_id() == "json"),
                 prints_a_report,
