@@ -125,6 +125,10 @@ impl MergedOptions {
         // Waits until Wireshark has opened the other end.
         let stream = OpenOptions::new().write(true).open(fifo).map_err(open_error)?;
         let mut reader = FifoReader { fifo: stream.try_clone().map_err(open_error)? };
+        // From here on, a signal must end dumpcap too, and no longer ends the program at once.
+        if signals::end_requested() {
+            return Ok(());
+        }
         let (capture, packets) = Capture::start(&self.device()?, filter)?;
         let input = Input::Live { file: "dumpcap".to_owned(), stream: Box::new(packets) };
         let output = Output::Stream { file: name.clone(), stream: Box::new(stream) };

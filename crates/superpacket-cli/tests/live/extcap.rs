@@ -72,11 +72,11 @@ fn tshark_captures_the_merged_packets_of_a_device() {
     let single = capture(&bench, &middle, &["-i", "veth", "-c", "1000"], load);
     assert!(single.iter().all(|frame| frame.data.len() <= LONGEST));
     let device = "extcap.superpacket.device:veth";
-    let arguments = ["-i", "superpacket", "-o", device, "-f", "tcp", "-c", "300"];
+    let arguments = ["-i", "superpacket", "-o", device, "-f", "tcp", "-c", "1000"];
     let merged = capture(&bench, &middle, &arguments, load);
-    assert_eq!(merged.len(), 300);
-    assert!(merged.iter().any(|frame| frame.data.len() > 10 * LONGEST));
-    assert!(merged.iter().filter(|frame| frame.data.len() > LONGEST).count() > 20);
+    assert_eq!(merged.len(), 1000);
+    // How many there are depends on how often the receiver acknowledges.
+    assert!(merged.iter().any(|frame| frame.data.len() > 4 * LONGEST));
     merged.iter().for_each(|frame| crate::support::assert_right(&frame.data));
 }
 

@@ -1,32 +1,21 @@
 //! `superpacket extcap`, called as Wireshark does. A script stands for dumpcap.
 
 use std::fs::{self, File, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::live::{arrivals, ends, signal, wait_for};
 use crate::support::*;
 
-/// Lists two devices, compiles filters, and captures `in.pcap`; then it waits for packets that
-/// never come. It notes its arguments and its process.
-const DUMPCAP: &str = r#"#!/bin/sh
-echo "$@" >>arguments
-case "$*" in
-"-D -M") printf '1. eth0\t\t\t0\t\tnetwork\n2. lo\t\tLoopback\t0\t\tloopback\n' ;;
-*" -d") echo "Capturing on 'eth0'" >&2
-    case "$*" in *prt*) printf 'dumpcap: Invalid capture filter "tcp prt".\n\nNo.\n' >&2 ;; esac ;;
-*"-i gone"*) printf "Capturing on 'gone'\ndumpcap: There is no device.\n(None)\n" >&2; exit 1 ;;
-*"-i ends"*) cat in.pcap ;;
-*) cat in.pcap; echo $$ >process; exec sleep 60 ;;
-esac
-"#;
+/// The script. It is not written here, because a file that is open for writing while another test
+/// starts a process could not be executed.
+const DUMPCAP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/dumpcap");
 
 /// Returns a folder with the script, a capture whose packets merge, and a FIFO.
 fn bench() -> Bench {
     let bench = Bench::new();
-    bench.write("dumpcap", DUMPCAP);
-    fs::set_permissions(bench.path("dumpcap"), Permissions::from_mode(0o755)).expect("set");
+    symlink(DUMPCAP, bench.path("dumpcap")).expect("made");
     bench.capture("in.pcap", &spaced(&tcp_flow(9, 1000)));
     assert!(Command::new("mkfifo").arg(bench.path("fifo")).status().expect("it runs").success());
     bench
@@ -122,7 +111,9 @@ fn bad_calls_say_what_is_wrong() {
         assert_refused(&output, &words, says);
     }
     let mut without_dumpcap = extcap(&bench, "--extcap-interface superpacket --extcap-config");
+    fs::remove_file(bench.path("dumpcap")).expect("removed");
     bench.write("dumpcap", "no program");
+    fs::set_permissions(bench.path("dumpcap"), Permissions::from_mode(0o755)).expect("set");
     let output = without_dumpcap.output().expect("it runs");
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).starts_with("superpacket: dumpcap: "), "{}", stderr(&output));
@@ -167,14 +158,20 @@ fn the_options_select_what_is_merged() {
     assert!(noted.ends_with("-D -M\n-q -w - -i eth0\n"), "{noted}");
 }
 
-/// Closes the FIFO, which must end the capture although no packet arrives any more.
+/// Waits until the script captures.
 #[track_caller]
-fn ends_with_reader(bench: &Bench, child: Child, fifo: File) {
+fn wait_for_dumpcap(bench: &Bench) {
     let started = Instant::now();
-    while !bench.path("process").exists() {
+    while fs::read(bench.path("process")).map_or(true, |process| !process.ends_with(b"\n")) {
         assert!(started.elapsed() < Duration::from_secs(20), "dumpcap was not started");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Closes the FIFO, which must end the capture although no packet arrives any more.
+#[track_caller]
+fn ends_with_reader(bench: &Bench, child: Child, fifo: File) {
+    wait_for_dumpcap(bench);
     drop(fifo);
     let output = ends(child);
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
@@ -186,6 +183,18 @@ fn a_capture_ends_when_wireshark_closes_the_fifo() {
     let bench = bench();
     let (child, fifo) = start(&bench, "--device lo");
     ends_with_reader(&bench, child, fifo);
+}
+
+#[test]
+fn a_signal_ends_a_capture_that_has_not_begun() {
+    let bench = bench();
+    let (child, fifo) = start(&bench, "--device silent");
+    wait_for_dumpcap(&bench);
+    signal(&child, "TERM");
+    let output = ends(child);
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    assert_dumpcap_ends(&bench);
+    drop(fifo);
 }
 
 #[test]
