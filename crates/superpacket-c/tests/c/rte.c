@@ -255,6 +255,24 @@ static void cut_nothing(void) {
     all_returned();
 }
 
+/* Padding behind the IP packet is in no segment, and mbufs taken for it go back. */
+static void cut_padded(unsigned padding) {
+    unsigned headers;
+    size_t length = segment_in(NONE, 0, 7 * 1448 - 48, 0, &headers);
+    struct rte_gso_ctx context = gso_context(1514);
+    struct rte_mbuf *packet = chain_of(length, headers, 1448);
+    lengths_of(packet, NONE, 0, 32);
+    packet->ol_flags = RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_IPV4;
+    CHECK(packet->nb_segs == 7);
+    memset(rte_pktmbuf_append(packet, (uint16_t)padding), 0, padding);
+    CHECK(sp_gso_segment(packet, &context, out[1], 64) == 7);
+    rte_pktmbuf_free(packet);
+    for (unsigned index = 0; index < 7; index++)
+        CHECK(out[1][index]->pkt_len == (index < 6 ? 1514U : 1514U - 48) && is_valid(out[1][index]));
+    rte_pktmbuf_free_bulk(out[1], 7);
+    all_returned();
+}
+
 /* A received frame. */
 static struct rte_mbuf *received(enum tunnel tunnel, int ipv6, unsigned flow, unsigned index, unsigned flags, size_t payload) {
     unsigned headers, start = tunnel == VXLAN ? 50 : 0;
@@ -405,6 +423,8 @@ int main(int argc, char **argv) {
     CHECK(pool && direct && indirect);
     srandom(1);
     cut_nothing();
+    cut_padded(5);
+    cut_padded(3000);
     join_nothing();
     hold();
     for (round_number = 0; round_number < ROUNDS; round_number++) {
