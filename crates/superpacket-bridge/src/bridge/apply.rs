@@ -65,7 +65,10 @@ impl Bridge {
         for (index, port) in settings.ports.iter().enumerate() {
             let is_new = kept_as(port).is_none() || changes_string(port).is_some();
             if is_new && !closing.iter().any(|other| device_of(other) == device_of(&port.port)) {
-                opened.insert(index, OpenedPort::new(&port.port, settings.shared_interfaces)?);
+                opened.insert(index, {
+                    let shared = settings.shared_interfaces;
+                    OpenedPort::new(port, shared, || inner.kernel())?
+                });
             }
         }
         gone.iter().for_each(|shared| inner.remove(shared.number));

@@ -5,6 +5,7 @@ use superpacket_port::PortError;
 use superpacket_port::features::Feature;
 
 use super::memory::PreviousSettings;
+use super::slot::PortSlot;
 use super::{Bridge, lock};
 use crate::error::BridgeError;
 use crate::report::{PortFeatures, PortReport};
@@ -35,7 +36,7 @@ impl Bridge {
             });
             Ok(())
         })?;
-        self.with(port, |slot| slot.shared.features())
+        self.with(port, PortSlot::features)
     }
 
     /// Changes options of a port's string, and settings of the port. If the string changes, the

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use superpacket_model::open;
-use superpacket_port::{Port, PortError, PortSpec};
+use superpacket_port::{KernelPathPort, Port, PortError, PortSpec};
 
+use super::kernel_path;
 use super::opened::{OpenedPort, claim, warn_of_addresses};
 use super::{Inner, lock};
 use crate::claim::{Claim, interface_of};
@@ -84,15 +85,16 @@ impl Inner {
         shared_interfaces: bool,
     ) -> Result<(), BridgeError> {
         let shared = &closed.shared;
+        let open = || self.open_again(shared, spec);
         let (port, claimed) = match opened {
-            Some(OpenedPort { port, claim }) => (Ok(port), claim),
-            None if closed.keeps_interface(spec) => (open(spec), None),
+            Some(OpenedPort { port, claim, kernel_path }) => (Ok((port, kernel_path)), claim),
+            None if closed.keeps_interface(spec) => (open(), None),
             None => {
                 let claimed = claim(spec, shared_interfaces)?;
-                (open(spec), claimed)
+                (open(), claimed)
             }
         };
-        match port.and_then(|port| self.connect_again(shared, port)) {
+        match port.and_then(|(port, kernel_path)| self.connect_again(shared, port, kernel_path)) {
             Ok(()) => {
                 let closed_for = closed.since.elapsed();
                 tracing::info!(
@@ -153,7 +155,8 @@ impl Inner {
     /// the port is locked only at the end, so that reports need not wait. The caller must hold the
     /// lock `changes`.
     pub(super) fn reopen(&self, number: usize, shared: &Arc<SharedPort>) -> bool {
-        match open(&shared.settings().port).and_then(|port| self.connect_again(shared, port)) {
+        let opened = self.open_again(shared, &shared.settings().port);
+        match opened.and_then(|(port, kernel_path)| self.connect_again(shared, port, kernel_path)) {
             Ok(()) => {
                 tracing::info!(port = %shared.name, "the port is back");
                 true
@@ -172,11 +175,24 @@ impl Inner {
         }
     }
 
+    /// Opens a port, and joins it with the kernel's path as far as its settings allow it.
+    fn open_again(
+        &self,
+        shared: &SharedPort,
+        spec: &PortSpec,
+    ) -> Result<(Box<dyn Port>, Result<KernelPathPort, String>), PortError> {
+        let mut port = open(spec)?;
+        let mode = shared.settings().kernel_path;
+        let kernel_path = kernel_path::join(port.as_mut(), mode, || self.kernel())?;
+        Ok((port, kernel_path))
+    }
+
     /// Gives each thread its part of a reopened port.
     fn connect_again(
         &self,
         shared: &Arc<SharedPort>,
         mut port: Box<dyn Port>,
+        kernel_path: Result<KernelPathPort, String>,
     ) -> Result<(), PortError> {
         if port.layer() != shared.layer {
             let reason = "its packets start elsewhere than before, with or without Ethernet header: add it as another port".to_owned();
@@ -192,6 +208,7 @@ impl Inner {
             slot.error = None;
             slot.reopened += 1;
             slot.port = Some(port);
+            slot.kernel_path.rejoin(kernel_path);
         }
         Ok(())
     }

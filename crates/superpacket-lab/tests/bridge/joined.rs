@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::PortStats;
-use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_bridge::settings::{BridgeSettings, KernelPathMode, PortSettings};
 use superpacket_lab::{
     Host, LabError, Link, Route, Station, TcpBulk, ThreeHosts, Until, Wire, WireSettings,
     available_or_skip,
@@ -36,8 +36,12 @@ impl Drop for Joined {
     }
 }
 
+/// Returns the default settings of a port, except that the bridge forwards all frames itself.
 pub fn port(text: &str) -> PortSettings {
-    PortSettings::new(text.parse().expect("a port string"))
+    PortSettings {
+        kernel_path: KernelPathMode::Off,
+        ..PortSettings::new(text.parse().expect("a port string"))
+    }
 }
 
 /// Starts a bridge with these ports on a host.
