@@ -13,7 +13,6 @@ use arrow_array::types::{
 use arrow_array::{ArrayRef, PrimitiveArray, RecordBatch, StringArray};
 use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
 use pyo3::exceptions::PyValueError;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use superpacket_captures as captures;
@@ -23,6 +22,7 @@ use superpacket_captures::{
 
 use crate::columns::ColumnBatch;
 use crate::commands::{Page, Pages, run, stepping};
+use crate::interruptible::FileObject;
 use crate::progress::Reporter;
 
 /// Where a worker reads: a file of this machine, from one byte to another, or a Python object with
@@ -63,7 +63,7 @@ impl Stream {
                 }
                 Ok(limited(file, end.map(|end| end - start)))
             }
-            Stream::Object { object, length } => Ok(limited(Object(object), length)),
+            Stream::Object { object, length } => Ok(limited(FileObject(object), length)),
         }
     }
 }
@@ -72,27 +72,6 @@ fn limited(stream: impl Read + Send + 'static, length: Option<u64>) -> Box<dyn R
     match length {
         Some(length) => Box::new(stream.take(length)),
         None => Box::new(stream),
-    }
-}
-
-/// Reads from a Python object. What it raises comes back out of the command.
-struct Object(Py<PyAny>);
-
-impl Read for Object {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        Python::attach(|py| {
-            let read = self.0.call_method1(py, intern!(py, "read"), (buffer.len(),))?;
-            let read = read.bind(py).cast::<PyBytes>().map_err(PyErr::from)?;
-            let bytes = read.as_bytes();
-            match buffer.get_mut(..bytes.len()) {
-                Some(room) => {
-                    room.copy_from_slice(bytes);
-                    Ok(bytes.len())
-                }
-                None => Err(PyValueError::new_err("read gave more bytes than were asked for")),
-            }
-        })
-        .map_err(io::Error::other)
     }
 }
 

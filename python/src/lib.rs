@@ -1,7 +1,8 @@
 //! The Python module `superpacket._superpacket`: what the package's Python files stand on.
 //!
 //! `capture` reads files, `packet` has their packets, `layers` these packets' headers, `columns`
-//! the same as Arrow columns, `commands` those of the program, `check` its judge, `corpus` what
+//! the same as Arrow columns, `writer` writes files, `offered` takes packets of any kind, `pickled`
+//! keeps them for other processes, `commands` are those of the program, `check` its judge, `corpus` what
 //! workers do with many captures, `progress` their bars and Ctrl-C, `engine` the aggregator and the
 //! segmenter. Nothing here is unsafe: buffers are Python's own `bytes`.
 
@@ -12,10 +13,14 @@ mod commands;
 mod corpus;
 mod engine;
 mod errors;
+mod exclusive;
 mod interruptible;
 mod layers;
+mod offered;
 mod packet;
+mod pickled;
 mod progress;
+mod writer;
 
 use pyo3::prelude::*;
 
@@ -29,7 +34,7 @@ mod _superpacket {
     #[pymodule_export]
     use super::columns::{ColumnBatch, Columns};
     #[pymodule_export]
-    use super::commands::{Page, analyze, coalesce, segment, steer, verify};
+    use super::commands::{Page, analyze, coalesce, is_capture, segment, steer, verify};
     #[pymodule_export]
     use super::corpus::{CorpusSummary, analyze_part, index};
     #[pymodule_export]
@@ -38,6 +43,8 @@ mod _superpacket {
     use super::errors::{CaptureError, Error, OptionsError, SegmentError};
     #[pymodule_export]
     use super::packet::{Packet, PacketList};
+    #[pymodule_export]
+    use super::writer::Writer;
     use super::*;
 
     #[pymodule_init]
