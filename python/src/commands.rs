@@ -117,7 +117,7 @@ fn write_page(
 }
 
 /// A report's page, drawn when it is asked for.
-#[pyclass(frozen, module = "superpacket")]
+#[pyclass(frozen, module = "superpacket._superpacket")]
 pub(crate) struct Page {
     report: Pages,
 }

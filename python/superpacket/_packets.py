@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from decimal import Decimal
-from typing import Any, BinaryIO, Union
+from typing import Any, BinaryIO, TypeGuard, Union
 
 from superpacket._superpacket import Capture, OptionsError, Packet, PacketList, SuperPacket, is_capture
 
@@ -33,7 +33,7 @@ _LINK_TYPES = {
 }
 
 
-def is_path(value: object) -> bool:
+def is_path(value: object) -> TypeGuard[Path]:
     """Says whether this names a file."""
     return isinstance(value, (str, os.PathLike))
 
