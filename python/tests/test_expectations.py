@@ -95,6 +95,7 @@ def test_paths_are_opened_wherever_packets_are_taken(folder: Path, demo: Path, c
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_empty_is_an_error(tmp_path: Path, demo: Path, command: str) -> None:
     run = COMMANDS[command]
+    empty: Any
     for empty in ([], (), iter([]), tmp_path.glob("*.pcap"), set()):
         with pytest.raises(ValueError, match="neither a capture nor a packet was given"):
             run(empty)
@@ -242,7 +243,7 @@ def test_a_file_object_is_read_and_what_it_raises_is_raised(demo: Path) -> None:
 
     for use in (superpacket.open, superpacket.analyze):
         with pytest.raises(ZeroDivisionError, match="broken"):
-            use(Broken())  # type: ignore[operator]
+            use(Broken())
 
 
 def pickled(demo: Path) -> list[Any]:
@@ -403,7 +404,7 @@ def test_a_missing_file_is_an_os_error(tmp_path: Path, demo: Path) -> None:
     path = tmp_path / "absent.pcap"
     for use in (superpacket.open, superpacket.coalesce, superpacket.analyze):
         with pytest.raises(FileNotFoundError) as caught:
-            use(path)  # type: ignore[operator]
+            use(path)
         error = caught.value
         assert isinstance(error, superpacket.CaptureError)
         assert (error.errno, error.filename, error.file) == (errno.ENOENT, str(path), str(path))

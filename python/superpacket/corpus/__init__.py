@@ -13,8 +13,6 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from superpacket._packets import is_path
-
 if TYPE_CHECKING:
     from superpacket._commands import Progress
     from superpacket._packets import Path
@@ -83,7 +81,7 @@ def analyze(
     from superpacket.corpus import _run
 
     return _run.analyze(
-        [os.fspath(url) for url in ([urls] if is_path(urls) else urls)],
+        [os.fspath(urls)] if isinstance(urls, (str, os.PathLike)) else [os.fspath(url) for url in urls],
         os.fspath(output),
         scheduler=scheduler,
         batch=batch,
