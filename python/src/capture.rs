@@ -11,7 +11,8 @@ use crate::columns::{Columns, as_bytes, converted};
 use crate::errors::{capture_error, cut_short, warn};
 use crate::exclusive::Exclusive;
 use crate::interruptible::{FileObject, is_file_object, name_of, open_stream};
-use crate::packet::{Block, Gathered, Packet, PacketList, interface_pairs};
+use crate::list::PacketList;
+use crate::packet::{Block, Gathered, Packet, interface_pairs};
 
 /// Bytes that are read together: few enough to stay in the second-level cache until Python has its
 /// copy.
@@ -178,10 +179,6 @@ impl Capture {
 }
 
 #[pymethods]
-#[expect(
-    clippy::wrong_self_convention,
-    reason = "the names are those that pandas and others use; a stream is read once"
-)]
 impl Capture {
     /// Opens a capture: a path, or an object whose `read` gives bytes; "-" is standard input.
     #[new]

@@ -134,7 +134,7 @@ impl Violations {
     #[staticmethod]
     fn _of(all: Vec<PickledViolation>) -> PyResult<Violations> {
         let one = |(packet, origin, field, rule, found): PickledViolation| {
-            let rule = Rule::ALL.into_iter().find(|known| known.name() == rule);
+            let rule = Rule::ALL.iter().find(|known| known.name() == rule);
             let rule = rule.ok_or_else(|| PyValueError::new_err("a rule of another version"))?;
             Ok(captures::Violation { packet, origin, field, rule: *rule, found })
         };

@@ -14,7 +14,7 @@ use superpacket_captures::{
 use crate::capture::{Capture, Given};
 use crate::errors::{OptionsError, capture_error, command_error};
 use crate::interruptible::{FileObject, is_file_object, name_of};
-use crate::packet::PacketList;
+use crate::list::PacketList;
 use crate::progress::Reporter;
 
 /// What a command reads.

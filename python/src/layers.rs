@@ -169,8 +169,7 @@ impl Layers {
         let header = data.get(self.link + usize::from(outer.network)..)?;
         if outer.version == IpVersion::V4 {
             let bytes: &[u8; 8] = header.get(ipv4::ADDRESSES..)?.first_chunk()?;
-            let address =
-                |at: usize| Ipv4Addr::from_octets([0, 1, 2, 3].map(|byte| bytes[at + byte]));
+            let address = |at: usize| Ipv4Addr::from([0, 1, 2, 3].map(|byte| bytes[at + byte]));
             Some([address(0).into(), address(4).into()])
         } else {
             let (source, rest) = header.get(ipv6::ADDRESSES..)?.split_first_chunk::<16>()?;

@@ -1,9 +1,10 @@
 //! The Python module `superpacket._superpacket`: what the package's Python files stand on.
 //!
-//! `capture` reads files, `packet` has their packets, `layers` these packets' headers, `columns`
-//! the same as Arrow columns, `writer` writes files, `offered` takes packets of any kind, `pickled`
-//! keeps them for other processes, `commands` are those of the program, `check` its judge, `corpus` what
-//! workers do with many captures, `progress` their bars and Ctrl-C, `engine` the aggregator and the
+//! `capture` reads files, `packet` has their packets, `list` several in memory, `layers` these
+//! packets' headers, `columns` the same as Arrow columns, `writer` writes files, `offered` takes
+//! packets of any kind, `pickled` keeps them for other processes, `commands` are those of the
+//! program, `check` its judge, `corpus` what workers do with many captures, `progress` their bars
+//! and Ctrl-C, `exclusive` lets threads wait for each other, `engine` is the aggregator and the
 //! segmenter. Nothing here is unsafe: buffers are Python's own `bytes`.
 
 mod capture;
@@ -16,6 +17,7 @@ mod errors;
 mod exclusive;
 mod interruptible;
 mod layers;
+mod list;
 mod offered;
 mod packet;
 mod pickled;
@@ -42,7 +44,9 @@ mod _superpacket {
     #[pymodule_export]
     use super::errors::{CaptureError, Error, OptionsError, SegmentError};
     #[pymodule_export]
-    use super::packet::{Packet, PacketList};
+    use super::list::PacketList;
+    #[pymodule_export]
+    use super::packet::Packet;
     #[pymodule_export]
     use super::writer::Writer;
     use super::*;

@@ -140,7 +140,6 @@ impl Writer {
 
     /// Writes a packet: as `PacketList.append` takes it.
     #[pyo3(signature = (data, link_type=1, time=None, original_length=None, *, interface=None, comments=None))]
-    #[expect(clippy::too_many_arguments, reason = "what is said of a packet, by name")]
     fn write(
         &self,
         data: &Bound<'_, PyAny>,
