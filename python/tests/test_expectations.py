@@ -443,6 +443,27 @@ def test_threads_that_read_one_capture_wait_for_each_other(demo: Path, tmp_path:
     assert sorted(seen) == list(range(1, len(many) + 1)) and sum(rows) == len(many)
 
 
+def test_threads_that_share_an_aggregator_lose_no_packet(demo: Path) -> None:
+    aggregator = superpacket.Aggregator()
+    packets = [bytes(packet) for packet in superpacket.open(demo)]
+
+    def work() -> int:
+        left = 0
+        for packet in packets:
+            while True:
+                try:
+                    left += sum(each.packets for each in aggregator.receive(packet))
+                    break
+                except RuntimeError:
+                    continue  # Another thread was in it, and this call changed nothing.
+        return left
+
+    with concurrent.futures.ThreadPoolExecutor(4) as executor:
+        left = sum(done.result(60) for done in [executor.submit(work) for _ in range(4)])
+    left += sum(each.packets for each in aggregator.flush())
+    assert left == aggregator.counters["packets_in"] == 4 * len(packets)
+
+
 def test_a_file_object_that_reads_its_own_capture_is_told_so(demo: Path) -> None:
     class Own(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
