@@ -82,7 +82,7 @@ fn the_kernel_forwards_between_known_stations() -> Result<(), LabError> {
     let [bridge, kernel] = shares(&joined.stats(0));
     assert!(kernel > 10 * bridge, "{bridge} and {kernel}");
     let [a, b] = [joined.stats(0), joined.stats(1)];
-    assert!(a.kernel_rx_bytes > 30 << 20 && b.kernel_tx_bytes == a.kernel_rx_bytes, "{a:?} {b:?}");
+    assert!(a.kernel_rx_bytes > 16 << 20 && b.kernel_tx_bytes == a.kernel_rx_bytes, "{a:?} {b:?}");
     assert_eq!(a.kernel_tx_packets, b.kernel_rx_packets);
     assert!(a.rx_bytes >= a.kernel_rx_bytes && b.tx_packets >= b.kernel_tx_packets);
     // The device merges what the bridge would have merged.
