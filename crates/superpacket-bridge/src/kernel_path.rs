@@ -24,6 +24,9 @@ use crate::switch::table::AddressTable;
 /// Maximum number of stations between which the kernel forwards frames.
 const MAX_STATIONS: usize = 16_384;
 
+/// Why a port has no kernel path whose settings forbid it.
+pub(crate) const SWITCHED_OFF: &str = "it is switched off";
+
 /// The offloads of a port that the kernel's path presumes: with any of them off, the bridge has
 /// work to do on the port's packets.
 const PRESUMED: [Feature; 3] =
@@ -54,7 +57,7 @@ pub(crate) struct KernelPathConditions<'a> {
 pub(crate) fn refusal(conditions: &KernelPathConditions<'_>) -> Option<String> {
     let KernelPathConditions { bridge, port, active, .. } = conditions;
     if port.kernel_path == KernelPathMode::Off {
-        return Some("it is switched off".to_owned());
+        return Some(SWITCHED_OFF.to_owned());
     }
     if let Some(reason) = conditions.unavailable {
         return Some(reason.to_owned());

@@ -1,7 +1,9 @@
 //! Commands called as a library: with files and memory as input and output, and interrupted.
 
+use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use superpacket_captures::file::Source;
 use superpacket_captures::{
@@ -36,6 +38,50 @@ fn frames(packets: &Packets) -> Vec<(u64, Vec<u8>)> {
         .iter()
         .map(|frame| (frame.time.expect("it has one").nanoseconds(), frame.data.to_vec()))
         .collect()
+}
+
+/// A stream that passes on what is flushed.
+struct Flushed {
+    written: Vec<u8>,
+    flushed: std::sync::mpsc::Sender<Vec<u8>>,
+}
+
+impl std::io::Write for Flushed {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.written.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        // The receiver may have gone.
+        let _ = self.flushed.send(std::mem::take(&mut self.written));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_live_stream_is_passed_on_before_it_ends() {
+    let compressed = std::fs::File::open(demo()).expect("a capture");
+    let mut plain = Vec::new();
+    flate2::read::GzDecoder::new(compressed).read_to_end(&mut plain).expect("gzip");
+    let (from, mut to) = std::io::pipe().expect("a pipe");
+    let (sender, flushed) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let input = Input::Live { file: "from".into(), stream: Box::new(from) };
+        let stream = Box::new(Flushed { written: Vec::new(), flushed: sender });
+        let output = Output::Stream { file: "to".into(), stream };
+        coalesce(input, output, &CoalesceOptions::default(), &mut ()).expect("a capture")
+    });
+    to.write_all(&plain).expect("it is read");
+    let mut arrived = 0;
+    while arrived == 0 {
+        arrived += flushed.recv_timeout(Duration::from_secs(20)).expect("it flushes").len();
+    }
+    assert!(!thread.is_finished());
+    drop(to);
+    let report = thread.join().expect("it ends");
+    assert_eq!((report.input.as_str(), report.output.as_str()), ("from", "to"));
+    assert_eq!(report.totals.packets_in, in_memory(&demo()).len() as u64);
 }
 
 #[test]

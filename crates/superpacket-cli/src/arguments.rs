@@ -9,6 +9,7 @@ use crate::captures::coalesce::CoalesceArguments;
 use crate::captures::segment::SegmentArguments;
 use crate::captures::steer::SteerArguments;
 use crate::captures::verify::VerifyArguments;
+use crate::extcap::ExtcapArguments;
 use crate::generate::GenerateArguments;
 
 /// Aggregate, segment, verify and analyze packet captures, and bridge live ports, by the rules of
@@ -161,6 +162,27 @@ of all others are only counted by CPU.")]
 
 The same arguments give the same file.")]
     Generate(GenerateArguments),
+    /// Let Wireshark list superpacket as an interface: the merged packets of a live capture, and
+    /// the ports of running bridges
+    #[command(after_help = "Examples:
+  superpacket extcap --install
+  tshark -D
+  tshark -i superpacket -o extcap.superpacket.device:lo -a duration:5
+  superpacket extcap --install --control /run/my-bridge/control.sock
+  superpacket extcap --uninstall
+
+In Wireshark, the gear beside the interface superpacket opens a dialog with the options; tshark \
+takes them as preferences, as above. Dumpcap captures, so whoever may capture with Wireshark may \
+do so with this interface. The packets are merged as by `superpacket coalesce`.
+
+The ports of a bridge have interfaces such as superpacket:packet:eth0, with the packets that \
+`superpacket monitor` shows (Linux). Bridges at the default control sockets are found, and those \
+that --control names.
+
+--install writes a script with the path of this program into the personal extcap folders of \
+Wireshark: ~/.local/lib/wireshark/extcap, and for versions before 4.2 ~/.config/wireshark/extcap; \
+on Windows %APPDATA%\\Wireshark\\extcap.")]
+    Extcap(Box<ExtcapArguments>),
     /// Repeat the measurements of five mailing-list messages about these offloads on this machine
     #[cfg(target_os = "linux")]
     #[command(after_help = "Examples:
@@ -242,6 +264,7 @@ impl Command {
             | Command::Check(_)
             | Command::Analyze(_)
             | Command::Steer(_) => SignalHandling::EndsInput,
+            Command::Extcap(_) => SignalHandling::Own,
             #[cfg(target_os = "linux")]
             Command::Lab(_) => SignalHandling::Own,
             #[cfg(target_os = "linux")]
@@ -353,7 +376,7 @@ mod tests {
                 "{}",
                 command.get_name()
             );
-            let prints_a_report = !matches!(command.get_name(), "completions" | "man");
+            let prints_a_report = !matches!(command.get_name(), "completions" | "extcap" | "man");
             assert_eq!(
                 command.get_arguments().any(|argument| argument.get_id() == "json"),
                 prints_a_report,

@@ -26,7 +26,7 @@ pub(crate) enum Failure {
     /// The report could not be printed.
     #[error("standard output: cannot be written: {0}")]
     Print(#[from] io::Error),
-    /// An HTML page could not be written.
+    /// A page or another file that is no capture could not be written.
     #[error("{path}: cannot be written: {source}")]
     Page {
         /// Path of the page.
@@ -50,6 +50,9 @@ pub(crate) enum Failure {
     #[cfg(target_os = "linux")]
     #[error("{0}")]
     Load(superpacket_lab::LabError),
+    /// Dumpcap, the program by which Wireshark captures, failed.
+    #[error("dumpcap: {0}")]
+    Dumpcap(String),
     /// A plot could not be drawn.
     #[error("a plot could not be drawn: {0}")]
     Plot(String),

@@ -3,8 +3,9 @@
 //!
 //! Each command is a module with a `run` function. The capture commands are implemented in the
 //! crate `superpacket-captures`; `captures` translates their arguments and prints their results by
-//! [`report`]. `live` holds the commands that run and control a bridge, `lab` the experiments, and
-//! `load` the load generator alone. These three exist on Linux only.
+//! [`report`]. `extcap` lets Wireshark capture through them. `live` holds the commands that run and
+//! control a bridge, `lab` the experiments, and `load` the load generator alone. These three exist
+//! on Linux only.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +14,7 @@ mod arguments;
 mod captures;
 #[cfg(target_os = "linux")]
 mod cpus;
+mod extcap;
 mod failure;
 mod generate;
 #[cfg(target_os = "linux")]
@@ -108,6 +110,7 @@ fn run(command: Command) -> Result<CommandOutcome, Failure> {
         Command::Generate(arguments) => generate::run(&arguments)?,
         Command::Analyze(arguments) => captures::analyze::run(&arguments)?,
         Command::Steer(arguments) => captures::steer::run(&arguments)?,
+        Command::Extcap(arguments) => extcap::run(&arguments)?,
         #[cfg(target_os = "linux")]
         Command::Lab(arguments) => return lab::run(&arguments),
         #[cfg(target_os = "linux")]

@@ -11,7 +11,9 @@ use superpacket_port::{
 use super::slot::PortSlot;
 use super::{Inner, lock};
 use crate::cpus::possible_cpus;
-use crate::kernel_path::{KernelAvailability, KernelForwarding, KernelPathConditions, refusal};
+use crate::kernel_path::{
+    KernelAvailability, KernelForwarding, KernelPathConditions, SWITCHED_OFF, refusal,
+};
 use crate::report::KernelPathReport;
 use crate::settings::KernelPathMode;
 use crate::switch::table::AddressTable;
@@ -58,6 +60,13 @@ impl PortKernelPath {
         *self = PortKernelPath { before: self.before, ..PortKernelPath::new(joined) };
     }
 
+    /// Returns whether the port must be opened again before the kernel can forward its frames: it
+    /// was opened while that was switched off.
+    pub(super) fn needs_reopening(&self, mode: KernelPathMode) -> bool {
+        mode != KernelPathMode::Off
+            && self.joined.as_ref().is_err_and(|reason| reason == SWITCHED_OFF)
+    }
+
     /// Returns the traffic of the port that the kernel forwarded by itself.
     pub(super) fn counts(&self) -> KernelPathCounts {
         let now = self.joined.as_ref().map(KernelPathPort::counts).unwrap_or_default();
@@ -101,7 +110,7 @@ pub(super) fn join(
     kernel: impl FnOnce() -> KernelAvailability,
 ) -> Result<Result<KernelPathPort, String>, PortError> {
     if mode == KernelPathMode::Off {
-        return Ok(Err("it is switched off".to_owned()));
+        return Ok(Err(SWITCHED_OFF.to_owned()));
     }
     let joined = kernel().and_then(|kernel| port.join_kernel_path(kernel.path()));
     match joined {

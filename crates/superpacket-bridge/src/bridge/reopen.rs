@@ -15,6 +15,7 @@ use super::{Inner, lock};
 use crate::claim::{Claim, interface_of};
 use crate::error::BridgeError;
 use crate::runtime::SharedPort;
+use crate::settings::KernelPathMode;
 
 /// Interval between attempts to open a port again that was lost.
 pub(super) const TRY_AGAIN: Duration = Duration::from_millis(500);
@@ -34,6 +35,8 @@ pub(super) struct ClosedPort {
     shared: Arc<SharedPort>,
     /// The port string with which the port was open before.
     before: PortSpec,
+    /// The setting `kernel_path` with which the port was open before.
+    kernel_path: KernelPathMode,
     /// The time at which the port was closed.
     since: Instant,
     /// Whether the port was open when it was to be closed; otherwise it was waiting for its
@@ -50,12 +53,24 @@ impl ClosedPort {
 }
 
 impl Inner {
-    /// Closes a port that is to be opened again with the port string of `spec`. It keeps its number
-    /// in the bridge. The caller must hold the lock `changes`, and must open the port again.
-    pub(super) fn close_to_reopen(&self, shared: &Arc<SharedPort>, spec: &PortSpec) -> ClosedPort {
-        let before = shared.settings().port;
-        let mut closed =
-            ClosedPort { shared: shared.clone(), before, since: Instant::now(), was_open: false };
+    /// Closes a port that is to be opened again with the port string of `spec` and this setting of
+    /// `kernel_path`. It keeps its number in the bridge. The caller must hold the lock `changes`,
+    /// and must open the port again.
+    pub(super) fn close_to_reopen(
+        &self,
+        shared: &Arc<SharedPort>,
+        spec: &PortSpec,
+        kernel_path: KernelPathMode,
+    ) -> ClosedPort {
+        let before = shared.settings();
+        shared.change(|settings| settings.kernel_path = kernel_path);
+        let mut closed = ClosedPort {
+            shared: shared.clone(),
+            before: before.port,
+            kernel_path: before.kernel_path,
+            since: Instant::now(),
+            was_open: false,
+        };
         self.disconnect(shared.number);
         if device_of(&closed.before) != device_of(spec) {
             // Stations that were behind this port may be elsewhere.
@@ -131,6 +146,7 @@ impl Inner {
         error: BridgeError,
     ) -> BridgeError {
         let ClosedPort { shared, before, .. } = closed;
+        shared.change(|settings| settings.kernel_path = closed.kernel_path);
         let number = usize::from(shared.number);
         if !closed.keeps_interface(spec) {
             let claim = Claim::of(before).unwrap_or_else(|error| {

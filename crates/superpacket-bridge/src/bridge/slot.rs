@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use superpacket_port::{LinkState, Port, PortCounters, PortState};
+use superpacket_port::{LinkState, Port, PortCounters, PortKind, PortState};
 
 use super::kernel_path::PortKernelPath;
 use crate::claim::Claim;
 use crate::report::{PortFeatures, PortReport, PortStats};
 use crate::runtime::SharedPort;
-use crate::settings::NamedSettings;
+use crate::settings::{KernelPathMode, NamedSettings};
 use crate::switch::table::AddressTable;
 
 /// What the bridge knows of a port, which is open or waits to be opened again.
@@ -81,6 +81,13 @@ impl PortSlot {
             .report(&self.shared.name)
             .with(own, &queue_drops)
             .with_kernel_path(&self.kernel_path.counts())
+    }
+
+    /// Returns whether the port must be opened again before the kernel can forward its frames as
+    /// `mode` says.
+    pub(super) fn needs_reopening(&self, mode: KernelPathMode) -> bool {
+        let kind = self.shared.settings().port.kind();
+        kind == PortKind::Packet && self.kernel_path.needs_reopening(mode)
     }
 
     /// Returns the port's offloads, and whether the kernel forwards its frames by itself.

@@ -1,5 +1,6 @@
 //! Outputs of commands.
 
+use std::io::Write;
 use std::path::Path;
 
 use crate::file::{
@@ -19,6 +20,14 @@ pub enum Output<'a> {
     /// The file name can select another format or compression than the input's: `.pcap` or
     /// `.pcapng`, optionally followed by `.gz` or `.zst`.
     Path(&'a Path),
+    /// A stream, which gets a capture in the format of the input, but uncompressed. It is flushed
+    /// whenever the input has nothing to read for now.
+    Stream {
+        /// The name in reports and errors.
+        file: String,
+        /// Where the bytes go.
+        stream: Box<dyn Write + Send>,
+    },
     /// A sink of the caller, such as [`Packets`](crate::Packets).
     Packets(&'a mut dyn PacketSink),
 }
@@ -46,6 +55,7 @@ impl Output<'_> {
     pub(crate) fn name(&self) -> String {
         match self {
             Output::Path(path) => path.display().to_string(),
+            Output::Stream { file, .. } => file.clone(),
             Output::Packets(_) => "memory".to_owned(),
         }
     }
@@ -58,6 +68,11 @@ impl<'a> Output<'a> {
             Output::Path(path) => OpenOutput::Writer(Box::new(Writer::create(
                 path,
                 OutputFormat::for_path(path, input.format()),
+            )?)),
+            Output::Stream { file, stream } => OpenOutput::Writer(Box::new(Writer::into_stream(
+                &file,
+                stream,
+                OutputFormat::like(input.format()),
             )?)),
             Output::Packets(sink) => {
                 OpenOutput::Packets { sink, interfaces: 0, joined: Vec::new() }

@@ -44,6 +44,14 @@ pub enum Input<'a> {
         /// The bytes.
         stream: Box<dyn Read + Send>,
     },
+    /// A stream with a capture that is still being made, such as the output of a program. A thread
+    /// reads it, so that commands can do other work while nothing arrives.
+    Live {
+        /// The name in reports and errors.
+        file: String,
+        /// The bytes of the capture.
+        stream: Box<dyn Read + Send>,
+    },
     /// Packets in memory.
     Packets(&'a Packets),
     /// The frames of another input that match a filter: see [`filtered`](Self::filtered).
@@ -187,6 +195,7 @@ impl<'a> OpenInput<'a> {
             Input::Stream { file, stream } => {
                 InputSource::Reader(Box::new(Reader::from_stream(&file, stream)?))
             }
+            Input::Live { file, stream } => InputSource::live(file, stream, progress)?,
             Input::Packets(packets) => InputSource::Packets(PacketCursor::new(packets)),
         };
         progress.begin(source.file(), source.length());

@@ -44,6 +44,17 @@ impl InputSource<'_> {
         Ok(InputSource::Reader(Box::new(reader)))
     }
 
+    /// Opens the capture in a stream, which a thread reads. The progress is asked while the header
+    /// is waited for.
+    pub(crate) fn live(
+        file: String,
+        stream: Box<dyn Read + Send>,
+        progress: &mut dyn Progress,
+    ) -> Result<Self, Error> {
+        let reader = in_thread(progress, move || Reader::live(&file, stream))??;
+        Ok(InputSource::Reader(Box::new(reader)))
+    }
+
     /// Opens what tcpdump has written or is writing; see
     /// [`Input::Recording`](crate::Input::Recording).
     pub(crate) fn open_recording(

@@ -71,7 +71,7 @@ const LONGEST_FRAME: u32 = 262_144;
 
 /// Maximum length in bytes of a merged packet whose frame both can read: this leaves room for the
 /// link header with VLAN tags, or with a radiotap header.
-const MOST_READABLE: u32 = LONGEST_FRAME - 256;
+pub(crate) const MOST_READABLE: u32 = LONGEST_FRAME - 256;
 
 /// Runs `superpacket coalesce`.
 pub(crate) fn run(arguments: &CoalesceArguments) -> Result<(), Failure> {

@@ -10,7 +10,7 @@ mod features;
 mod limits;
 mod logging;
 mod mdb;
-mod monitor;
+pub(crate) mod monitor;
 mod plan;
 mod port;
 mod ports;

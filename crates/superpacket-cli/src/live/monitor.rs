@@ -14,7 +14,7 @@ use serde::Serialize;
 use signal_hook::iterator::Signals;
 use superpacket_bridge::monitor::{MAX_SNAPLEN, MonitorDirection, MonitorSettings};
 use superpacket_captures::file::replace_file;
-use superpacket_daemon::control::{MonitorCounts, MonitorStream};
+use superpacket_daemon::control::{Client, MonitorCounts, MonitorStream};
 
 use super::connection::{ControlOptions, connect};
 use crate::failure::Failure;
@@ -86,24 +86,47 @@ pub(crate) fn run(arguments: &MonitorArguments) -> Result<(), Failure> {
         snaplen: arguments.snaplen,
         count: arguments.count,
     };
+    let client = connect(&arguments.connection)?;
+    let counts = record(client, &settings, &arguments.write, false)?;
+    if arguments.json {
+        print_json(&MonitorTotals::from(counts))?;
+    }
+    Ok(())
+}
+
+/// Writes what a monitor of the bridge sends to the file, until a signal, the packet count or the
+/// bridge ends it. Returns how many packets there were. With `quiet`, only problems are reported to
+/// standard error.
+///
+/// # Errors
+/// If the bridge refuses, or the file cannot be written. A pipe whose reader has gone is an
+/// [`is_broken_pipe`](Failure::is_broken_pipe).
+pub(crate) fn record(
+    client: Client,
+    settings: &MonitorSettings,
+    path: &Path,
+    quiet: bool,
+) -> Result<MonitorCounts, Failure> {
     // From here on, a signal ends the monitor in an orderly way and not the program.
     let signals = Signals::new(signals::ending())?;
     // The file is created after the bridge has accepted, so that a refusal leaves an existing file
     // unchanged.
-    let (report, mut stream) = connect(&arguments.connection)?.monitor(&settings)?;
-    let mut output = MonitorOutput::create(&arguments.write)?;
+    let (report, mut stream) = client.monitor(settings)?;
+    let mut output = MonitorOutput::create(path)?;
     end_on_signal(signals, stream.handle()?)?;
-    if !is_pipe {
+    if !quiet && path != Path::new("-") {
         let ports = report.ports.iter().map(|port| printable(port)).collect::<Vec<_>>().join(", ");
         notify(&format!("monitoring {ports}, Ctrl-C ends it"));
     }
     let result = copy(&mut stream, &mut output);
     let counts = stream.counts();
-    notify(&format!(
-        "{} packets written, {} dropped because they were not read in time",
-        grouped(counts.packets),
-        grouped(counts.dropped)
-    ));
+    if !quiet {
+        notify(&format!(
+            "{} packets written, {} dropped because they were not read in time",
+            grouped(counts.packets),
+            grouped(counts.dropped)
+        ));
+    }
     match result {
         Ok(()) if !counts.is_whole => {
             warn("the bridge ended without reporting how many packets were dropped")
@@ -111,10 +134,7 @@ pub(crate) fn run(arguments: &MonitorArguments) -> Result<(), Failure> {
         Ok(()) => {}
         Err(failure) => return Err(failure),
     }
-    if arguments.json {
-        print_json(&MonitorTotals::from(counts))?;
-    }
-    Ok(())
+    Ok(counts)
 }
 
 /// The JSON output at the end.
@@ -147,7 +167,10 @@ impl MonitorOutput {
     }
 
     fn write(&mut self, blocks: &[u8]) -> Result<(), Failure> {
-        self.file.write_all(blocks).map_err(|source| match self.path == Path::new("-") {
+        let is_pipe = |source: &io::Error| {
+            self.path == Path::new("-") || source.kind() == io::ErrorKind::BrokenPipe
+        };
+        self.file.write_all(blocks).map_err(|source| match is_pipe(&source) {
             true => Failure::Print(source),
             false => Failure::Page { path: self.path.clone(), source },
         })

@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod extcap;
 mod forwarding;
 mod idle;
 mod mdb;
@@ -21,7 +22,7 @@ mod terminal_closed;
 use rustix::process::Signal;
 use std::io::{BufRead, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use superpacket_traffic::frame::Frame;
@@ -244,6 +245,16 @@ impl Drop for Running {
             let _ = child.wait();
         }
     }
+}
+
+/// Returns whether tshark is there. In CI it must be.
+fn has_tshark() -> bool {
+    let is_there = Command::new("tshark").arg("--version").output().is_ok();
+    if !is_there {
+        assert!(std::env::var_os("CI").is_none(), "tshark is needed");
+        eprintln!("SKIPPED: tshark is needed");
+    }
+    is_there
 }
 
 /// Returns the CPU time of a process in clock ticks (proc_pid_stat(5), fields 14 and 15).

@@ -131,6 +131,9 @@ impl<'a> PacketStream<'a> {
             ),
             Input::Reader(reader) => PacketSource::Capture(InputSource::Reader(reader)),
             Input::Stream { file, stream } => open_blocking(&file, stream)?,
+            Input::Live { file, stream } => {
+                PacketSource::Capture(InputSource::live(file, stream, &mut **progress.borrow())?)
+            }
             Input::Packets(packets) => {
                 PacketSource::Capture(InputSource::Packets(PacketCursor::new(packets)))
             }

@@ -7,6 +7,8 @@ mod coalesce;
 #[cfg(target_os = "linux")]
 mod documentation;
 #[cfg(unix)]
+mod extcap;
+#[cfg(unix)]
 mod files;
 mod filter;
 mod flows;
