@@ -12,7 +12,6 @@
 //! programs hardly disturb this: only softirqs that interrupt them are not counted. The row `idle`
 //! shows what is counted while nothing is sent.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 use std::thread;
@@ -21,17 +20,24 @@ use std::time::{Duration, Instant};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, KernelPathMode, PortSettings};
 use superpacket_lab::{
-    Blast, CpuTime, Host, LabError, Link, Paired, Pinning, RawOptions, RawSocket, Route, Station,
-    Summary, TcpBulk, TcpTransactions, ThreeHosts, Until, allowed_cpus, pin_this_thread,
+    Blast, CpuTime, Host, LabError, Link, Paired, RawOptions, RawSocket, Route, Station, Summary,
+    TcpBulk, TcpTransactions, ThreeHosts, TwoHosts, Until,
 };
 
 superpacket_lab::enter_user_namespace_before_main!();
 
-/// Number of frames that are sent at once. Each queue between the hosts holds more.
+/// Number of frames that are sent at once.
 const BURST: usize = 64;
 
-/// Time between bursts: 100,000 frames per second, which every bridge forwards without loss.
-const PAUSE: Duration = Duration::from_micros(640);
+/// Time between bursts, in which every bridge can forward one.
+const PAUSE: Duration = Duration::from_micros(500);
+
+/// Number of frames after which the sender waits until all have arrived. Each queue between the
+/// hosts holds about as many, so that no frame is lost if a thread has to wait for a CPU.
+const WINDOW: u64 = 1024;
+
+/// Longest time in which a frame arrives.
+const FRAME_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Longest time until the kernel forwards frames by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -39,6 +45,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The bridge between the hosts.
 #[derive(Clone, Copy, PartialEq)]
 enum Middle {
+    /// No bridge: a veth pair joins the hosts. What the hosts themselves cost.
+    Nothing,
     /// The kernel's bridge, with GRO on its ports or not.
     Kernel { gro: bool },
     /// This project's bridge between packet sockets.
@@ -50,6 +58,7 @@ enum Middle {
 impl Middle {
     fn name(self) -> String {
         match self {
+            Middle::Nothing => "no bridge".into(),
             Middle::Kernel { gro: false } => "kernel's bridge".into(),
             Middle::Kernel { gro: true } => "the same, GRO on its ports".into(),
             Middle::Ours(mode) | Middle::ToTap(mode) => format!("`kernel_path={mode}`"),
@@ -96,6 +105,7 @@ const TABLES: [Table; 2] = [
         middles: &[
             Middle::Kernel { gro: false },
             Middle::Kernel { gro: true },
+            Middle::Nothing,
             Middle::Ours(KernelPathMode::Off),
             Middle::Ours(KernelPathMode::Auto),
         ],
@@ -231,29 +241,34 @@ fn start(middle: &Host, ports: [&str; 2], mode: KernelPathMode) -> Result<Bridge
 
 impl Arrangement {
     fn new(middle: Middle) -> Result<Self, LabError> {
-        if let Middle::ToTap(mode) = middle {
-            let host = Host::new("M")?;
-            let (a, _) = Link::veth(&Host::new("A")?, "eth0", &host, "port-a")?;
-            let bridge = start(&host, ["packet:port-a", "tap:tap-b"], mode)?;
-            let b = host.link("tap-b").move_to(&Host::new("B")?)?;
-            b.up()?;
-            let (a, b) = (Station::new(a, 1)?, Station::new(b, 2)?);
-            return Ok(Self { a, b, _kernel: None, bridge: Some(bridge) });
-        }
-        let hosts = ThreeHosts::new()?;
-        let (mut kernel, mut bridge) = (None, None);
         match middle {
+            Middle::Nothing => {
+                let TwoHosts { a, b } = TwoHosts::new()?;
+                Ok(Self { a, b, _kernel: None, bridge: None })
+            }
             Middle::Kernel { gro } => {
+                let hosts = ThreeHosts::new()?;
                 for side in [&hosts.a_side, &hosts.b_side] {
                     side.set_feature("generic-receive-offload", gro)?;
                 }
-                kernel = Some(hosts.with_kernel_bridge()?);
+                let kernel = Some(hosts.with_kernel_bridge()?);
+                Ok(Self { a: hosts.a, b: hosts.b, _kernel: kernel, bridge: None })
             }
-            Middle::Ours(mode) | Middle::ToTap(mode) => {
-                bridge = Some(start(&hosts.middle, ["packet:port-a", "packet:port-b"], mode)?);
+            Middle::Ours(mode) => {
+                let hosts = ThreeHosts::new()?;
+                let bridge = start(&hosts.middle, ["packet:port-a", "packet:port-b"], mode)?;
+                Ok(Self { a: hosts.a, b: hosts.b, _kernel: None, bridge: Some(bridge) })
+            }
+            Middle::ToTap(mode) => {
+                let host = Host::new("M")?;
+                let (a, _) = Link::veth(&Host::new("A")?, "eth0", &host, "port-a")?;
+                let bridge = start(&host, ["packet:port-a", "tap:tap-b"], mode)?;
+                let b = host.link("tap-b").move_to(&Host::new("B")?)?;
+                b.up()?;
+                let (a, b) = (Station::new(a, 1)?, Station::new(b, 2)?);
+                Ok(Self { a, b, _kernel: None, bridge: Some(bridge) })
             }
         }
-        Ok(Self { a: hosts.a, b: hosts.b, _kernel: kernel, bridge })
     }
 
     fn route(&self) -> Route<'_> {
@@ -291,31 +306,32 @@ impl Arrangement {
     }
 }
 
-/// The CPUs of the hosts' threads. The bridge's threads may use all.
-fn pinning() -> Result<Pinning, LabError> {
-    let cpus = allowed_cpus()?;
-    let one = |cpu: Option<&usize>| cpu.copied().into_iter().collect();
-    Ok(Pinning { client: one(cpus.first()), server: one(cpus.last()) })
-}
-
 /// Sends frames of 60 bytes from A to B for a time, and returns how many arrived.
-fn send_frames(hosts: &Arrangement, time: Duration, cpus: &[usize]) -> Result<u64, LabError> {
+fn send_frames(hosts: &Arrangement, time: Duration) -> Result<u64, LabError> {
     let options = RawOptions { promiscuous: false, ..RawOptions::default() };
     let socket = RawSocket::open(&hosts.a.link, options)?;
     let frames = vec![Blast::minimal([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]).frame; BURST];
     let before = hosts.b.link.statistics()?.rx_packets;
-    hosts.a.host.run(|| -> Result<(), LabError> {
-        pin_this_thread(cpus)?;
-        let start = Instant::now();
-        while start.elapsed() < time {
-            socket.send(&frames)?;
-            thread::sleep(PAUSE);
+    let (mut sent, start) = (0, Instant::now());
+    loop {
+        socket.send(&frames)?;
+        sent += BURST as u64;
+        thread::sleep(PAUSE);
+        if sent % WINDOW == 0 {
+            let mut arrived = hosts.b.link.statistics()?.rx_packets - before;
+            let waiting = Instant::now();
+            while arrived < sent && waiting.elapsed() < FRAME_PATIENCE {
+                thread::sleep(Duration::from_millis(1));
+                arrived = hosts.b.link.statistics()?.rx_packets - before;
+            }
+            if arrived < sent {
+                eprintln!("{} of {sent} frames were lost", sent - arrived);
+            }
+            if arrived < sent || start.elapsed() > time {
+                return Ok(arrived);
+            }
         }
-        Ok(())
-    })?;
-    // For the last frames.
-    thread::sleep(Duration::from_millis(20));
-    Ok(hosts.b.link.statistics()?.rx_packets - before)
+    }
 }
 
 /// The outcome of a measurement.
@@ -338,19 +354,18 @@ fn measure(
         hosts.a.link.set_feature("tcp-segmentation-offload", tso)?;
     }
     hosts.warm_up(middle)?;
-    let (route, pinning) = (hosts.route(), pinning()?);
     let (packets, before) = (hosts.packets(), clock.seconds()?);
     // In units per second of CPU time.
     let work = match load {
         Load::Stream { .. } => {
-            let load = TcpBulk { until: Until::Time(time), pinning, ..TcpBulk::default() };
-            load.run(&route)?.bytes() as f64 * 1e-9
+            let load = TcpBulk { until: Until::Time(time), ..TcpBulk::default() };
+            load.run(&hosts.route())?.bytes() as f64 * 1e-9
         }
         Load::Requests(connections) => {
-            let load = TcpTransactions { connections, time, pinning, ..TcpTransactions::default() };
-            load.run(&route)?.transactions as f64 * 1e-6
+            let load = TcpTransactions { connections, time, ..TcpTransactions::default() };
+            load.run(&hosts.route())?.transactions as f64 * 1e-6
         }
-        Load::Frames => send_frames(&hosts, time, &pinning.client)? as f64 * 1e-6,
+        Load::Frames => send_frames(&hosts, time)? as f64 * 1e-6,
         Load::Idle => {
             thread::sleep(time);
             time.as_secs_f64() * 1e-3
@@ -378,35 +393,47 @@ fn line(
             samples[index].push(measure(clock, middles[index], row.load, time)?);
         }
     }
-    let costs: Vec<Vec<f64>> =
-        samples.iter().map(|samples| samples.iter().map(|sample| sample.cost).collect()).collect();
-    let mut line = format!("| {} | {} |", row.what, spread(&Summary::new(&costs[0]), ""));
-    for costs_here in &costs[1..] {
-        let paired = Paired::new(&costs[0], costs_here);
-        let ratio = if matches!(row.load, Load::Idle) {
-            String::new()
-        } else {
-            format!(": {}", spread(&paired.ratio, "x"))
-        };
-        let _ = write!(line, " {:.3}{ratio} |", paired.b.median);
+    let values = |index: usize, value: fn(&Sample) -> f64| -> Vec<f64> {
+        samples[index].iter().map(value).collect()
+    };
+    let costs = |index| values(index, |sample| sample.cost);
+    let last = middles.len() - 1;
+    let mut line = format!("| {} |", row.what);
+    for index in 0..middles.len() {
+        let paired = Paired::new(&costs(0), &costs(index));
+        line += &format!(" {}", digits(paired.b.median));
+        if index > 0 && !matches!(row.load, Load::Idle) {
+            line += &format!(": {}", ratio(&paired.ratio));
+        }
+        line += " |";
     }
-    let last = samples.last().into_iter().flatten();
-    let shares: Vec<f64> = last.map(|sample| sample.by_kernel * 100.0).collect();
-    let _ = write!(line, " {:.1} % |", Summary::new(&shares).median);
+    let by_kernel = Summary::new(&values(last, |sample| sample.by_kernel * 100.0)).median;
     let target = row.target.map(|target| {
-        let ratio = Paired::new(&costs[target.against], &costs[middles.len() - 1]).ratio;
-        let verdict = if ratio.median < target.ratio { "missed" } else { "met" };
-        let of = if target.against == 0 { "" } else { " of GRO's" };
-        format!("{:.1}x{of}: {}, {verdict}", target.ratio, spread(&ratio, "x"))
+        let against = Paired::new(&costs(target.against), &costs(last)).ratio;
+        let verdict = if against.median < target.ratio { "missed" } else { "met" };
+        if target.against == 0 {
+            format!("{:.1}x: {verdict}", target.ratio)
+        } else {
+            format!("{:.1}x of GRO's: {}, {verdict}", target.ratio, ratio(&against))
+        }
     });
-    let _ = write!(line, " {} |", target.unwrap_or_default());
-    Ok(line)
+    Ok(format!("{line} {by_kernel:.1} % | {} |", target.unwrap_or_default()))
 }
 
-/// Formats the median, the least and the greatest figure.
-fn spread(summary: &Summary, unit: &str) -> String {
+/// Formats a figure with about three digits.
+fn digits(value: f64) -> String {
+    let places = match value {
+        ..1.0 => 3,
+        1.0..10.0 => 2,
+        _ => 1,
+    };
+    format!("{value:.places$}")
+}
+
+/// Formats the median, the least and the greatest ratio.
+fn ratio(summary: &Summary) -> String {
     let Summary { median, least, greatest, .. } = summary;
-    format!("{median:.2}{unit} ({least:.2}-{greatest:.2})")
+    format!("{median:.2}x ({least:.2}-{greatest:.2})")
 }
 
 fn main() -> Result<(), LabError> {
@@ -427,18 +454,19 @@ fn main() -> Result<(), LabError> {
     let is_wanted = |row: &&Row| {
         wanted.is_empty() || wanted.iter().any(|part| row.name.starts_with(part.as_str()))
     };
+    let mut separator = "";
     for Table { middles, rows } in &TABLES {
-        let mut head = String::from("| CPU time |");
-        middles.iter().for_each(|middle| {
-            let _ = write!(head, " {} |", middle.name());
-        });
         let mut rows = rows.iter().filter(is_wanted).peekable();
-        if rows.peek().is_some() {
-            println!("{head} by the kernel | target |\n{}", "|---".repeat(middles.len() + 3) + "|");
+        if rows.peek().is_none() {
+            continue;
         }
+        let names: Vec<_> = middles.iter().map(|middle| middle.name()).collect();
+        println!("{separator}| CPU time | {} | by the kernel | target |", names.join(" | "));
+        println!("{}|", "|---".repeat(middles.len() + 3));
         for row in rows {
             println!("{}", line(&clock, middles, row, rounds, time)?);
         }
+        separator = "\n";
     }
     Ok(())
 }
