@@ -268,7 +268,7 @@ impl AddressTable {
     /// first port.
     #[cold]
     fn refresh(&self, entry: &AddressEntry, seen: EntryState, port: u16, now: u64) {
-        let age = seen.age(now);
+        let age = self.silence(entry, seen, port, now);
         let next = if seen.is_static() {
             if seen.port() != port {
                 if age <= HOLD {
@@ -307,6 +307,15 @@ impl AddressTable {
             self.shares.moved(Some(seen.port()), Some(port));
             self.revoke(entry.key.load(Ordering::Acquire));
         }
+    }
+
+    /// Returns the ticks since an entry's address was seen at its port. If it is now seen at
+    /// another port, frames that the kernel forwarded count at once.
+    fn silence(&self, entry: &AddressEntry, seen: EntryState, port: u16, now: u64) -> u64 {
+        let age = seen.age(now);
+        let kernel = self.kernel.get().filter(|_| seen.port() != port);
+        let forwarded = kernel.and_then(|path| path.seen(entry.key.load(Ordering::Acquire)));
+        forwarded.map_or(age, |ago| age.min(ago.as_millis() as u64 / TICK))
     }
 
     /// Adds an address, unless another thread changes the set or there is no room. A later packet

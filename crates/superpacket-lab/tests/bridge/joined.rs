@@ -191,7 +191,8 @@ impl Joined {
     pub fn third(&self) -> Result<Station, LabError> {
         let (c, _) = Link::veth(&Host::new("C")?, "eth0", &self.middle, "port-c")?;
         let mut settings = self.bridge.settings();
-        settings.ports.push(port("packet:port-c"));
+        let kernel_path = settings.ports[0].kernel_path;
+        settings.ports.push(PortSettings { kernel_path, ..port("packet:port-c") });
         self.middle.run(|| Ok::<_, LabError>(self.bridge.apply(settings)))?.expect("one more port");
         Station::new(c, 3)
     }

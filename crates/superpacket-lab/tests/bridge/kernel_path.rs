@@ -6,10 +6,13 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use superpacket_bridge::fdb::FdbFilter;
 use superpacket_bridge::monitor::MonitorSettings;
 use superpacket_bridge::report::{KernelPathReport, PortStats};
 use superpacket_bridge::settings::{KernelPathMode, PortChange, SettingValue};
-use superpacket_lab::{Direction, LabError, TcpBulk, TcpTransactions, Until};
+use superpacket_lab::{
+    Blast, Direction, LabError, RawOptions, RawSocket, TcpBulk, TcpTransactions, Until,
+};
 use superpacket_port::features::Feature;
 use superpacket_steer::CpuMask;
 
@@ -17,7 +20,7 @@ use crate::joined::{Joined, KEY, by_packet_asked};
 
 /// Joins two hosts by packet sockets, between which the kernel may forward; `None` if the machine
 /// forbids it.
-fn by_kernel() -> Result<Option<Joined>, LabError> {
+pub fn by_kernel() -> Result<Option<Joined>, LabError> {
     let joined = by_packet_asked(
         |_| Ok(()),
         |ports| ports.iter_mut().for_each(|port| port.kernel_path = KernelPathMode::Auto),
@@ -207,11 +210,6 @@ fn isolated_ports_exchange_nothing() -> Result<(), LabError> {
 fn a_station_that_moves_takes_its_frames_along() -> Result<(), LabError> {
     let Some(joined) = by_kernel()? else { return Ok(()) };
     let c = joined.third()?;
-    let path = PortChange::setting("kernel_path", "auto");
-    joined.middle.run(|| {
-        joined.bridge.set_port("packet:port-c", &path).expect("it can be set");
-        Ok::<_, LabError>(())
-    })?;
     wait_for_the_kernel(&joined)?;
     // C takes B's hardware address and addresses, after B has fallen silent.
     joined.b.link.down()?;
@@ -221,6 +219,52 @@ fn a_station_that_moves_takes_its_frames_along() -> Result<(), LabError> {
     let load = TcpBulk { until: Until::Bytes(1 << 20), verify: Some(KEY), ..TcpBulk::default() };
     let to = superpacket_lab::Station { ipv4: joined.b.ipv4, ..c };
     load.run(&superpacket_lab::Route::ipv4(&joined.a, &to))?;
+    Ok(())
+}
+
+/// A station whose address is seen at a second port while it is silent: its frames go to both, by
+/// the bridge, until it is heard again.
+#[test]
+fn a_disputed_station_is_the_bridges() -> Result<(), LabError> {
+    let Some(joined) = by_kernel()? else { return Ok(()) };
+    let c = joined.third()?;
+    wait_for_the_kernel(&joined)?;
+    let socket = RawSocket::open(&c.link, RawOptions::default())?;
+    let as_b = Blast::minimal([0xff; 6], joined.b.link.mac()?).frame;
+    let start = Instant::now();
+    while joined.stats(0).disputed == 0 {
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", joined.stats(0));
+        std::thread::sleep(Duration::from_millis(1500));
+        socket.send(&[&as_b])?;
+        std::thread::sleep(Duration::from_millis(20));
+        ways(&joined)?;
+    }
+    wait_for_the_kernel(&joined)
+}
+
+#[test]
+fn forgotten_stations_and_removed_ports_are_the_bridges() -> Result<(), LabError> {
+    let Some(joined) = by_kernel()? else { return Ok(()) };
+    wait_for_the_kernel(&joined)?;
+    let [bridge, _] = shares(&joined.stats(0));
+    let forgotten = joined.bridge.flush_fdb(&FdbFilter::default()).expect("it can be flushed");
+    assert!(forgotten >= 2, "{forgotten}");
+    ways(&joined)?;
+    assert!(shares(&joined.stats(0))[0] > bridge, "the stations are learned again");
+    wait_for_the_kernel(&joined)?;
+    joined.bridge.remove_port(&joined.names[1]).expect("it is there");
+    let [_, kernel] = shares(&joined.stats(0));
+    let sender = joined.a.host.run(|| {
+        UdpSocket::bind((joined.a.ipv4, 0)).map_err(|error| LabError::system("binding", error))
+    })?;
+    joined.a.link.set_neighbour(joined.b.ipv4, joined.b.link.mac()?)?;
+    for _ in 0..20 {
+        let to = SocketAddr::new(joined.b.ipv4, 7000);
+        sender.send_to(b"gone", to).map_err(|error| LabError::system("sending", error))?;
+    }
+    assert_eq!(shares(&joined.stats(0))[1], kernel);
+    let reason = report(&joined, 0).reason.expect("it is not active");
+    assert!(reason.contains("no other port"), "{reason}");
     Ok(())
 }
 

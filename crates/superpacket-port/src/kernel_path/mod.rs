@@ -106,6 +106,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns the time since this one, which a program stored; `None` if none did.
+fn since(now: Duration, time: &AtomicU64) -> Option<Duration> {
+    match time.load(Ordering::Relaxed) {
+        0 => None,
+        time => Some(now.saturating_sub(Duration::from_nanos(time))),
+    }
+}
+
 /// Returns the time by the clock that the programs read.
 fn now() -> Duration {
     let time = clock_gettime(ClockId::MonotonicCoarse);
@@ -181,6 +189,13 @@ impl KernelPath {
         }
     }
 
+    /// Returns the time since the kernel last forwarded a frame from a station; `None` if it never
+    /// did.
+    pub fn seen(&self, station: u64) -> Option<Duration> {
+        let index = lock(&self.known).indices.get(&station).copied()?;
+        since(now(), &self.states.get(index)?.seen)
+    }
+
     /// Calls `keep` for each station, and removes those for which it returns false.
     pub fn retain(&self, mut keep: impl FnMut(KernelPathStation) -> bool) {
         let now = now();
@@ -188,12 +203,8 @@ impl KernelPath {
             lock(&self.known).indices.iter().map(|(&key, &index)| (key, index)).collect();
         for (key, index) in stations {
             let Some(state) = self.states.get(index) else { continue };
-            let since = |time: &AtomicU64| match time.load(Ordering::Relaxed) {
-                0 => None,
-                time => Some(now.saturating_sub(Duration::from_nanos(time))),
-            };
-            let station =
-                KernelPathStation { key, seen: since(&state.seen), used: since(&state.used) };
+            let (seen, used) = (since(now, &state.seen), since(now, &state.used));
+            let station = KernelPathStation { key, seen, used };
             if !keep(station) {
                 state.port.store(0, Ordering::SeqCst);
                 let mut known = lock(&self.known);
