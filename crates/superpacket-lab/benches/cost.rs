@@ -2,15 +2,15 @@
 //! this project's, with and without the kernel's own path (`kernel_path`).
 //!
 //! `cargo bench -p superpacket-lab --bench cost [-- [--rounds N] [--seconds S] [ROW...]]`: each
-//! round measures all bridges in turn. A table's cells have the median cost, and how many times
-//! cheaper that is than the cost in the first column: the median of the rounds' ratios, and the
-//! least and greatest of them. `ROW` selects rows by the beginning of their name.
+//! round measures all bridges in turn. A cell has the median cost, and how many times cheaper that
+//! is than the first bridge: the median of the rounds' ratios, with the least and the greatest.
+//! `ROW` selects rows by the beginning of their name.
 //!
-//! Costs are the CPU time of this process, in which both hosts, the load and the bridge are
-//! threads, and of the kernel's `ksoftirqd` threads. The kernel counts the work of a softirq for
-//! the thread on which it runs, so that the work of the kernel's bridge is among it. Other
-//! programs hardly disturb this: only softirqs that interrupt them are not counted. The row `idle`
-//! shows what is counted while nothing is sent.
+//! A cost is the CPU time of this process, of which hosts, load and bridge are threads, and of the
+//! kernel's `ksoftirqd` threads. The kernel counts a softirq for the thread that it runs on, so
+//! these times include what the kernel forwards. Of other programs, only the softirqs that happen
+//! to run on their threads are missing. The row `idle` has what is counted while nothing is sent.
+//! Beside other programs, `nice -n -20` (as root) keeps the threads from waiting for a CPU.
 
 use std::fs;
 use std::path::PathBuf;
@@ -283,8 +283,8 @@ impl Arrangement {
         })
     }
 
-    /// Lets the hosts and the bridge learn the addresses, and waits until the kernel forwards frames
-    /// by itself, if it is to.
+    /// Lets the hosts and the bridge learn the addresses, and waits until the kernel forwards
+    /// frames by itself, if it is to.
     fn warm_up(&self, middle: Middle) -> Result<(), LabError> {
         let start = Instant::now();
         loop {
@@ -317,7 +317,7 @@ fn send_frames(hosts: &Arrangement, time: Duration) -> Result<u64, LabError> {
         socket.send(&frames)?;
         sent += BURST as u64;
         thread::sleep(PAUSE);
-        if sent % WINDOW == 0 {
+        if sent.is_multiple_of(WINDOW) {
             let mut arrived = hosts.b.link.statistics()?.rx_packets - before;
             let waiting = Instant::now();
             while arrived < sent && waiting.elapsed() < FRAME_PATIENCE {
@@ -355,7 +355,7 @@ fn measure(
     }
     hosts.warm_up(middle)?;
     let (packets, before) = (hosts.packets(), clock.seconds()?);
-    // In units per second of CPU time.
+    // Seconds divided by this are in the row's unit.
     let work = match load {
         Load::Stream { .. } => {
             let load = TcpBulk { until: Until::Time(time), ..TcpBulk::default() };
