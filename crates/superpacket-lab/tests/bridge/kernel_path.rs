@@ -82,7 +82,7 @@ fn the_kernel_forwards_between_known_stations() -> Result<(), LabError> {
     let [bridge, kernel] = shares(&joined.stats(0));
     assert!(kernel > 10 * bridge, "{bridge} and {kernel}");
     let [a, b] = [joined.stats(0), joined.stats(1)];
-    assert!(a.kernel_rx_bytes > 30 << 20 && b.kernel_tx_bytes == a.kernel_rx_bytes, "{a:?} {b:?}");
+    assert!(a.kernel_rx_bytes > 16 << 20 && b.kernel_tx_bytes == a.kernel_rx_bytes, "{a:?} {b:?}");
     assert_eq!(a.kernel_tx_packets, b.kernel_rx_packets);
     assert!(a.rx_bytes >= a.kernel_rx_bytes && b.tx_packets >= b.kernel_tx_packets);
     // The device merges what the bridge would have merged.
@@ -305,7 +305,7 @@ fn datagrams_arrive_once_and_in_order_while_paths_change() -> Result<(), LabErro
         });
         let sending = scope.spawn(|| {
             let (mut sent, mut payload) = (0u64, [0x5a; 1000]);
-            while sent < datagrams() {
+            while sent < datagrams() && !done.load(Ordering::Relaxed) {
                 if sent - arrived.load(Ordering::Acquire) >= WINDOW {
                     std::thread::yield_now();
                     continue;
@@ -332,9 +332,8 @@ fn datagrams_arrive_once_and_in_order_while_paths_change() -> Result<(), LabErro
             }
         };
         done.store(true, Ordering::Relaxed);
-        arrived.fetch_add(WINDOW, Ordering::Relaxed);
         let changes = changer.join().expect("no panic");
-        let expected = arrived.load(Ordering::Relaxed) - WINDOW;
+        let expected = arrived.load(Ordering::Relaxed);
         assert!(
             matches!(&last, Ok(end) if end.is_empty()),
             "{last:?}, after {expected} datagrams and {changes} changes: {:?}",
@@ -343,7 +342,7 @@ fn datagrams_arrive_once_and_in_order_while_paths_change() -> Result<(), LabErro
         sending.join().expect("no panic")?;
         Ok(changes)
     })?;
-    assert_eq!(arrived.into_inner() - WINDOW, datagrams());
+    assert_eq!(arrived.into_inner(), datagrams());
     let [bridge, kernel] = shares(&joined.stats(0));
     eprintln!("{changes} changes, {bridge} datagrams by the bridge, {kernel} by the kernel");
     assert!(changes > 10 && bridge > 1000 && kernel > 1000, "{changes}, {bridge}, {kernel}");
