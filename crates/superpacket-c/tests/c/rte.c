@@ -123,7 +123,7 @@ static void cut_one(void) {
     enum tunnel tunnel = (enum tunnel)between(NONE, GRE);
     int ipv6 = tunnel == NONE && between(0, 3) == 0, asked = random() % 2;
     unsigned headers, size = between(300, 1514), shape = between(0, 2) ? 0 : 1024;
-    size_t length = segment_in(tunnel, ipv6, between(1000, MOST), 7, &headers);
+    size_t length = segment_in(tunnel, ipv6, between(1514, MOST), 7, &headers); /* always longer than a segment */
     struct rte_gso_ctx context = gso_context(size);
     struct rte_mbuf *packets[2], *held = NULL;
     int made[2];
