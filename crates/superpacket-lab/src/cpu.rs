@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::iter::Sum;
 use std::ops::{Add, AddAssign, Sub};
 use std::time::{Duration, Instant};
 
@@ -100,6 +101,12 @@ impl Add for CpuTime {
 impl AddAssign for CpuTime {
     fn add_assign(&mut self, other: Self) {
         *self = *self + other;
+    }
+}
+
+impl Sum for CpuTime {
+    fn sum<I: Iterator<Item = Self>>(times: I) -> Self {
+        times.fold(Self::default(), Add::add)
     }
 }
 

@@ -20,16 +20,16 @@ pub(crate) const COLUMNS: [Column; 5] = [
 ];
 
 /// Explanation of [`COLUMNS`] for readers.
-pub(crate) const NOTE: &str = "CPU usage of the sending program's thread, the receiving program's thread and the bridge's threads is in percent of one CPU; that of the whole machine is in percent of \
+pub(crate) const NOTE: &str = "CPU usage of the sending program's threads, the receiving program's threads and the bridge's threads is in percent of one CPU; that of the whole machine is in percent of \
      all its CPUs, including other programs. us/KB is the CPU time of sender, receiver and bridge per 1,024 bytes of payload. The kernel's work on a packet counts for the thread that runs it: \
      the sender's ACK processing and most of the receiver's TCP run in the bridge's send calls.";
 
 /// CPU usage during a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CpuCosts {
-    /// Sending program's thread, in percent of one CPU.
+    /// Sending program's threads, in percent of one CPU.
     pub(crate) sender: f64,
-    /// Receiving program's thread, in percent of one CPU.
+    /// Receiving program's threads, in percent of one CPU.
     pub(crate) receiver: f64,
     /// The bridge's threads, in percent of one CPU; `None` for the kernel's bridge, which has no
     /// threads.
@@ -89,14 +89,12 @@ impl From<&UdpReport> for LoadTotals {
 impl LoadTotals {
     /// Returns the load of transactions with `bytes` payload bytes each; the client is the sender.
     pub(crate) fn transactions(report: &TransactionReport, bytes: u64) -> Self {
-        let TransactionReport { transactions, seconds, client, server, machine, .. } = report;
-        let bytes = transactions * bytes;
         Self {
-            bytes,
-            seconds: *seconds,
-            sender: client.total(),
-            receiver: server.total(),
-            machine: machine.total,
+            bytes: report.transactions * bytes,
+            seconds: report.seconds,
+            sender: report.client().total(),
+            receiver: report.server().total(),
+            machine: report.machine.total,
         }
     }
 }
