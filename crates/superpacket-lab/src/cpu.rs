@@ -146,6 +146,14 @@ impl CpuUsage {
         if whole > 0.0 { self.busy() / whole } else { 0.0 }
     }
 
+    /// Returns idle time divided by the whole, 0 to 1; `None` if no time passed. Time that other
+    /// guests of the hypervisor had is not idle.
+    #[must_use]
+    pub fn idle_share(&self) -> Option<f64> {
+        let whole = self.busy() + self.idle + self.stolen;
+        (whole > 0.0).then(|| self.idle / whole)
+    }
+
     /// Returns the busy time in seconds.
     #[must_use]
     pub fn busy(&self) -> f64 {

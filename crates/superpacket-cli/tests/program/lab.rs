@@ -196,6 +196,7 @@ fn in_full_every_row_is_named_and_every_mark_has_its_verdict() {
         let verdict = match mark["met"].as_bool() {
             Some(true) => "met",
             Some(false) => "missed",
+            None if mark["nothing_to_spare"] == true => "nothing to spare",
             None => "cannot be said",
         };
         let name = mark["name"].as_str().expect("text");
@@ -227,7 +228,11 @@ fn assert_one_screen(text: &str) {
         };
         assert!(rows.clone().all(|row| straight(&row)), "{name}: {text}");
         let verdicts = rows
-            .map(|row| ["met", "missed", "unclear"].iter().any(|verdict| row.ends_with(verdict)))
+            .map(|row| {
+                ["met", "missed", "unclear", "nothing to spare"]
+                    .iter()
+                    .any(|verdict| row.ends_with(verdict))
+            })
             .collect::<Vec<_>>();
         assert!(
             !verdicts.is_empty() && verdicts.iter().all(|&verdict| verdict),

@@ -1,6 +1,8 @@
 //! CPU time of a load by consumer, in the same form for all live experiments.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::report::{Column, Figure, Form, Row, Table};
@@ -145,19 +147,51 @@ impl CpuCosts {
     }
 }
 
-/// Returns the CPU time of the bridges' threads from the scheduler's counters. Clock ticks would be
-/// too coarse for short measurements.
+/// Returns the CPU time of all threads of the bridges.
 fn bridge_time() -> Result<Duration, LabError> {
-    let mut time = Duration::ZERO;
+    Ok(bridge_threads(|_| true)?.values().sum())
+}
+
+/// Returns the CPU time of those threads of the bridges whose name has a wanted rest after
+/// `superpacket-`, by their `/proc` directory. The scheduler's counters are read, because clock
+/// ticks would be too coarse for short measurements.
+fn bridge_threads(is_wanted: fn(&str) -> bool) -> Result<BTreeMap<PathBuf, Duration>, LabError> {
+    let mut threads = BTreeMap::new();
     for task in fs::read_dir("/proc/self/task").context(|| "/proc/self/task".into())?.flatten() {
         // A thread may end after it was listed.
-        if fs::read_to_string(task.path().join("comm"))
-            .is_ok_and(|name| name.starts_with("superpacket-"))
-        {
-            time += task_time(&task.path()).unwrap_or_default();
+        let Ok(name) = fs::read_to_string(task.path().join("comm")) else { continue };
+        if name.trim_end().strip_prefix("superpacket-").is_some_and(is_wanted) {
+            let time = task_time(&task.path()).unwrap_or_default();
+            threads.insert(task.path(), time);
         }
     }
-    Ok(time)
+    Ok(threads)
+}
+
+/// CPU times used so far by the poll threads of this process's bridges, which receive the packets.
+#[derive(Clone, Debug)]
+pub(crate) struct PollThreads(BTreeMap<PathBuf, Duration>);
+
+impl PollThreads {
+    /// Reads the CPU times used so far.
+    ///
+    /// # Errors
+    /// [`LabError::System`] if `/proc` cannot be read.
+    pub(crate) fn now() -> Result<Self, LabError> {
+        // Workers and other threads of a bridge have words in place of a number.
+        bridge_threads(|rest| rest.bytes().all(|byte| byte.is_ascii_digit())).map(Self)
+    }
+
+    /// Returns the CPU time of the thread that has used most since these times were read.
+    ///
+    /// # Errors
+    /// Those of [`PollThreads::now`].
+    pub(crate) fn busiest_since(&self) -> Result<Duration, LabError> {
+        let now = Self::now()?;
+        let used =
+            self.0.iter().filter_map(|(path, then)| Some(now.0.get(path)?.saturating_sub(*then)));
+        Ok(used.max().unwrap_or_default())
+    }
 }
 
 /// Returns the medians and quartiles of the rounds, one figure for each of [`COLUMNS`].
@@ -253,10 +287,15 @@ mod tests {
             let started = thread.spawn_scoped(scope, worker).context(|| "a thread".into());
             let time = started.and_then(|_| {
                 work_done.wait();
-                let time = bridge_time();
+                let times = bridge_time().and_then(|time| Ok((time, PollThreads::now()?)));
                 end.wait();
-                time
-            })?;
+                times
+            });
+            let (time, polling) = time?;
+            assert!(
+                polling.0.values().any(|&time| time >= Duration::from_millis(30)),
+                "it is named as a poll thread is: {polling:?}"
+            );
             assert!(
                 time >= Duration::from_millis(30),
                 "40 ms of this thread, and other tests' bridges: {time:?}"

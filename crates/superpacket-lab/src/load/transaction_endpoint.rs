@@ -156,7 +156,8 @@ impl TransactionEndpoint {
         Ok(Advance::Message)
     }
 
-    /// Makes the poller, which knows the socket by `index`, wait for the event that the last [`TransactionEndpoint::advance`] needs.
+    /// Makes the poller, which knows the socket by `index`, wait for the event that the last
+    /// [`TransactionEndpoint::advance`] needs.
     pub(crate) fn watch(
         &mut self,
         poller: &Poller,

@@ -1,8 +1,11 @@
 use std::sync::Mutex;
 
+use superpacket_bridge::topology::Topology;
+use superpacket_steer::CpuMask;
+
 use super::*;
 use crate::error::available_or_skip;
-use crate::experiment::{Form, Plan, Row, Session, Watch};
+use crate::experiment::{Cpus, Form, Plan, Row, Session, Watch};
 
 /// Records the descriptions of measurements, and never cancels.
 #[derive(Default)]
@@ -165,6 +168,7 @@ fn the_same_load_runs_on_this_machine() {
             panic!("{row:?}")
         };
         assert!(per_second > 0.0 && cpu > 0.0 && cpu <= 100.0, "{row:?}");
+        assert!(row.full_cpu.is_some(), "{row:?}");
         // A bridge with a mask hands packets over, and wakes its workers less often than once per
         // packet.
         let has_mask = row.group == "this bridge" && row.name.starts_with("with RPS");
@@ -176,11 +180,38 @@ fn the_same_load_runs_on_this_machine() {
     }
     assert_eq!((many.rows.len(), one.rows.len()), (5, 3));
     for row in &accounts.rows {
-        // Sender, receiver, bridge, whole machine, us/KB, us/Tr; the kernel's bridge has no
-        // threads.
+        // Sender, receiver, bridge, whole machine, us/KB, us/Tr, the queue's CPU, the load's, the
+        // idlest; the kernel's bridge has no threads.
         let filled: Vec<_> = row.figures.iter().map(Option::is_some).collect();
-        assert_eq!(filled, [true, true, row.group == "this bridge", true, true, true], "{row:?}");
+        let ours = row.group == "this bridge";
+        assert_eq!(filled, [true, true, ours, true, true, true, ours, true, true], "{row:?}");
     }
     assert_eq!(accounts.rows.len(), 8);
     assert_eq!(steps.0.lock().expect("no panic").len(), accounts.rows.len() * plan.rounds);
+}
+
+#[test]
+fn several_queues_and_divided_cpus_carry_the_load() {
+    let Ok(topology) = Topology::read() else { return };
+    let usable = topology.usable();
+    let (Some(first), Some(last)) = (usable.first(), usable.last()) else { return };
+    let plan = Plan { rounds: 1, time: std::time::Duration::from_millis(60), quick: false };
+    let steps = Steps::default();
+    for cpus in [
+        Cpus::default(),
+        Cpus {
+            sender: vec![first.number()],
+            receiver: vec![first.number()],
+            bridge: vec![last.number()],
+        },
+    ] {
+        let mask: CpuMask =
+            if cpus.bridge.is_empty() { usable.clone() } else { [last].into_iter().collect() };
+        let configurations = live::configurations(&mask, &topology, plan.quick);
+        let session = Session::new(plan, &steps).with_cpus(&cpus);
+        let measured = live::measure(&configurations[live::QUEUES_STEERED], &session);
+        let Some(measured) = available_or_skip(measured) else { return };
+        assert!(measured.per_second > 0.0, "{measured:?}");
+        assert!(measured.steered.is_some_and(|[share, _]| share > 90.0), "{measured:?}");
+    }
 }
