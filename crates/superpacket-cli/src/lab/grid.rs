@@ -351,6 +351,21 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn the_full_cpu_is_the_last_cell_of_a_row() {
+        let mut table = table();
+        table.rows[0].full_cpu = Some(FullCpu::Queue);
+        table.rows[1].full_cpu = Some(FullCpu::Neither);
+        let grid = cells(&table);
+        let last = grid.columns.last().map(|column| column.heading.as_str());
+        let cells: Vec<_> = grid.rows.iter().filter_map(|row| row.last()).collect();
+        assert_eq!(last, Some("full CPU"));
+        assert_eq!(
+            cells.iter().map(|cell| cell.text.as_str()).collect::<Vec<_>>(),
+            ["the queue's", "none", "", ""]
+        );
+    }
+
+    #[test]
     fn cells_say_figure_spread_source_and_ratio() {
         let grid = cells(&table());
         let header: Vec<_> =

@@ -464,6 +464,17 @@ fn measured_values_have_a_spread() {
         });
         assert!(accounted.count() >= 2, "{}: where the CPU time went is told", experiment["name"]);
     }
+    // Live rows of rps say which CPU was full, and no other rows do.
+    for experiment in list(&report["experiments"]) {
+        for row in list(&experiment["rows"]) {
+            let told = row["full_cpu"].as_str();
+            assert_eq!(
+                told.is_some_and(|cpu| ["queue", "load", "both", "none"].contains(&cpu)),
+                row["table"].as_str().is_some_and(|title| title.contains(" x TCP_RR of ")),
+                "{row}"
+            );
+        }
+    }
     assert_well_formed(page);
     // Tables of measured values are wider than those of counts.
     assert_pages_readable(&[page, &with_larger_figures(page)], 5);

@@ -25,8 +25,8 @@ pub(super) const COLUMNS: [Column; 3] = [
 ];
 
 /// Explanation of [`COLUMNS`] and of [`FullCpu`] for readers.
-pub(super) const NOTE: &str = "A CPU is full from 90 %. The queue's CPU is that of the bridge's busiest receiving thread, or all of --bridge-cpus together if they are fuller; the load's CPU is that of the busiest \
-     thread of the two programs, or all CPUs of one of them together. The kernel's bridge has no receiving thread. The idlest CPU is the one of those that may take steered packets that was idle for longest. \
+pub(super) const NOTE: &str = "A CPU is full from 90 %. The queue's CPU is that of the bridge's busiest receiving thread, or all CPUs together that the bridge may use if they are fuller; the load's CPU is that of the busiest \
+     thread of the two programs, or all CPUs together that one of them may use. Other programs count too. The kernel's bridge has no receiving thread. The idlest CPU is the one of those that may take steered packets that was idle for longest. \
      If it was idle for less than 25 % of the time without steering, the verdict is: nothing to spare.";
 
 /// The use of CPUs during a measurement, as shares of the time from 0 to 1.
