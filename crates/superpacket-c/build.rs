@@ -1,4 +1,5 @@
-//! Gives the shared library's symbols versions, if cargo-c builds it for Linux.
+//! For Linux: gives the shared library a soname, as cargo-c does, and its symbols versions, if
+//! cargo-c builds it.
 //!
 //! rustc passes its own version script, without a version name, to the linker, and linkers accept
 //! no second one. gcc's `-wrapper` option runs `one-version-script` instead of the linker driver,
@@ -11,11 +12,17 @@ fn main() {
     println!("cargo:rerun-if-changed=superpacket.map");
     println!("cargo:rerun-if-changed=one-version-script");
     let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
-    let built_by_cargo_c = env::var_os("CARGO_FEATURE_CAPI").is_some();
-    if !built_by_cargo_c
-        || !is("CARGO_CFG_TARGET_OS", "linux")
-        || env::var("HOST") != env::var("TARGET")
-    {
+    if !is("CARGO_CFG_TARGET_OS", "linux") {
+        return;
+    }
+    if env::var_os("CARGO_FEATURE_CAPI").is_none() {
+        // The library's name without cargo-c differs from the one that programs look for.
+        let [major, minor] = ["CARGO_PKG_VERSION_MAJOR", "CARGO_PKG_VERSION_MINOR"]
+            .map(|name| env::var(name).expect("cargo sets it"));
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libsuperpacket.so.{major}.{minor}");
+        return;
+    }
+    if env::var("HOST") != env::var("TARGET") {
         return;
     }
     let takes_wrapper =

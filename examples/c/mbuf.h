@@ -19,7 +19,7 @@
 
 #include <rte_ethdev.h>
 #include <rte_mbuf.h>
-#include <superpacket.h>
+#include <superpacket_dpdk.h>
 
 enum { MBUF_BURST = 64, MBUF_SEGMENTS = 256, MBUF_IOV = 1024 };
 
@@ -70,62 +70,6 @@ static inline sp_status mbuf_batch_new(sp_policy policy, sp_batch **batch) {
     policy.size = sizeof policy;
     policy.flags |= SP_POLICY_PARTIAL_CHECKSUMS;
     return sp_batch_new(&policy, batch);
-}
-
-/* What a port says of an mbuf that the library cannot be told. */
-#define MBUF_NOT_TOLD (RTE_MBUF_F_RX_LRO | RTE_MBUF_F_RX_QINQ_STRIPPED)
-
-/* Tells whether an mbuf is what most are: a whole packet in memory of its own, which is joinable. */
-static inline int mbuf_is_plain(const struct rte_mbuf *mbuf) {
-    return mbuf->nb_segs == 1 && rte_mbuf_refcnt_read(mbuf) == 1 && !(mbuf->ol_flags & (MBUF_NOT_TOLD | RTE_MBUF_F_INDIRECT | RTE_MBUF_F_EXTERNAL));
-}
-
-/* Tells whether a chain and its data may be changed, and whether the library can be told all that the port says of it. */
-static inline int mbuf_is_joinable(const struct rte_mbuf *mbuf) {
-    if (mbuf->ol_flags & MBUF_NOT_TOLD || mbuf->nb_segs > SP_MAX_BUFFERS)
-        return 0;
-    for (; mbuf; mbuf = mbuf->next)
-        if (rte_mbuf_refcnt_read(mbuf) != 1 || RTE_MBUF_CLONED(mbuf) || (RTE_MBUF_HAS_EXTBUF(mbuf) && rte_mbuf_ext_refcnt_read(mbuf->shinfo) != 1))
-            return 0;
-    return 1;
-}
-
-/*
- * Tells the library which checksums the port has verified. RTE_MBUF_F_RX_L4_CKSUM_GOOD speaks of the innermost header that the port knows,
- * and some ports set it on all that they do not know: packet_type tells. For UDP it does not: a datagram may be a tunnel without a checksum.
- */
-static inline void mbuf_describe_checksum(const struct rte_mbuf *mbuf, sp_offload *offload) {
-    uint32_t type = mbuf->packet_type, tunnel = type & RTE_PTYPE_TUNNEL_MASK;
-    if ((mbuf->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK) != RTE_MBUF_F_RX_L4_CKSUM_GOOD)
-        return;
-    if (likely(!tunnel && (type & RTE_PTYPE_L4_MASK) == RTE_PTYPE_L4_TCP)) {
-        offload->checksum = SP_CHECKSUM_VERIFIED;
-    } else if ((tunnel == RTE_PTYPE_TUNNEL_VXLAN || tunnel == RTE_PTYPE_TUNNEL_GENEVE) && (type & RTE_PTYPE_INNER_L4_MASK) == RTE_PTYPE_INNER_L4_TCP &&
-               (mbuf->ol_flags & RTE_MBUF_F_RX_OUTER_L4_CKSUM_MASK) == RTE_MBUF_F_RX_OUTER_L4_CKSUM_GOOD) {
-        offload->checksum = SP_CHECKSUM_VERIFIED;
-        offload->checksum_level = 1;
-    }
-}
-
-/* Makes a packet of the first mbuf of a chain. */
-static inline void mbuf_describe_first(struct rte_mbuf *mbuf, sp_packet *packet) {
-    *packet = (sp_packet){.data = rte_pktmbuf_mtod(mbuf, void *), .length = mbuf->data_len, .token = mbuf};
-    mbuf_describe_checksum(mbuf, &packet->offload);
-    if (mbuf->ol_flags & RTE_MBUF_F_RX_VLAN_STRIPPED) {
-        packet->offload.vlan_protocol = 0x8100;
-        packet->offload.vlan_control = mbuf->vlan_tci;
-    }
-}
-
-/* Makes a packet of a chain; the ranges behind its first mbuf go to `rest`. Returns how many these are. */
-static inline uint32_t mbuf_describe(struct rte_mbuf *mbuf, sp_packet *packet, sp_iovec *rest) {
-    mbuf_describe_first(mbuf, packet);
-    if (mbuf->nb_segs == 1)
-        return 0;
-    packet->rest = rest;
-    for (struct rte_mbuf *next = mbuf->next; next; next = next->next)
-        rest[packet->rest_count++] = (sp_iovec){rte_pktmbuf_mtod(next, void *), next->data_len};
-    return packet->rest_count;
 }
 
 /* What describes headers to a port, and what asks it to compute checksums and to segment. */
@@ -199,47 +143,9 @@ static inline enum mbuf_refusal mbuf_request(const sp_output *output, const sp_l
     return MBUF_MERGED;
 }
 
-/* Tells whether the headers of a packet that merged go beyond the first mbuf of its chain. */
-static inline int mbuf_splits_headers(const sp_output *output) {
-    for (uint32_t index = 1; index < output->iov_count; index++)
-        if (((struct rte_mbuf *)output->tokens[index])->data_len < output->header_length)
-            return 1;
-    return 0;
-}
-
-/* The chain of what merged: the first packet with the new header, and the others behind it without theirs. */
+/* The chain of what merged, which asks the port to cut it. */
 static inline struct rte_mbuf *mbuf_chain(const sp_output *output, const struct mbuf_request *request) {
-    struct rte_mbuf *first = (struct rte_mbuf *)output->token, *last = first, *mbuf;
-    uint32_t index, header = output->header_length;
-    void *const *tokens = output->tokens;
-    uint16_t segments = first->nb_segs;
-    memcpy(rte_pktmbuf_mtod(first, void *), output->iov[0].iov_base, header);
-    for (index = 1; index < output->iov_count;) {
-        uint32_t payload = (uint32_t)output->iov[index].iov_len, cut = header;
-        mbuf = (struct rte_mbuf *)tokens[index++];
-        if (mbuf == first) {
-            cut = 0;
-            payload += header;
-        } else {
-            last->next = mbuf;
-            segments += mbuf->nb_segs;
-        }
-        if (likely(mbuf->nb_segs == 1)) {
-            mbuf->data_off = (uint16_t)(mbuf->data_off + cut);
-            mbuf->data_len = (uint16_t)payload;
-            mbuf->pkt_len = payload;
-            last = mbuf;
-        } else {
-            while (index < output->iov_count && tokens[index] == mbuf)
-                payload += (uint32_t)output->iov[index++].iov_len;
-            rte_pktmbuf_adj(mbuf, (uint16_t)cut);
-            if (mbuf->pkt_len > payload) /* padding of a short frame */
-                rte_pktmbuf_trim(mbuf, (uint16_t)(mbuf->pkt_len - payload));
-            last = rte_pktmbuf_lastseg(mbuf);
-        }
-    }
-    first->nb_segs = segments;
-    first->pkt_len = (uint32_t)output->length;
+    struct rte_mbuf *first = sp_mbuf_chain(output);
     first->tx_offload = request->lengths;
     /* A port in memory leaves flags on its mbufs that another use of them needed. */
     first->ol_flags = (first->ol_flags & ~(MBUF_HEADERS | MBUF_REQUESTS)) | request->flags;
@@ -250,22 +156,19 @@ static inline struct rte_mbuf *mbuf_chain(const sp_output *output, const struct 
 static inline uint16_t mbuf_put(struct mbuf_space *memory, const sp_output *output, const sp_layout *layout, int chains, struct rte_mbuf **out) {
     struct mbuf_request request;
     enum mbuf_refusal refusal;
-    uint16_t count = 0;
+    uint16_t count;
     if (!output->header_length) {
         *out = (struct rte_mbuf *)output->token;
         return 1;
     }
     refusal = mbuf_request(output, layout, &request);
-    if (!refusal && unlikely(chains) && mbuf_splits_headers(output))
+    if (!refusal && unlikely(chains) && sp_mbuf_splits_headers(output))
         refusal = MBUF_SPLIT_HEADERS;
     if (likely(!refusal)) {
         *out = mbuf_chain(output, &request);
         return 1;
     }
-    /* The packets that merged, none of which has been changed: each has one range, or several in a row. */
-    for (uint32_t index = 1; index < output->iov_count; index++)
-        if (!count || out[count - 1] != output->tokens[index])
-            out[count++] = (struct rte_mbuf *)output->tokens[index];
+    count = (uint16_t)sp_mbuf_list(output, out);
     memory->refused[refusal] += count;
     return count;
 }
@@ -318,12 +221,9 @@ static inline uint16_t mbuf_aggregate(sp_batch *batch, struct mbuf_space *memory
         sp_iovec *rest = memory->rest;
         for (part = 0; part < most; part++) {
             rte_prefetch0(rte_pktmbuf_mtod(mbuf[part], void *));
-            if (likely(mbuf_is_plain(mbuf[part])))
-                mbuf_describe_first(mbuf[part], &memory->packets[part]);
-            else if (mbuf_is_joinable(mbuf[part]))
-                rest += mbuf_describe(mbuf[part], &memory->packets[part], rest);
-            else
+            if (unlikely(!sp_mbuf_is_plain(mbuf[part]) && !sp_mbuf_is_joinable(mbuf[part])))
                 break;
+            rest += sp_mbuf_describe(mbuf[part], &memory->packets[part], rest);
         }
         /* No more comes out than went in, so nothing that has not been read is overwritten. */
         if (likely(part))
@@ -368,18 +268,6 @@ static inline uint64_t mbuf_offloads(const struct rte_mbuf *mbuf) {
     return needed;
 }
 
-/* Makes `to`, as it lies in its pool, refer to a range of `from`: a reference that the caller counts. */
-static inline void mbuf_refer(struct rte_mbuf *to, const struct rte_mbuf *from, uint32_t offset, uint32_t length) {
-    to->priv_size = from->priv_size;
-    to->ol_flags = RTE_MBUF_F_INDIRECT;
-    to->buf_addr = from->buf_addr;
-    to->buf_len = from->buf_len;
-    rte_mbuf_iova_set(to, rte_mbuf_iova_get(from));
-    to->data_off = (uint16_t)(from->data_off + offset);
-    to->data_len = (uint16_t)length;
-    to->pkt_len = length;
-}
-
 /* Ends the use of an mbuf of a chain that is freed, whose reference this many others take over. Returns the next of the chain. */
 static inline struct rte_mbuf *mbuf_hand_over(struct rte_mbuf *mbuf, int16_t references) {
     struct rte_mbuf *next = mbuf->next;
@@ -413,7 +301,7 @@ static inline uint16_t mbuf_segment(sp_segmenter *segmenter, struct mbuf_space *
         return 0;
     for (index = 0; index < most; index++)
         memory->places[index] = rte_pktmbuf_mtod(out[index], void *);
-    mbuf_describe(mbuf, &packet, memory->rest);
+    sp_mbuf_describe(mbuf, &packet, memory->rest);
     packet.offload = (sp_offload){.gso_type = udp ? SP_GSO_UDP : mbuf->ol_flags & RTE_MBUF_F_TX_IPV6 ? SP_GSO_TCP6 : SP_GSO_TCP4,
                                   .gso_size = mbuf->tso_segsz};
     if (sp_segment_headers(segmenter, &packet, &options, memory->places, most, &cut) != SP_OK ||
@@ -449,7 +337,7 @@ static inline uint16_t mbuf_segment(sp_segmenter *segmenter, struct mbuf_space *
                 last->next = from;
                 from = from->next;
             } else {
-                mbuf_refer(*unused, from, at, here);
+                sp_mbuf_refer(*unused, from, at, here);
                 last->next = *unused++;
                 at += here;
                 references++;

@@ -5,6 +5,7 @@ mod apply;
 mod change;
 mod fdb;
 mod join;
+mod kernel_path;
 mod mdb;
 mod memory;
 mod monitor;
@@ -20,7 +21,7 @@ mod vlan;
 use std::error::Error;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -128,10 +129,15 @@ impl Bridge {
         let table = Arc::new(
             AddressTable::try_new(settings.table_size, settings.ageing_time).map_err(no_memory)?,
         );
+        let kernel = Arc::new(OnceLock::new());
         let ports = settings
             .ports
             .iter()
-            .map(|port| OpenedPort::new(&port.port, settings.shared_interfaces))
+            .map(|port| {
+                OpenedPort::new(port, settings.shared_interfaces, || {
+                    kernel.get_or_init(|| kernel_path::create(&table, settings.table_size)).clone()
+                })
+            })
             .collect::<Result<Vec<_>, _>>()?;
         // Opened before privileges are dropped, and before the ports are first checked, so that no
         // change is missed.
@@ -166,6 +172,7 @@ impl Bridge {
             busy_poll: settings.busy_poll,
             key: HashKey::new(random_key()),
             steering: Arc::new(steering),
+            kernel,
             monitors: Arc::new(Monitors::new(epoch.clone())),
             snooping: settings.multicast_snooping.then(Arc::<Snooping>::default),
             vlan_protocol: settings.vlan_protocol,
@@ -239,7 +246,7 @@ impl Bridge {
 
     /// Returns the offloads of each port.
     pub fn features(&self) -> Vec<PortFeatures> {
-        lock(&self.inner.slots).iter().flatten().map(|slot| slot.shared.features()).collect()
+        lock(&self.inner.slots).iter().flatten().map(PortSlot::features).collect()
     }
 
     /// Returns the counters of each port.
@@ -338,6 +345,7 @@ impl Inner {
         for slot in lock(&self.slots).iter().flatten() {
             self.table.set_limit(slot.shared.number, slot.shared.settings().limits.address_limit);
         }
+        self.reconcile_kernel_path();
         self.epoch.fetch_add(1, Ordering::Release);
         lock(&self.poll_threads).iter().for_each(PollThread::wake);
         lock(&self.workers).all().for_each(PollThread::wake);

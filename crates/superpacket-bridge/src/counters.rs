@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use superpacket::aggregate::{AggregateCounters, Reason};
 use superpacket::order::GapCounters;
-use superpacket_port::PortCounters;
+use superpacket_port::{KernelPathCounts, PortCounters};
 
 use crate::count::Count;
 use crate::queues::Queues;
@@ -191,6 +191,12 @@ port_counters! {
         segmented_for_size:
             "Packets segmented because they exceed the port's maximum length or number of segments",
         checksummed: "Partial checksums that the bridge completed before this port",
+        kernel_rx_packets:
+            "Packets from the port that the kernel forwarded by itself (`kernel_path`). They are in `rx_packets` too",
+        kernel_rx_bytes: "Bytes of the `kernel_rx_packets`",
+        kernel_tx_packets:
+            "Packets to the port that the kernel forwarded by itself. They are in `tx_packets` too",
+        kernel_tx_bytes: "Bytes of the `kernel_tx_packets`",
         fallbacks: "Packets that the port refused and that were then sent in another form",
         filtered:
             "Packets not forwarded because their destination is behind the port from which they came",
@@ -224,6 +230,20 @@ pub struct PortCounter {
 }
 
 impl PortStats {
+    /// Adds the traffic that the kernel forwarded by itself.
+    pub(crate) fn with_kernel_path(mut self, counts: &KernelPathCounts) -> Self {
+        for (part, sum, kernel) in [
+            (&mut self.kernel_rx_packets, &mut self.rx_packets, counts.rx_packets),
+            (&mut self.kernel_rx_bytes, &mut self.rx_bytes, counts.rx_bytes),
+            (&mut self.kernel_tx_packets, &mut self.tx_packets, counts.tx_packets),
+            (&mut self.kernel_tx_bytes, &mut self.tx_bytes, counts.tx_bytes),
+        ] {
+            *part += kernel;
+            *sum += kernel;
+        }
+        self
+    }
+
     /// Adds the port's own counters: its totals, and `queue_drops` per receive queue.
     pub(crate) fn with(mut self, own: PortCounters, queue_drops: &[u64]) -> Self {
         for (queue, &drops) in self.rx_queues.iter_mut().zip(queue_drops) {

@@ -74,6 +74,7 @@ mod error;
 mod handover;
 mod icmp;
 mod ingress;
+mod kernel_path;
 mod links;
 pub mod monitor;
 mod output;

@@ -1,7 +1,7 @@
 //! Forwards packets to egress ports, as a learning bridge does.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use superpacket::packet::VlanTag;
 use superpacket::segment::Segmenter;
@@ -13,6 +13,7 @@ use crate::consumer::{Consumer, ConsumerPort};
 use crate::counters::DropReason;
 use crate::egress::Egress;
 use crate::icmp;
+use crate::kernel_path::{KernelAvailability, RecentOffers};
 use crate::monitor::{Copies, Monitors};
 use crate::runtime::SharedPort;
 use crate::settings::Forwarding;
@@ -58,6 +59,10 @@ pub(crate) struct PacketForwarder {
     pub(crate) next_call: Option<u64>,
     /// Time at the start of the round, in nanoseconds.
     now: u64,
+    /// The kernel's path, once there is one.
+    kernel: Arc<OnceLock<KernelAvailability>>,
+    /// The pairs of stations that were recently offered to the kernel.
+    offered: RecentOffers,
     /// Packets received since waiting frames were last sent, which a panic would lose.
     unsent: u64,
 }
@@ -91,7 +96,14 @@ impl PacketForwarder {
             next_call: None,
             now: 0,
             unsent: 0,
+            kernel: Arc::default(),
+            offered: RecentOffers::default(),
         }
+    }
+
+    /// Sets the place where the kernel's path will be.
+    pub(crate) fn with_kernel_path(self, kernel: Arc<OnceLock<KernelAvailability>>) -> Self {
+        PacketForwarder { kernel, ..self }
     }
 
     /// Enables multicast snooping, or disables it with `None`.
@@ -156,6 +168,11 @@ impl PacketForwarder {
             }
             _ => (known, None),
         };
+        if let (Some(to), Some(Ok(kernel))) = (known, self.kernel.get())
+            && kernel.joins(from.number, to)
+        {
+            self.offered.offer(kernel, &self.table, &addresses, self.tick);
+        }
         let PacketForwarder { egress, outgoing, segmenter, table, now, .. } = self;
         let now = *now;
         outgoing.stage(&packet);

@@ -9,8 +9,8 @@ mod sleep;
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,7 @@ use crate::counters::DropReason;
 use crate::egress::Egress;
 use crate::handover::{BacklogReceiver, Doorbell, WorkerLifetime};
 use crate::ingress::{Ingress, PollBuffer};
+use crate::kernel_path::KernelAvailability;
 use crate::monitor::Monitors;
 use crate::output::PacketForwarder;
 use crate::runtime::SharedPort;
@@ -101,6 +102,8 @@ pub(crate) struct ThreadContext {
     pub(crate) busy_poll: bool,
     pub(crate) key: HashKey,
     pub(crate) steering: Arc<SteeringState>,
+    /// The kernel's path, or why there is none. Created for the first port that may join it.
+    pub(crate) kernel: Arc<OnceLock<KernelAvailability>>,
     pub(crate) monitors: Arc<Monitors>,
     /// The members of multicast groups; `None` without multicast snooping.
     pub(crate) snooping: Option<Arc<Snooping>>,
@@ -144,7 +147,8 @@ impl PollThread {
             lifetime: lifetime.clone(),
             forwarder: PacketForwarder::new(context.table.clone(), context.answers.clone())
                 .with_snooping(context.snooping.clone())
-                .with_vlan_protocol(context.vlan_protocol),
+                .with_vlan_protocol(context.vlan_protocol)
+                .with_kernel_path(context.kernel.clone()),
             // An epoch before the current one, so that the first round reads all settings.
             epoch: context.epoch.load(Ordering::Acquire).wrapping_sub(1),
             context,

@@ -47,6 +47,22 @@ pub struct PortFeatures {
     /// The super-packets that the port takes without segmentation; `None` if it takes none.
     #[serde(default)]
     pub segmentation: Option<SegmentationReport>,
+    /// Whether the kernel forwards frames of the port by itself; absent in reports of bridges that
+    /// have no ports of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_path: Option<KernelPathReport>,
+}
+
+/// Whether the kernel forwards frames between known stations behind this port and others of this
+/// state, without the bridge.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelPathReport {
+    /// The setting: `auto`, `on` or `off`.
+    pub requested: String,
+    /// Whether the kernel forwards frames.
+    pub active: bool,
+    /// The reason why the bridge forwards all frames of the port.
+    pub reason: Option<String>,
 }
 
 /// The super-packets that a port, or the kernel behind it, segments. The bridge segments all others

@@ -333,6 +333,7 @@ impl SharedPort {
                 refused: names(refused),
                 refused_checksums: names(refused_checksums),
             }),
+            kernel_path: None,
         }
     }
 }

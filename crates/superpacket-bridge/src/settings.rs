@@ -2,6 +2,7 @@
 
 mod change;
 mod in_place;
+mod kernel_path;
 mod setting;
 mod steering;
 mod table;
@@ -22,6 +23,7 @@ pub use crate::cpus::{UsableCpus, possible_cpus};
 pub use crate::switch::rates::Rates;
 pub use change::PortChange;
 pub use in_place::InPlace;
+pub use kernel_path::KernelPathMode;
 pub use setting::{NamedSettings, Setting, SettingType, SettingValue};
 pub use steering::{
     HashFunction, HashSettings, PerQueue, PortSteering, SteeringProblem, SteeringSettings,
@@ -116,6 +118,8 @@ pub struct PortSettings {
     pub vlans: PortVlans,
     /// The steering of received packets to CPUs.
     pub steering: PortSteering,
+    /// Whether the kernel may forward frames between this port and others without the bridge.
+    pub kernel_path: KernelPathMode,
 }
 
 impl PortSettings {
@@ -141,6 +145,7 @@ impl PortSettings {
             static_entries: BTreeSet::new(),
             vlans: PortVlans::default(),
             steering: PortSteering::default(),
+            kernel_path: KernelPathMode::default(),
         }
     }
 }

@@ -125,6 +125,38 @@ fn the_readme_compiles() {
     run("cc", &arguments);
 }
 
+/// Programs with their own strict warnings include the header without a message.
+#[test]
+fn the_header_has_no_warnings() {
+    let include = here().join("include");
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = folder.path().join("header.c");
+    fs::write(&source, "#include <superpacket.h>\n").expect("written");
+    let cases = [("cc", "c", "-std=c99"), ("cc", "c", "-std=c11"), ("c++", "c++", "-std=c++11")];
+    for (compiler, language, standard) in cases {
+        if !has(compiler) {
+            continue;
+        }
+        let flags = [
+            "-Wall",
+            "-Wextra",
+            "-Wpedantic",
+            "-Wconversion",
+            "-Wsign-conversion",
+            "-Wshadow",
+            "-Werror",
+            "-fsyntax-only",
+            "-x",
+            language,
+            standard,
+            "-I",
+        ];
+        let mut arguments: Vec<&OsStr> = flags.iter().map(OsStr::new).collect();
+        arguments.extend([include.as_os_str(), source.as_os_str()]);
+        run(compiler, &arguments);
+    }
+}
+
 #[test]
 fn the_header_is_cplusplus_too() {
     if !has("c++") {

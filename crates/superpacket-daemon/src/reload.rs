@@ -273,7 +273,7 @@ mod tests {
                 }
                 SettingType::Switch => vec![true.into(), false.into()],
                 SettingType::Word(words) => words.iter().map(|word| (*word).into()).collect(),
-                SettingType::Text(_) => vec!["toeplitz".into(), 0.into()],
+                SettingType::Text(_) => vec!["toeplitz".into(), 0.into(), false.into()],
             };
             others.retain(|value: &SettingValue| *value != before);
             let set = others.iter().any(|value| setting.set(settings, value).is_ok());

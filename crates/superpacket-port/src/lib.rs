@@ -29,6 +29,7 @@ mod error;
 mod ethtool;
 pub mod features;
 mod interface;
+mod kernel_path;
 mod open;
 mod outgoing;
 mod packet;
@@ -45,12 +46,17 @@ pub use batch::{
 };
 pub use buffer::{Buffer, BufferPool, Region};
 pub use error::PortError;
+pub use kernel_path::{
+    KernelPath, KernelPathCounts, KernelPathPort, KernelPathRules, KernelPathStation,
+};
 pub use open::{check, open};
 pub use outgoing::{Outgoing, Slice};
 pub use spec::{NIC_SETTINGS, PortKind, PortSpec, SpecError, SpecOptions};
 
 use std::fmt;
+use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use crate::features::FeatureSet;
 use superpacket::packet::{Layer, RxPacket};
@@ -145,6 +151,24 @@ pub trait Port: Send + fmt::Debug {
     /// ([`PortCounters::rx_dropped`]), in queue order. Empty if only the sum is known.
     fn queue_drops(&mut self) -> Vec<u64> {
         Vec::new()
+    }
+
+    /// Joins a kernel path: the kernel may then forward frames between this port and the others of
+    /// the path by itself. It forwards none until the rules allow it ([`KernelPathPort::set`]).
+    ///
+    /// # Errors
+    /// The reason why the port cannot join. The port is then as before.
+    fn join_kernel_path(&mut self, _: &Arc<KernelPath>) -> Result<KernelPathPort, String> {
+        Err("only a packet port can have it".to_owned())
+    }
+
+    /// Switches the aggregation of received packets by the device or the kernel on, or restores its
+    /// former state.
+    ///
+    /// # Errors
+    /// The system call's error, or that the port has no such switch.
+    fn set_device_gro(&mut self, _: bool) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
 

@@ -72,17 +72,33 @@ type Toeplitz struct {
 	Hash       uint32
 }
 
-// Path returns where a file of the vectors lies, in a folder above the test's.
+// Path returns where a file of the vectors lies: in the folder that SUPERPACKET_VECTORS names, or,
+// where that is not set, in the folder `vectors` in a folder above the test's.
 func Path(t *testing.T, name string) string {
 	t.Helper()
-	for folder := ".."; len(folder) < 60; folder = filepath.Join(folder, "..") {
-		path := filepath.Join(folder, "vectors", name)
+	path, err := find(os.Getenv("SUPERPACKET_VECTORS"), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// find looks for a file in a folder; without one, in `vectors` in a folder above this one.
+func find(folder, name string) (string, error) {
+	if folder != "" {
+		path := filepath.Join(folder, name)
+		if _, err := os.Stat(path); err != nil {
+			return "", fmt.Errorf("SUPERPACKET_VECTORS: %w", err)
+		}
+		return path, nil
+	}
+	for above := ".."; len(above) < 60; above = filepath.Join(above, "..") {
+		path := filepath.Join(above, "vectors", name)
 		if _, err := os.Stat(path); err == nil {
-			return path
+			return path, nil
 		}
 	}
-	t.Fatalf("no folder above this one has vectors/%s", name)
-	return ""
+	return "", fmt.Errorf("no folder above this one has vectors/%s; set SUPERPACKET_VECTORS to the folder", name)
 }
 
 // Run gives each case of a file to `run`, but those that `skip` has, by name, with the reason. It

@@ -17,8 +17,8 @@ use crate::settings::{BridgeSettings, PortSettings};
 
 impl Bridge {
     /// Makes the bridge match `settings`. It opens new ports, closes ports that are no longer
-    /// named, and changes the others without losing a packet. A port whose string has changed is
-    /// closed and opened again; it keeps its counters.
+    /// named, and changes the others without losing a packet. A port whose string has changed, or
+    /// whose `kernel_path` is no longer off, is closed and opened again; it keeps its counters.
     ///
     /// # Errors
     /// [`BridgeError`] if a new port cannot be opened, or a setting changed that only a restart can
@@ -43,18 +43,20 @@ impl Bridge {
         for port in &settings.ports {
             kept_as(port).map_or(Ok(()), |shared| check_layer(shared.layer, port))?;
         }
-        let changes_string = |port: &PortSettings| {
-            kept_as(port).filter(|shared| shared.settings().port.string() != port.port.string())
+        let must_reopen = |shared: &SharedPort, port: &PortSettings| {
+            shared.settings().port.string() != port.port.string()
+                || self
+                    .with(&shared.name, |slot| slot.needs_reopening(port.kernel_path))
+                    .unwrap_or(false)
         };
-        let changed: Vec<_> = settings
-            .ports
-            .iter()
-            .filter_map(|port| Some((changes_string(port)?, &port.port)))
-            .collect();
+        let reopens =
+            |port: &PortSettings| kept_as(port).filter(|shared| must_reopen(shared, port));
+        let changed: Vec<_> =
+            settings.ports.iter().filter_map(|port| Some((reopens(port)?, port))).collect();
         // A device must be closed before it is opened with other options. Wrong options are found
         // first, while the port is still open.
-        for (_, spec) in &changed {
-            check(spec).map_err(PortError::from)?;
+        for (_, port) in &changed {
+            check(&port.port).map_err(PortError::from)?;
         }
         let closing = gone
             .iter()
@@ -63,14 +65,17 @@ impl Bridge {
         let closing: Vec<PortSpec> = closing.collect();
         let mut opened = BTreeMap::new();
         for (index, port) in settings.ports.iter().enumerate() {
-            let is_new = kept_as(port).is_none() || changes_string(port).is_some();
+            let is_new = kept_as(port).is_none() || reopens(port).is_some();
             if is_new && !closing.iter().any(|other| device_of(other) == device_of(&port.port)) {
-                opened.insert(index, OpenedPort::new(&port.port, settings.shared_interfaces)?);
+                opened.insert(index, {
+                    let shared = settings.shared_interfaces;
+                    OpenedPort::new(port, shared, || inner.kernel())?
+                });
             }
         }
         gone.iter().for_each(|shared| inner.remove(shared.number));
-        let closed = |&(shared, spec): &(&Arc<SharedPort>, &PortSpec)| {
-            (shared.number, inner.close_to_reopen(shared, spec))
+        let closed = |&(shared, port): &(&Arc<SharedPort>, &PortSettings)| {
+            (shared.number, inner.close_to_reopen(shared, &port.port, port.kernel_path))
         };
         let mut closed: BTreeMap<u16, ClosedPort> = changed.iter().map(closed).collect();
         // A port that fails to open does not prevent the changes of the other ports.

@@ -5,6 +5,7 @@ use superpacket_port::PortError;
 use superpacket_port::features::Feature;
 
 use super::memory::PreviousSettings;
+use super::slot::PortSlot;
 use super::{Bridge, lock};
 use crate::error::BridgeError;
 use crate::report::{PortFeatures, PortReport};
@@ -35,11 +36,11 @@ impl Bridge {
             });
             Ok(())
         })?;
-        self.with(port, |slot| slot.shared.features())
+        self.with(port, PortSlot::features)
     }
 
-    /// Changes options of a port's string, and settings of the port. If the string changes, the
-    /// port is closed and opened again, as by [`apply`](Self::apply), while the others go on.
+    /// Changes options of a port's string, and settings of the port. If the string changes, or
+    /// [`kernel_path`](PortSettings::kernel_path) is no longer off, the port is closed and opened again, as by [`apply`](Self::apply), while the others go on.
     /// Packets that arrive in between, or that the port had not yet delivered, are lost. Packets
     /// for the port are dropped meanwhile (`no_port`).
     ///
@@ -59,16 +60,19 @@ impl Bridge {
             let mut named = change.settings.iter();
             named.try_for_each(|(name, value)| settings.set(name, value.clone())).map_err(wrong)
         };
-        set(&mut before.clone())?;
+        let mut after = before.clone();
+        set(&mut after)?;
+        let mode = after.kernel_path;
+        let joins_kernel = self.with(port, |slot| slot.needs_reopening(mode))?;
         let mut spec = before.port.clone();
         for (key, value) in &change.options {
             spec = spec.with_option(key, value.as_deref()).map_err(PortError::from)?;
         }
-        let reopened = if spec.string() == before.port.string() {
+        let reopened = if spec.string() == before.port.string() && !joins_kernel {
             Ok(())
         } else {
             check(&spec).map_err(PortError::from)?;
-            let closed = inner.close_to_reopen(&shared, &spec);
+            let closed = inner.close_to_reopen(&shared, &spec, mode);
             let shared_interfaces = lock(&inner.settings).shared_interfaces;
             let reopened = inner.reopen_as(&closed, &spec, None, shared_interfaces);
             reopened.map_err(|error| inner.restore(&closed, &spec, error))

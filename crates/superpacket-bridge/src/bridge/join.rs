@@ -8,6 +8,7 @@ use superpacket::packet::Layer;
 use superpacket_port::{Port, PortCounters, PortError};
 
 use super::fdb::check_layer;
+use super::kernel_path::PortKernelPath;
 use super::memory::reserve;
 use super::opened::{OpenedPort, warn_of_addresses};
 use super::slot::PortSlot;
@@ -36,7 +37,7 @@ impl Inner {
         settings: &PortSettings,
         shared_interfaces: bool,
     ) -> Result<(), BridgeError> {
-        self.join(settings, OpenedPort::new(&settings.port, shared_interfaces)?)
+        self.join(settings, OpenedPort::new(settings, shared_interfaces, || self.kernel())?)
     }
 
     /// Adds an open port to the bridge.
@@ -45,7 +46,7 @@ impl Inner {
         settings: &PortSettings,
         opened: OpenedPort,
     ) -> Result<(), BridgeError> {
-        let OpenedPort { mut port, claim } = opened;
+        let OpenedPort { mut port, claim, kernel_path } = opened;
         let name = settings.port.name();
         let number = {
             let slots = lock(&self.slots);
@@ -87,6 +88,7 @@ impl Inner {
             kernel_notifies: self.kernel_notifies(&settings.port),
             before: PortCounters::default(),
             queue_drops_before: Vec::new(),
+            kernel_path: PortKernelPath::new(kernel_path),
             next_try: Instant::now(),
         };
         let string = settings.port.is_named().then(|| settings.port.string());

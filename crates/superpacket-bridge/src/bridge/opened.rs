@@ -2,25 +2,36 @@
 
 use superpacket_model::open;
 use superpacket_port::system::RouteSocket;
-use superpacket_port::{Port, PortKind, PortSpec};
+use superpacket_port::{KernelPathPort, Port, PortKind, PortSpec};
 
 use super::Inner;
+use super::kernel_path;
 use crate::claim::{Claim, interface_of};
 use crate::error::BridgeError;
+use crate::kernel_path::KernelAvailability;
+use crate::settings::PortSettings;
 
 /// A port that is open, but not yet part of the bridge.
 #[derive(Debug)]
 pub(super) struct OpenedPort {
     pub(super) port: Box<dyn Port>,
     pub(super) claim: Option<Claim>,
+    /// The port's programs in the kernel's path; otherwise why it has none.
+    pub(super) kernel_path: Result<KernelPathPort, String>,
 }
 
 impl OpenedPort {
     /// Opens a port. Fails if another bridge has the port's interface, unless `shared_interfaces`
     /// is set.
-    pub(super) fn new(spec: &PortSpec, shared_interfaces: bool) -> Result<Self, BridgeError> {
-        let claim = claim(spec, shared_interfaces)?;
-        Ok(OpenedPort { port: open(spec)?, claim })
+    pub(super) fn new(
+        settings: &PortSettings,
+        shared_interfaces: bool,
+        kernel: impl FnOnce() -> KernelAvailability,
+    ) -> Result<Self, BridgeError> {
+        let claim = claim(&settings.port, shared_interfaces)?;
+        let mut port = open(&settings.port)?;
+        let kernel_path = kernel_path::join(port.as_mut(), settings.kernel_path, kernel)?;
+        Ok(OpenedPort { port, claim, kernel_path })
     }
 }
 

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use superpacket_model::open;
-use superpacket_port::{Port, PortError, PortSpec};
+use superpacket_port::{KernelPathPort, Port, PortError, PortSpec};
 
+use super::kernel_path;
 use super::opened::{OpenedPort, claim, warn_of_addresses};
 use super::{Inner, lock};
 use crate::claim::{Claim, interface_of};
 use crate::error::BridgeError;
 use crate::runtime::SharedPort;
+use crate::settings::KernelPathMode;
 
 /// Interval between attempts to open a port again that was lost.
 pub(super) const TRY_AGAIN: Duration = Duration::from_millis(500);
@@ -33,6 +35,8 @@ pub(super) struct ClosedPort {
     shared: Arc<SharedPort>,
     /// The port string with which the port was open before.
     before: PortSpec,
+    /// The setting `kernel_path` with which the port was open before.
+    kernel_path: KernelPathMode,
     /// The time at which the port was closed.
     since: Instant,
     /// Whether the port was open when it was to be closed; otherwise it was waiting for its
@@ -49,12 +53,24 @@ impl ClosedPort {
 }
 
 impl Inner {
-    /// Closes a port that is to be opened again with the port string of `spec`. It keeps its number
-    /// in the bridge. The caller must hold the lock `changes`, and must open the port again.
-    pub(super) fn close_to_reopen(&self, shared: &Arc<SharedPort>, spec: &PortSpec) -> ClosedPort {
-        let before = shared.settings().port;
-        let mut closed =
-            ClosedPort { shared: shared.clone(), before, since: Instant::now(), was_open: false };
+    /// Closes a port that is to be opened again with the port string of `spec` and this setting of
+    /// `kernel_path`. It keeps its number in the bridge. The caller must hold the lock `changes`,
+    /// and must open the port again.
+    pub(super) fn close_to_reopen(
+        &self,
+        shared: &Arc<SharedPort>,
+        spec: &PortSpec,
+        kernel_path: KernelPathMode,
+    ) -> ClosedPort {
+        let before = shared.settings();
+        shared.change(|settings| settings.kernel_path = kernel_path);
+        let mut closed = ClosedPort {
+            shared: shared.clone(),
+            before: before.port,
+            kernel_path: before.kernel_path,
+            since: Instant::now(),
+            was_open: false,
+        };
         self.disconnect(shared.number);
         if device_of(&closed.before) != device_of(spec) {
             // Stations that were behind this port may be elsewhere.
@@ -84,15 +100,16 @@ impl Inner {
         shared_interfaces: bool,
     ) -> Result<(), BridgeError> {
         let shared = &closed.shared;
+        let open = || self.open_again(shared, spec);
         let (port, claimed) = match opened {
-            Some(OpenedPort { port, claim }) => (Ok(port), claim),
-            None if closed.keeps_interface(spec) => (open(spec), None),
+            Some(OpenedPort { port, claim, kernel_path }) => (Ok((port, kernel_path)), claim),
+            None if closed.keeps_interface(spec) => (open(), None),
             None => {
                 let claimed = claim(spec, shared_interfaces)?;
-                (open(spec), claimed)
+                (open(), claimed)
             }
         };
-        match port.and_then(|port| self.connect_again(shared, port)) {
+        match port.and_then(|(port, kernel_path)| self.connect_again(shared, port, kernel_path)) {
             Ok(()) => {
                 let closed_for = closed.since.elapsed();
                 tracing::info!(
@@ -129,6 +146,7 @@ impl Inner {
         error: BridgeError,
     ) -> BridgeError {
         let ClosedPort { shared, before, .. } = closed;
+        shared.change(|settings| settings.kernel_path = closed.kernel_path);
         let number = usize::from(shared.number);
         if !closed.keeps_interface(spec) {
             let claim = Claim::of(before).unwrap_or_else(|error| {
@@ -153,7 +171,8 @@ impl Inner {
     /// the port is locked only at the end, so that reports need not wait. The caller must hold the
     /// lock `changes`.
     pub(super) fn reopen(&self, number: usize, shared: &Arc<SharedPort>) -> bool {
-        match open(&shared.settings().port).and_then(|port| self.connect_again(shared, port)) {
+        let opened = self.open_again(shared, &shared.settings().port);
+        match opened.and_then(|(port, kernel_path)| self.connect_again(shared, port, kernel_path)) {
             Ok(()) => {
                 tracing::info!(port = %shared.name, "the port is back");
                 true
@@ -172,11 +191,24 @@ impl Inner {
         }
     }
 
+    /// Opens a port, and joins it with the kernel's path as far as its settings allow it.
+    fn open_again(
+        &self,
+        shared: &SharedPort,
+        spec: &PortSpec,
+    ) -> Result<(Box<dyn Port>, Result<KernelPathPort, String>), PortError> {
+        let mut port = open(spec)?;
+        let mode = shared.settings().kernel_path;
+        let kernel_path = kernel_path::join(port.as_mut(), mode, || self.kernel())?;
+        Ok((port, kernel_path))
+    }
+
     /// Gives each thread its part of a reopened port.
     fn connect_again(
         &self,
         shared: &Arc<SharedPort>,
         mut port: Box<dyn Port>,
+        kernel_path: Result<KernelPathPort, String>,
     ) -> Result<(), PortError> {
         if port.layer() != shared.layer {
             let reason = "its packets start elsewhere than before, with or without Ethernet header: add it as another port".to_owned();
@@ -192,6 +224,7 @@ impl Inner {
             slot.error = None;
             slot.reopened += 1;
             slot.port = Some(port);
+            slot.kernel_path.rejoin(kernel_path);
         }
         Ok(())
     }

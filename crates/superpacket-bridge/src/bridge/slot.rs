@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use superpacket_port::{LinkState, Port, PortCounters, PortState};
+use superpacket_port::{LinkState, Port, PortCounters, PortKind, PortState};
 
+use super::kernel_path::PortKernelPath;
 use crate::claim::Claim;
-use crate::report::{PortReport, PortStats};
+use crate::report::{PortFeatures, PortReport, PortStats};
 use crate::runtime::SharedPort;
-use crate::settings::NamedSettings;
+use crate::settings::{KernelPathMode, NamedSettings};
 use crate::switch::table::AddressTable;
 
 /// What the bridge knows of a port, which is open or waits to be opened again.
@@ -30,6 +31,8 @@ pub(super) struct PortSlot {
     pub(super) before: PortCounters,
     /// For each queue, the packets that the port itself had dropped before it was last reopened.
     pub(super) queue_drops_before: Vec<u64>,
+    /// The port's part in the kernel's path.
+    pub(super) kernel_path: PortKernelPath,
     /// Time at which the bridge next tries to open the port again.
     pub(super) next_try: Instant,
 }
@@ -59,6 +62,7 @@ impl PortSlot {
         let mut port = self.port.take()?;
         self.before = add(self.before, port.counters());
         self.queue_drops_before = add_each(&self.queue_drops_before, port.queue_drops());
+        self.kernel_path.leave();
         self.state.link = LinkState::Gone;
         self.error = Some(why.to_owned());
         Some(port)
@@ -72,7 +76,25 @@ impl PortSlot {
             .unwrap_or_default();
         let (own, queue_drops) =
             (add(self.before, own), add_each(&self.queue_drops_before, queue_drops));
-        self.shared.counts.report(&self.shared.name).with(own, &queue_drops)
+        self.shared
+            .counts
+            .report(&self.shared.name)
+            .with(own, &queue_drops)
+            .with_kernel_path(&self.kernel_path.counts())
+    }
+
+    /// Returns whether the port must be opened again before the kernel can forward its frames as
+    /// `mode` says.
+    pub(super) fn needs_reopening(&self, mode: KernelPathMode) -> bool {
+        let kind = self.shared.settings().port.kind();
+        kind == PortKind::Packet && self.kernel_path.needs_reopening(mode)
+    }
+
+    /// Returns the port's offloads, and whether the kernel forwards its frames by itself.
+    pub(super) fn features(&self) -> PortFeatures {
+        let requested = self.shared.settings().kernel_path;
+        let kernel_path = Some(self.kernel_path.report(requested));
+        PortFeatures { kernel_path, ..self.shared.features() }
     }
 }
 

@@ -56,6 +56,10 @@ impl Inner {
                 changed |= self.look_after(number, &notices, all);
             }
             changed |= self.look_after_workers();
+            if let Some(Ok(kernel)) = self.context.kernel.get() {
+                kernel.follow(&self.table);
+            }
+            self.reconcile_kernel_path();
             self.table.expire(self.table.now());
             if let Some(snooping) = &self.context.snooping {
                 snooping.expire(self.context.start.elapsed().as_nanos() as u64);

@@ -217,6 +217,13 @@ impl Monitors {
             .collect()
     }
 
+    /// Returns whether a monitor copies packets of the port with this name.
+    pub(crate) fn watches(&self, port: &str) -> bool {
+        self.feeds().iter().any(|feed| {
+            feed.settings.ports.is_empty() || feed.settings.ports.iter().any(|name| name == port)
+        })
+    }
+
     /// Stores the thread that reads the copies of `feed`.
     pub(super) fn set_thread(&self, feed: &Arc<Feed>, thread: JoinHandle<()>) {
         if let Some(running) =

@@ -91,6 +91,7 @@ impl Bench {
         let (notices, _) = crossbeam_channel::unbounded();
         let epoch = Arc::<AtomicU64>::default();
         let context = ThreadContext {
+            kernel: Arc::default(),
             table: Arc::new(AddressTable::new(64, Duration::from_secs(300))),
             answers: Arc::default(),
             epoch: epoch.clone(),

@@ -70,7 +70,7 @@ pub enum SettingType {
     Switch,
     /// One of these words.
     Word(&'static [&'static str]),
-    /// A text of this form, or a number.
+    /// A text of this form, a number, or a switch.
     Text(&'static str),
 }
 
@@ -105,7 +105,7 @@ impl SettingType {
             }
             (SettingType::Switch, SettingValue::Switch(_)) => true,
             (SettingType::Word(words), SettingValue::Word(word)) => words.contains(&word.as_str()),
-            (SettingType::Text(_), SettingValue::Word(_) | SettingValue::Number(_)) => true,
+            (SettingType::Text(_), _) => true,
             _ => false,
         }
     }

@@ -9,7 +9,7 @@ use super::setting::{
     field, word_field,
 };
 use super::steering::{HashFunction, MOST_BACKLOG, MOST_SOCK_FLOWS, MOST_WEIGHT};
-use super::{InPlace, MAX_ADDRESSES, PortSettings, SteeringSettings, TooBig};
+use super::{InPlace, KernelPathMode, MAX_ADDRESSES, PortSettings, SteeringSettings, TooBig};
 
 /// Lowest size limit in bytes: every network carries IP packets of this size (RFC 791, section
 /// 3.2).
@@ -225,6 +225,19 @@ impl NamedSettings for PortSettings {
             values: burst("packets"),
             help: "Maximum number of packets sent at once",
             field: field!(limits.rates.tx_packet_burst),
+        },
+        Setting {
+            name: "kernel_path",
+            values: SettingType::Text(KernelPathMode::ALLOWED),
+            help: "Whether the kernel may forward frames to and from the port without the bridge",
+            field: FieldOf {
+                get: |settings| settings.kernel_path.into(),
+                set: |settings, value| {
+                    let mode = value.to_string().parse();
+                    settings.kernel_path = mode.map_err(|_| ValueRefusal::NotAllowed)?;
+                    Ok(())
+                },
+            },
         },
         Setting {
             name: "in_place_below",

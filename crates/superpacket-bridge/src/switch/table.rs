@@ -13,7 +13,10 @@ use std::alloc::{Layout, handle_alloc_error};
 use std::collections::{BTreeSet, TryReserveError};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+use superpacket_port::KernelPath;
 
 use crate::settings::MAX_ADDRESSES;
 use crate::switch::fdb::Station;
@@ -99,6 +102,8 @@ pub(crate) struct AddressTable {
     pub(crate) loops: LoopGuard,
     /// When an address seen at two ports was last logged; 0 for never.
     last_warning: AtomicU64,
+    /// The kernel's path, which must forget each station whose entry changes.
+    kernel: OnceLock<Arc<KernelPath>>,
 }
 
 impl AddressTable {
@@ -124,6 +129,7 @@ impl AddressTable {
             statics: Statics::default(),
             loops: LoopGuard::new(),
             last_warning: AtomicU64::new(0),
+            kernel: OnceLock::new(),
         })
     }
 
@@ -206,6 +212,35 @@ impl AddressTable {
         Some(Located { port, other: (other != from).then_some(other), is_disputed: true })
     }
 
+    /// Makes a kernel path forget each station from now on whose entry changes.
+    pub(crate) fn set_kernel_path(&self, path: &Arc<KernelPath>) {
+        let _ = self.kernel.set(path.clone());
+    }
+
+    fn revoke(&self, key: u64) {
+        if let Some(path) = self.kernel.get() {
+            path.revoke(key);
+        }
+    }
+
+    /// Returns the only port behind which an address is; `None` if it is unknown, expired or
+    /// disputed.
+    pub(crate) fn settled_port(&self, key: AddressKey, now: u64) -> Option<u16> {
+        let (_, seen) = self.entry(key)?;
+        let is_known = seen.is_static() || seen.age(now) <= self.ageing;
+        (is_known && seen.port() == seen.home()).then(|| seen.port())
+    }
+
+    /// Returns the port of an address's entry, which may be disputed or expired.
+    pub(crate) fn port_of(&self, key: AddressKey) -> Option<u16> {
+        self.entry(key).map(|(_, seen)| seen.port())
+    }
+
+    /// Returns the time, in ticks, that was this long before `now`.
+    pub(crate) fn ticks_ago(&self, now: u64, ago: Duration) -> u64 {
+        now.saturating_sub(ago.as_millis() as u64 / TICK).max(1)
+    }
+
     /// Returns whether an address seen at two ports may be logged now, and records the time if so.
     /// It may at most once per second.
     pub(crate) fn may_warn(&self, now: u64) -> bool {
@@ -233,7 +268,7 @@ impl AddressTable {
     /// first port.
     #[cold]
     fn refresh(&self, entry: &AddressEntry, seen: EntryState, port: u16, now: u64) {
-        let age = seen.age(now);
+        let age = self.silence(entry, seen, port, now);
         let next = if seen.is_static() {
             if seen.port() != port {
                 if age <= HOLD {
@@ -270,7 +305,17 @@ impl AddressTable {
             && seen.port() != port
         {
             self.shares.moved(Some(seen.port()), Some(port));
+            self.revoke(entry.key.load(Ordering::Acquire));
         }
+    }
+
+    /// Returns the ticks since an entry's address was seen at its port. If it is now seen at
+    /// another port, frames that the kernel forwarded count at once.
+    fn silence(&self, entry: &AddressEntry, seen: EntryState, port: u16, now: u64) -> u64 {
+        let age = seen.age(now);
+        let kernel = self.kernel.get().filter(|_| seen.port() != port);
+        let forwarded = kernel.and_then(|path| path.seen(entry.key.load(Ordering::Acquire)));
+        forwarded.map_or(age, |ago| age.min(ago.as_millis() as u64 / TICK))
     }
 
     /// Adds an address, unless another thread changes the set or there is no room. A later packet
@@ -328,7 +373,8 @@ impl AddressTable {
     /// Overwrites an entry with an address key and state; key 0 frees the entry. The caller has
     /// locked the set.
     fn fill(&self, entry: &AddressEntry, key: u64, seen: EntryState) {
-        let was_free = entry.key.swap(0, Ordering::AcqRel) == 0;
+        let key_before = entry.key.swap(0, Ordering::AcqRel);
+        let was_free = key_before == 0;
         fence(Ordering::Release);
         let before = EntryState(entry.seen.swap(seen.0, Ordering::AcqRel));
         entry.key.store(key, Ordering::Release);
@@ -336,6 +382,9 @@ impl AddressTable {
         let learned =
             |is_there: bool, seen: EntryState| (is_there && !seen.is_static()).then(|| seen.port());
         self.shares.moved(learned(!was_free, before), learned(key != 0, seen));
+        if !was_free {
+            self.revoke(key_before);
+        }
     }
 
     /// Locks a set; `None` if another thread has locked it.

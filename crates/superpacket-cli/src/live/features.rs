@@ -1,7 +1,9 @@
 //! `superpacket features`: shows and switches a bridge's offloads in the manner of ethtool.
 
 use clap::{Args, ValueEnum};
-use superpacket_bridge::report::{FeatureReport, PortFeatures, SegmentationReport};
+use superpacket_bridge::report::{
+    FeatureReport, KernelPathReport, PortFeatures, SegmentationReport,
+};
 use superpacket_port::features::Feature;
 
 use super::connection::{ControlOptions, connect};
@@ -66,7 +68,20 @@ pub(crate) fn run(arguments: &FeaturesArguments) -> Result<(), Failure> {
 fn features(port: &PortFeatures) -> String {
     let lines = port.features.iter().map(line).collect::<String>();
     let segmentation = port.segmentation.as_ref().map(segmentation).unwrap_or_default();
-    format!("Features for {}:\n{lines}{segmentation}", printable(&port.port))
+    let kernel_path = port.kernel_path.as_ref().map(kernel_path).unwrap_or_default();
+    format!("Features for {}:\n{lines}{segmentation}{kernel_path}", printable(&port.port))
+}
+
+/// Renders whether the kernel forwards frames of the port by itself.
+fn kernel_path(report: &KernelPathReport) -> String {
+    let state = if report.active { "on" } else { "off" };
+    let why = match &report.reason {
+        Some(reason) => {
+            format!(" [requested {}: {}]", printable(&report.requested), printable(reason))
+        }
+        None => String::new(),
+    };
+    format!("kernel-path: {state}{why}\n")
 }
 
 /// Renders which super-packets the port segments itself.
@@ -152,13 +167,19 @@ mod tests {
                 refused: vec!["TCP over IPv4 in PPPoE".into()],
                 refused_checksums: vec![],
             }),
+            kernel_path: Some(KernelPathReport {
+                requested: "auto".into(),
+                active: false,
+                reason: Some("rates are limited".into()),
+            }),
         };
         assert_eq!(
             features(&port),
             "Features for packet:eth0:\ngeneric-receive-offload: on\nreceive-hashing: off\n\
              large-receive-offload: off [requested on: packets are forwarded]\n\
              gso-link-headers: plain vlan\ngso-tunnels: none\ngso-max-ipv4-length: 65517\ngso-max-ipv6-length: 196589\n\
-             gso-refused: TCP over IPv4 in PPPoE [switch an offload to try again]\n"
+             gso-refused: TCP over IPv4 in PPPoE [switch an offload to try again]\n\
+             kernel-path: off [requested auto: rates are limited]\n"
         );
     }
 
@@ -172,6 +193,7 @@ mod tests {
                 report("gro", true, true, None),
             ],
             segmentation: None,
+            kernel_path: None,
         };
         let mut after = before.clone();
         assert_eq!(

@@ -48,6 +48,16 @@ fn learned(joined: &Joined, side: usize) -> Vec<String> {
 fn a_host_that_makes_up_addresses_or_takes_those_of_others_overhears_nothing()
 -> Result<(), LabError> {
     let Some(joined) = by_packet()? else { return Ok(()) };
+    nothing_is_overheard(&joined)
+}
+
+#[test]
+fn it_overhears_nothing_that_the_kernel_forwards() -> Result<(), LabError> {
+    let Some(joined) = crate::kernel_path::by_kernel()? else { return Ok(()) };
+    nothing_is_overheard(&joined)
+}
+
+fn nothing_is_overheard(joined: &Joined) -> Result<(), LabError> {
     let c = joined.third()?;
     let (a_mac, b_mac) = (joined.a.link.mac()?, joined.b.link.mac()?);
     joined.carries(1, 1 << 20)?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::PortStats;
-use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_bridge::settings::{BridgeSettings, KernelPathMode, PortSettings};
 use superpacket_lab::{
     Host, LabError, Link, Route, Station, TcpBulk, ThreeHosts, Until, Wire, WireSettings,
     available_or_skip,
@@ -36,8 +36,12 @@ impl Drop for Joined {
     }
 }
 
+/// Returns the default settings of a port, except that the bridge forwards all frames itself.
 pub fn port(text: &str) -> PortSettings {
-    PortSettings::new(text.parse().expect("a port string"))
+    PortSettings {
+        kernel_path: KernelPathMode::Off,
+        ..PortSettings::new(text.parse().expect("a port string"))
+    }
 }
 
 /// Starts a bridge with these ports on a host.
@@ -187,7 +191,8 @@ impl Joined {
     pub fn third(&self) -> Result<Station, LabError> {
         let (c, _) = Link::veth(&Host::new("C")?, "eth0", &self.middle, "port-c")?;
         let mut settings = self.bridge.settings();
-        settings.ports.push(port("packet:port-c"));
+        let kernel_path = settings.ports[0].kernel_path;
+        settings.ports.push(PortSettings { kernel_path, ..port("packet:port-c") });
         self.middle.run(|| Ok::<_, LabError>(self.bridge.apply(settings)))?.expect("one more port");
         Station::new(c, 3)
     }

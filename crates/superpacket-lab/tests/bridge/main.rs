@@ -5,6 +5,7 @@ mod balance;
 mod carried;
 mod gro_table;
 mod joined;
+mod kernel_path;
 mod loops;
 mod lro;
 mod matrix;

@@ -43,6 +43,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::features::{Feature, FeatureSet};
+use crate::system::FeatureSwitch;
+use crate::{KernelPath, KernelPathPort};
 use superpacket::segment::GsoSupport;
 
 use super::ethtool::DeviceFeatures;
@@ -72,6 +74,10 @@ pub(super) struct PacketPort {
     /// The receivers' sockets, which report the kernel's counters.
     sockets: Vec<Arc<Socket>>,
     sender: Arc<Socket>,
+    /// Whether this port switched the device's GRO on.
+    switched_gro_on: bool,
+    /// Why the port's options do not allow a kernel path.
+    unfit_for_kernel_path: Option<&'static str>,
 }
 
 /// Maximum number of threads that close a port's sockets.
@@ -142,6 +148,8 @@ impl PacketPort {
             receivers,
             sockets,
             sender,
+            switched_gro_on: false,
+            unfit_for_kernel_path: options.unfit_for_kernel_path(),
         })
     }
 }
@@ -150,6 +158,8 @@ impl Drop for PacketPort {
     /// Closes the sockets in parallel. The kernel waits for an RCU grace period of about 10 ms per
     /// socket; simultaneous waits share it.
     fn drop(&mut self) {
+        // Fails if the interface no longer exists.
+        let _ = self.set_device_gro(false);
         self.receivers.clear();
         let mut sockets = std::mem::take(&mut self.sockets);
         let share = sockets.len().div_ceil(CLOSERS).max(1);
@@ -246,5 +256,23 @@ impl Port for PacketPort {
             .zip(&self.sockets)
             .for_each(|(queue, socket)| counters.dropped(queue, socket.take_drops()));
         counters.rx_dropped.iter().map(|dropped| dropped.load(Ordering::Relaxed)).collect()
+    }
+
+    fn join_kernel_path(&mut self, path: &Arc<KernelPath>) -> Result<KernelPathPort, String> {
+        let unfit = self.unfit_for_kernel_path.map_or(Ok(()), |reason| Err(reason.to_owned()));
+        unfit?;
+        let [socket] = self.sockets.as_slice() else { return Err("several queues".to_owned()) };
+        socket.join_kernel_path(path).map_err(|error| error.to_string())
+    }
+
+    fn set_device_gro(&mut self, on: bool) -> io::Result<()> {
+        let device = self.interface.ethtool();
+        if on && !device.switch(FeatureSwitch::GenericReceive)? {
+            device.set_switch(FeatureSwitch::GenericReceive, true)?;
+            self.switched_gro_on = true;
+        } else if !on && std::mem::take(&mut self.switched_gro_on) {
+            device.set_switch(FeatureSwitch::GenericReceive, false)?;
+        }
+        Ok(())
     }
 }

@@ -42,6 +42,17 @@ pub(super) enum RingOptions {
     },
 }
 
+impl PacketOptions {
+    /// Returns why a port with these options cannot join a kernel path; `None` if it can.
+    pub const fn unfit_for_kernel_path(&self) -> Option<&'static str> {
+        match self.ring {
+            RingOptions::Blocks { .. } => Some("it needs slots (version=v2)"),
+            RingOptions::Slots { .. } if self.queues > 1 => Some("it needs a single receive queue"),
+            RingOptions::Slots { .. } => None,
+        }
+    }
+}
+
 /// Maximum memory per queue in bytes; the kernel calculates with `int`.
 const MAX_RING_BYTES: usize = 1 << 30;
 

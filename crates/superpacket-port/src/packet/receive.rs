@@ -113,9 +113,21 @@ impl Receive for PacketReceiver {
     }
 
     fn give_back(&mut self) {
-        match &mut self.ring {
-            PacketRing::Slots(slots) => slots.give_back(),
-            PacketRing::Blocks(blocks) => blocks.give_back(),
+        let slots = match &mut self.ring {
+            PacketRing::Slots(slots) => slots,
+            PacketRing::Blocks(blocks) => return blocks.give_back(),
+        };
+        slots.give_back();
+        if let Some(kernel_path) = self.socket.kernel_path()
+            && !kernel_path.sent(slots.returned() + self.socket.drops())
+            && self.was_empty
+        {
+            // The missing frames may be drops that nobody has asked for yet.
+            let drops = self.socket.take_drops();
+            if drops != 0 {
+                self.shared.counters.dropped(self.queue, drops);
+                kernel_path.sent(slots.returned() + self.socket.drops());
+            }
         }
     }
 

@@ -29,6 +29,8 @@ pub(super) struct SlotRing {
     next: usize,
     /// Number of slots before `next` that have not been returned to the kernel.
     taken: usize,
+    /// Number of times that a slot was returned to the kernel.
+    returned: u64,
     long: LongFrames,
     ignores_outgoing: bool,
 }
@@ -40,6 +42,7 @@ impl SlotRing {
             region: mapped.region,
             next: 0,
             taken: 0,
+            returned: 0,
             long: LongFrames::default(),
             ignores_outgoing: mapped.ignores_outgoing,
         };
@@ -145,7 +148,13 @@ impl SlotRing {
             // Release: all accesses to the slot are over.
             self.status(slot).store(libc::TP_STATUS_KERNEL, Ordering::Release);
             self.taken -= 1;
+            self.returned += 1;
         }
+    }
+
+    /// Returns how many frames were received and returned to the kernel.
+    pub const fn returned(&self) -> u64 {
+        self.returned
     }
 
     /// Returns whether more than half of the slots are taken, so that the kernel cannot fill them.

@@ -5,7 +5,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -15,7 +16,7 @@ use crate::system::{
     PACKET_RX_RING_V3, PACKET_VERSION, PACKET_VNET_HDR, PacketSocket, SO_DETACH_FILTER,
     attach_filter,
 };
-use crate::{PortError, Region};
+use crate::{KernelPath, KernelPathPort, PortError, Region};
 
 /// Size in bytes of the receive queue for frames longer than a slot, and of the send queue.
 const SOCKET_BUFFER: usize = 8 << 20;
@@ -33,6 +34,10 @@ pub(super) struct Socket {
     is_promiscuous: bool,
     /// Whether memory of the ring is still lent when the socket is dropped.
     ring_outlives: AtomicBool,
+    /// Number of packets that were dropped for lack of room, and have been asked for.
+    drops: AtomicU64,
+    /// The kernel path, once the socket's port has joined one.
+    kernel_path: OnceLock<KernelPathPort>,
 }
 
 /// A receiving socket and its ring, which is shared with the kernel.
@@ -56,7 +61,14 @@ impl Socket {
         socket
             .set(PACKET_VNET_HDR, 1)
             .map_err(refused("asking for virtio headers (PACKET_VNET_HDR)"))?;
-        Ok(Socket { socket, index, is_promiscuous: false, ring_outlives: AtomicBool::new(false) })
+        Ok(Socket {
+            socket,
+            index,
+            is_promiscuous: false,
+            ring_outlives: AtomicBool::new(false),
+            drops: AtomicU64::new(0),
+            kernel_path: OnceLock::new(),
+        })
     }
 
     /// Opens a socket that only sends.
@@ -217,7 +229,36 @@ impl Socket {
 
     /// Returns the number of packets dropped for lack of room since the last call.
     pub fn take_drops(&self) -> u64 {
-        self.socket.take_drops().map_or(0, u64::from)
+        let drops = self.socket.take_statistics().map_or(0, |(_, drops)| u64::from(drops));
+        self.drops.fetch_add(drops, Ordering::Relaxed);
+        drops
+    }
+
+    /// Returns the sum of all [`take_drops`](Self::take_drops) since the socket was opened.
+    pub fn drops(&self) -> u64 {
+        self.drops.load(Ordering::Relaxed)
+    }
+
+    /// Joins a kernel path with this socket, which receives all frames of the port.
+    ///
+    /// # Errors
+    /// The system call's error.
+    pub fn join_kernel_path(&self, path: &Arc<KernelPath>) -> io::Result<KernelPathPort> {
+        let port = path.attach(self.index, |filter| {
+            // While the socket is not bound, no frame arrives uncounted.
+            self.socket.bind(self.index, Frames::None)?;
+            let (packets, drops) = self.socket.take_statistics().unwrap_or_default();
+            self.drops.fetch_add(u64::from(drops), Ordering::Relaxed);
+            let attached = self.socket.attach_program(filter);
+            self.socket.bind(self.index, Frames::All)?;
+            attached.map(|()| u64::from(packets))
+        })?;
+        Ok(self.kernel_path.get_or_init(|| port).clone())
+    }
+
+    /// Returns the kernel path that the socket's port has joined.
+    pub fn kernel_path(&self) -> Option<&KernelPathPort> {
+        self.kernel_path.get()
     }
 
     /// Records that memory of the ring is lent, and will still be after the socket is dropped.

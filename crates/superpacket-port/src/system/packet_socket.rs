@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::option::{
     PACKET_ADD_MEMBERSHIP, PACKET_AUXDATA, PACKET_DROP_MEMBERSHIP, PACKET_IGNORE_OUTGOING,
-    PACKET_STATISTICS, PACKET_VNET_HDR, Plain, SocketOption,
+    PACKET_STATISTICS, PACKET_VNET_HDR, Plain, SO_ATTACH_BPF, SocketOption,
 };
 
 /// A packet socket, which sends and receives whole frames of an interface, link headers included.
@@ -129,14 +129,23 @@ impl PacketSocket {
         Ok(whole)
     }
 
-    /// Returns the number of packets dropped for lack of room since the last call
-    /// (`PACKET_STATISTICS`).
+    /// Returns the number of packets received since the last call, and how many of them were
+    /// dropped for lack of room (`PACKET_STATISTICS`).
     ///
     /// # Errors
     /// The system call's error.
-    pub fn take_drops(&self) -> io::Result<u32> {
+    pub fn take_statistics(&self) -> io::Result<(u32, u32)> {
         // The longer structure of `TPACKET_V3` begins with the fields of the shorter one.
-        Ok(self.get(PACKET_STATISTICS)?.tp_drops)
+        let statistics = self.get(PACKET_STATISTICS)?;
+        Ok((statistics.tp_packets, statistics.tp_drops))
+    }
+
+    /// Sets a BPF program that decides which packets the socket receives (`SO_ATTACH_BPF`).
+    ///
+    /// # Errors
+    /// The system call's error.
+    pub(crate) fn attach_program(&self, program: &OwnedFd) -> io::Result<()> {
+        self.set(SO_ATTACH_BPF, program.as_raw_fd())
     }
 
     /// Requests metadata of each received frame as a control message (`PACKET_AUXDATA`).

@@ -8,11 +8,12 @@ use rustix::net::xdp::SocketAddrXdpFlags;
 
 use super::btf::kernel_function;
 use super::option::{AttachOption, AutoSwitch, CopyMode, XdpOptions};
-use super::program::{AttachMode, Attachment, HashFunction, Redirect};
+use super::program::{AttachMode, HashFunction, Redirect};
 use super::queue::XdpQueue;
 use super::socket::{CallError, Socket, sharing_keeps_several};
 use super::umem::{Lease, Umem};
 use crate::interface::{InterfaceInfo, NetworkInterface};
+use crate::system::bpf::Attachment;
 use crate::{PortError, PortSpec};
 
 /// Description of the failed action for errors of allocating frame memory.

@@ -5,19 +5,18 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::instructions::program;
-use crate::system::bpf::{self, Name, SocketMap, XdpProgram};
+use crate::system::bpf::{
+    AttachPoint, Attachment, LoadError, MapKind, Name, Program, ProgramKind, SocketMap,
+};
 
 // Flags of `linux/bpf.h` and `linux/if_link.h`.
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
-
-/// Size of the buffer for the verifier's messages, in bytes.
-const LOG_SIZE: usize = 64 << 10;
 
 /// The name of map and program as shown by `bpftool`.
 const NAME: Name = *b"superpacket\0\0\0\0\0";
@@ -40,14 +39,6 @@ impl fmt::Display for AttachMode {
     }
 }
 
-/// The kernel's refusal of an XDP program.
-#[derive(Debug)]
-pub(super) struct LoadError {
-    pub(super) error: io::Error,
-    /// The verifier's messages; empty if none were requested.
-    pub(super) log: String,
-}
-
 /// The data with which a program reads the driver's flow hash. Such a program is bound to one
 /// interface.
 #[derive(Clone, Copy, Debug)]
@@ -65,27 +56,13 @@ pub(super) struct Redirect {
     program: OwnedFd,
 }
 
-/// An XDP program attached to an interface, detached when dropped.
-#[derive(Debug)]
-pub(super) struct Attachment {
-    link: OwnedFd,
-}
-
-impl Drop for Attachment {
-    fn drop(&mut self) {
-        // Closing the descriptor is not sufficient, since a child process may hold a copy for a
-        // moment, between `fork` and `exec`.
-        let _ = bpf::detach(&self.link);
-    }
-}
-
 impl Redirect {
     /// Creates a map for the queues 0 to `queues - 1` (`BPF_MAP_CREATE`).
     ///
     /// # Errors
     /// The system call's error: `EPERM` without `CAP_BPF`.
     pub(super) fn map(queues: u32) -> io::Result<SocketMap> {
-        SocketMap::new(queues, NAME)
+        SocketMap::new(MapKind::Sockets, queues, NAME)
     }
 
     /// Loads the program that redirects frames to the sockets of `map` (`BPF_PROG_LOAD`). With
@@ -102,7 +79,8 @@ impl Redirect {
     ) -> Result<Self, LoadError> {
         let bound = if hash.is_some() { BPF_F_XDP_DEV_BOUND_ONLY } else { 0 };
         let several = if fragments { BPF_F_XDP_HAS_FRAGS } else { 0 };
-        let program = XdpProgram {
+        let program = Program {
+            kind: ProgramKind::Xdp,
             instructions: &program(map.number(), hash.map(|hash| hash.function)),
             // Kernel functions may be called only by programs under the GPL, which may be
             // dual-licensed.
@@ -111,23 +89,7 @@ impl Redirect {
             name: NAME,
             interface: hash.map_or(0, |hash| hash.interface),
         };
-        let mut log = Vec::new();
-        loop {
-            match program.load(&mut log) {
-                Ok(program) => return Ok(Redirect { map, program }),
-                // Without permission, the verifier gives no messages.
-                Err(error) if log.is_empty() && error.raw_os_error() != Some(libc::EPERM) => {
-                    log = vec![0u8; LOG_SIZE]
-                }
-                Err(error) => {
-                    let words = log.split(|&byte| byte == 0).next().unwrap_or_default();
-                    return Err(LoadError {
-                        error,
-                        log: String::from_utf8_lossy(words).trim().to_owned(),
-                    });
-                }
-            }
-        }
+        Ok(Redirect { program: program.load()?, map })
     }
 
     /// Redirects the frames of `queue` to a socket (`BPF_MAP_UPDATE_ELEM`).
@@ -135,7 +97,7 @@ impl Redirect {
     /// # Errors
     /// The system call's error.
     pub(super) fn set(&self, queue: u32, socket: impl AsFd) -> io::Result<()> {
-        self.map.set(queue, socket)
+        self.map.set(queue, socket.as_fd().as_raw_fd())
     }
 
     /// Attaches the program to the interface with this index (`BPF_LINK_CREATE`).
@@ -148,6 +110,6 @@ impl Redirect {
             AttachMode::Native => XDP_FLAGS_DRV_MODE,
             AttachMode::Generic => XDP_FLAGS_SKB_MODE,
         };
-        Ok(Attachment { link: bpf::attach(&self.program, interface, flags)? })
+        Attachment::new(&self.program, interface, AttachPoint::Xdp(flags))
     }
 }

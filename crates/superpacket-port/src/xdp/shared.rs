@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use superpacket::wire::ethernet;
 
 use super::facts::PortFacts;
-use super::program::Attachment;
 use super::queue::XdpQueue;
 use crate::PortState;
 use crate::interface::NetworkInterface;
 use crate::system::PacketSocket;
+use crate::system::bpf::Attachment;
 
 /// Maximum bytes of a frame outside the IP packet: the Ethernet header and a VLAN tag, which the
 /// MTU does not include.

@@ -182,7 +182,12 @@ mod tests {
             report("tx-udp-segmentation", true),
             report("tcp-segmentation-offload", false),
         ];
-        let features = vec![PortFeatures { port: "packet:a".into(), features, segmentation: None }];
+        let features = vec![PortFeatures {
+            port: "packet:a".into(),
+            features,
+            segmentation: None,
+            kernel_path: None,
+        }];
         BridgeSample { taken_at, ports: Vec::new(), stats: vec![stats], features }
     }
 

@@ -1,0 +1,375 @@
+//! The two programs of the kernel's path, as instructions.
+//!
+//! ```text
+//! frame -> socket filter: may the kernel forward it? -- no --> packet socket (the bridge)
+//!                                |
+//!                               yes: notes the egress interface in the packet buffer (`cb`)
+//!                                v
+//!          TCX program: redirects frames that have the note
+//! ```
+//! The filter alone decides, so each frame takes exactly one of the ways, also while the maps
+//! change.
+
+use std::mem::offset_of;
+
+use super::shared::{EPOCH_BITS, ForwardingCounts, PortState, Rules, StationState};
+use crate::system::bpf::Instruction;
+
+/// What the filter program refers to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FilterMaps {
+    /// The hash table from station keys to the indices of their states.
+    pub(super) stations: i32,
+    pub(super) states: i32,
+    pub(super) ports: i32,
+    /// The counters, one per port and CPU.
+    pub(super) counts: i32,
+    /// Number of counters per port.
+    pub(super) cpus: u32,
+}
+
+/// Numbers by which the TCX program recognises the filter's notes.
+pub(super) type Mark = [u32; 2];
+
+/// Bit of a station key that marks a hardware address, above the VLAN.
+const ETHERNET_KEY: i32 = 1 << 12;
+
+/// Types of VLAN tags. A frame whose tag the kernel has not removed goes to the bridge.
+const TAGS: [i32; 2] = [0x8100, 0x88a8];
+
+/// Interval in which a station's times are written again, in nanoseconds: CPUs share the memory.
+const TIME_STEP: i32 = 1 << 26;
+
+// Offsets of fields in `struct __sk_buff`.
+const LEN: usize = 0;
+const VLAN_TCI: usize = 24;
+const CB: usize = 48;
+const GSO_SIZE: usize = 176;
+
+// Numbers of BPF helper functions (`enum bpf_func_id`).
+const MAP_LOOKUP: i32 = 1;
+const GET_SMP_PROCESSOR_ID: i32 = 8;
+const REDIRECT: i32 = 23;
+const KTIME_GET_COARSE_NS: i32 = 160;
+
+/// The TCX program's verdict for frames that it leaves alone (`TCX_NEXT`).
+const NEXT: i32 = -1;
+
+/// The filter's verdict that the socket receives the whole frame.
+const WHOLE: i32 = -1;
+
+// Instruction codes of `linux/bpf_common.h` and `linux/bpf.h`.
+const ADD: u8 = 0x07;
+const ADD_REGISTER: u8 = 0x0f;
+const MULTIPLY: u8 = 0x27;
+const SUBTRACT_REGISTER: u8 = 0x1f;
+const OR_REGISTER: u8 = 0x4f;
+const AND: u8 = 0x57;
+const OR: u8 = 0x47;
+const AND_REGISTER: u8 = 0x5f;
+const SHIFT_LEFT: u8 = 0x67;
+const SHIFT_RIGHT: u8 = 0x77;
+const MOVE: u8 = 0xb7;
+const MOVE_REGISTER: u8 = 0xbf;
+const LOAD_DOUBLE: u8 = 0x18;
+const LOAD_FRAME_WORD: u8 = 0x20;
+const LOAD_FRAME_HALF: u8 = 0x28;
+const LOAD_WORD: u8 = 0x61;
+const LOAD_LONG: u8 = 0x79;
+const STORE_WORD: u8 = 0x62;
+const STORE_REGISTER_WORD: u8 = 0x63;
+const STORE_REGISTER_LONG: u8 = 0x7b;
+const ATOMIC_LONG: u8 = 0xdb;
+const ATOMIC_FETCH_ADD: i32 = 0x01;
+const JUMP: u8 = 0x05;
+const JUMP_IF_EQUAL: u8 = 0x15;
+const JUMP_IF_EQUAL_REGISTER: u8 = 0x1d;
+const JUMP_IF_NOT_EQUAL: u8 = 0x55;
+const JUMP_IF_NOT_EQUAL_REGISTER: u8 = 0x5d;
+const JUMP_IF_GREATER_REGISTER: u8 = 0x2d;
+const JUMP_IF_NOT_GREATER: u8 = 0xb5;
+const JUMP_IF_SET: u8 = 0x45;
+const CALL: u8 = 0x85;
+const EXIT: u8 = 0x95;
+
+/// Value of the source register that marks a load of a map, given by its descriptor.
+const PSEUDO_MAP_FD: u8 = 1;
+
+/// The register with the top of the stack.
+const STACK: u8 = 10;
+
+// Places on the stack.
+const SOURCE_KEY: i16 = -8;
+const DESTINATION_KEY: i16 = -16;
+const INDEX: i16 = -20;
+const EGRESS_PORT: i16 = -24;
+const INGRESS_PORT: i16 = -32;
+
+/// A place in a program that jumps lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Label {
+    /// The socket receives the frame, and the epoch is noted for its source.
+    ToSocket,
+    /// The socket receives the frame.
+    Accept,
+    /// The frame's source has been seen recently.
+    SourceSeen,
+    /// A frame was sent to the destination recently.
+    DestinationUsed,
+    /// The frame is a super-packet.
+    SuperPacket,
+    /// The frame's length has been examined.
+    Fits,
+    /// The frame is the kernel's.
+    Forwarded,
+    /// The epoch is noted for the source.
+    Note,
+    /// The TCX program leaves the frame alone.
+    Next,
+}
+
+/// Instructions under construction. Registers are numbers from 0 to 10.
+#[derive(Debug, Default)]
+struct Assembler {
+    instructions: Vec<Instruction>,
+    /// Positions of jumps, with their targets.
+    jumps: Vec<(usize, Label)>,
+    labels: Vec<(Label, usize)>,
+}
+
+impl Assembler {
+    fn add(&mut self, code: u8, to: u8, from: u8, offset: i16, immediate: i32) -> &mut Self {
+        self.instructions.push(Instruction::new(code, to, from, offset, immediate));
+        self
+    }
+
+    /// Adds a jump. `from` is the register, or `immediate` the number, that `register` is compared
+    /// with.
+    fn jump(&mut self, code: u8, register: u8, from: u8, immediate: i32, to: Label) -> &mut Self {
+        self.jumps.push((self.instructions.len(), to));
+        self.add(code, register, from, 0, immediate)
+    }
+
+    fn label(&mut self, label: Label) -> &mut Self {
+        self.labels.push((label, self.instructions.len()));
+        self
+    }
+
+    /// Looks up the key at this place of the stack. Register 0 is then the value's address. If the
+    /// map does not have the key, the program continues at `missing`.
+    fn look_up(&mut self, map: i32, key: i16, missing: Label) -> &mut Self {
+        self.add(LOAD_DOUBLE, 1, PSEUDO_MAP_FD, 0, map)
+            .add(0, 0, 0, 0, 0)
+            .add(MOVE_REGISTER, 2, STACK, 0, 0)
+            .add(ADD, 2, 0, 0, i32::from(key))
+            .add(CALL, 0, 0, 0, MAP_LOOKUP)
+            .jump(JUMP_IF_EQUAL, 0, 0, 0, missing)
+    }
+
+    /// Looks up the state of the station whose key is at this place of the stack.
+    fn look_up_station(&mut self, maps: &FilterMaps, key: i16, missing: Label) -> &mut Self {
+        self.look_up(maps.stations, key, missing)
+            .add(LOAD_WORD, 1, 0, 0, 0)
+            .add(STORE_REGISTER_WORD, STACK, 1, INDEX, 0)
+            .look_up(maps.states, INDEX, missing)
+    }
+
+    /// Looks up the port with this index.
+    fn look_up_port(&mut self, maps: &FilterMaps, port: u32, missing: Label) -> &mut Self {
+        self.add(STORE_WORD, STACK, 0, INDEX, port as i32).look_up(maps.ports, INDEX, missing)
+    }
+
+    /// Stores the time in register 6 in a field of the state in register 7, unless that time is
+    /// recent. Changes registers 1 and 2.
+    fn store_time(&mut self, field: usize, recent: Label) -> &mut Self {
+        self.add(LOAD_LONG, 1, 7, field as i16, 0)
+            .add(MOVE_REGISTER, 2, 6, 0, 0)
+            .add(SUBTRACT_REGISTER, 2, 1, 0, 0)
+            .jump(JUMP_IF_NOT_GREATER, 2, 0, TIME_STEP, recent)
+            .add(STORE_REGISTER_LONG, 7, 6, field as i16, 0)
+            .label(recent)
+    }
+
+    /// Adds one packet, and the number of bytes in register 8, to the counters of the port whose
+    /// index is in register 6, for this CPU.
+    fn count(&mut self, maps: &FilterMaps, packets: usize, bytes: usize) -> &mut Self {
+        self.add(CALL, 0, 0, 0, GET_SMP_PROCESSOR_ID)
+            .add(MULTIPLY, 6, 0, 0, maps.cpus as i32)
+            .add(ADD_REGISTER, 6, 0, 0, 0)
+            .add(STORE_REGISTER_WORD, STACK, 6, INDEX, 0)
+            .look_up(maps.counts, INDEX, Label::Forwarded)
+            .add(LOAD_LONG, 1, 0, packets as i16, 0)
+            .add(ADD, 1, 0, 0, 1)
+            .add(STORE_REGISTER_LONG, 0, 1, packets as i16, 0)
+            .add(LOAD_LONG, 1, 0, bytes as i16, 0)
+            .add(ADD_REGISTER, 1, 8, 0, 0)
+            .add(STORE_REGISTER_LONG, 0, 1, bytes as i16, 0)
+    }
+
+    /// Returns the program, with the distances of all jumps.
+    fn finish(mut self) -> Vec<Instruction> {
+        for (position, target) in self.jumps {
+            let label = self.labels.iter().find(|(label, _)| *label == target);
+            let (_, to) = label.expect("each jump has a label");
+            self.instructions[position].offset = (to - position - 1) as i16;
+        }
+        self.instructions
+    }
+}
+
+/// Returns the socket filter of the port with index `port`.
+///
+/// It keeps a frame from the socket, and notes the egress interface in the packet buffer, if the
+/// kernel may forward the frame:
+/// - Source and destination are known, and at different ports. The source is at this port.
+/// - Both ports allow it ([`Rules`]), and the frame fits the egress port.
+/// - The bridge has sent all earlier frames of the source that the socket received.
+pub(super) fn filter(maps: &FilterMaps, port: u32, mark: Mark) -> Vec<Instruction> {
+    use Label::{Accept, Fits, SuperPacket, ToSocket};
+    let mut program = Assembler::default();
+    program
+        .add(MOVE_REGISTER, 6, 1, 0, 0)
+        // The keys: the address in 6 bytes, the VLAN in 12 bits, and a bit for the kind. These
+        // loads convert to the machine's byte order, and need the packet buffer in register 6.
+        .add(LOAD_FRAME_WORD, 0, 0, 0, 0)
+        .add(MOVE_REGISTER, 8, 0, 0, 0)
+        .add(SHIFT_LEFT, 8, 0, 0, 16)
+        .add(LOAD_FRAME_HALF, 0, 0, 0, 4)
+        .add(OR_REGISTER, 8, 0, 0, 0)
+        .add(LOAD_FRAME_HALF, 0, 0, 0, 6)
+        .add(MOVE_REGISTER, 7, 0, 0, 0)
+        .add(SHIFT_LEFT, 7, 0, 0, 32)
+        .add(LOAD_FRAME_WORD, 0, 0, 0, 8)
+        .add(OR_REGISTER, 7, 0, 0, 0)
+        .add(LOAD_WORD, 1, 6, VLAN_TCI as i16, 0)
+        .add(AND, 1, 0, 0, 0x0fff)
+        .add(OR, 1, 0, 0, ETHERNET_KEY)
+        .add(SHIFT_LEFT, 1, 0, 0, 48)
+        .add(OR_REGISTER, 7, 1, 0, 0)
+        .add(OR_REGISTER, 8, 1, 0, 0)
+        .add(STORE_REGISTER_LONG, STACK, 7, SOURCE_KEY, 0)
+        .add(STORE_REGISTER_LONG, STACK, 8, DESTINATION_KEY, 0)
+        .add(LOAD_FRAME_HALF, 0, 0, 0, 12)
+        .add(MOVE_REGISTER, 7, 0, 0, 0)
+        .look_up_port(maps, port, Accept)
+        .add(STORE_REGISTER_LONG, STACK, 0, INGRESS_PORT, 0)
+        .add(LOAD_WORD, 1, 0, offset_of!(PortState, rules) as i16, 0)
+        .jump(JUMP_IF_EQUAL, 1, 0, 0, ToSocket)
+        .jump(JUMP_IF_EQUAL, 7, 0, TAGS[0], ToSocket)
+        .jump(JUMP_IF_EQUAL, 7, 0, TAGS[1], ToSocket)
+        // Register 9: the source's state.
+        .look_up_station(maps, SOURCE_KEY, ToSocket)
+        .add(MOVE_REGISTER, 9, 0, 0, 0)
+        .add(LOAD_WORD, 1, 9, offset_of!(StationState, port) as i16, 0)
+        .jump(JUMP_IF_NOT_EQUAL, 1, 0, port as i32 + 1, ToSocket)
+        // Register 7: the destination's state.
+        .look_up_station(maps, DESTINATION_KEY, ToSocket)
+        .add(MOVE_REGISTER, 7, 0, 0, 0)
+        .add(LOAD_WORD, 1, 7, offset_of!(StationState, port) as i16, 0)
+        .jump(JUMP_IF_EQUAL, 1, 0, 0, ToSocket)
+        .jump(JUMP_IF_EQUAL, 1, 0, port as i32 + 1, ToSocket)
+        .add(ADD, 1, 0, 0, -1)
+        .add(STORE_REGISTER_WORD, STACK, 1, EGRESS_PORT, 0)
+        // Register 8: the egress port.
+        .look_up(maps.ports, EGRESS_PORT, ToSocket)
+        .add(MOVE_REGISTER, 8, 0, 0, 0)
+        .add(LOAD_LONG, 0, STACK, INGRESS_PORT, 0)
+        .add(LOAD_WORD, 1, 0, offset_of!(PortState, rules) as i16, 0)
+        .add(LOAD_WORD, 2, 8, offset_of!(PortState, rules) as i16, 0)
+        .add(MOVE_REGISTER, 3, 1, 0, 0)
+        .add(AND_REGISTER, 3, 2, 0, 0)
+        .jump(JUMP_IF_SET, 3, 0, Rules::ISOLATED as i32, ToSocket)
+        .add(AND, 3, 0, 0, Rules::ENABLED as i32)
+        .jump(JUMP_IF_EQUAL, 3, 0, 0, ToSocket)
+        .add(LOAD_LONG, 3, 0, offset_of!(PortState, received) as i16, 0)
+        .add(SHIFT_LEFT, 3, 0, 0, EPOCH_BITS)
+        .add(SHIFT_RIGHT, 3, 0, 0, EPOCH_BITS)
+        .add(LOAD_WORD, 4, 9, offset_of!(StationState, epoch) as i16, 0)
+        .jump(JUMP_IF_EQUAL_REGISTER, 3, 4, 0, ToSocket)
+        .add(LOAD_WORD, 3, 8, offset_of!(PortState, max_frame) as i16, 0)
+        .add(LOAD_WORD, 4, 6, GSO_SIZE as i16, 0)
+        .jump(JUMP_IF_NOT_EQUAL, 4, 0, 0, SuperPacket)
+        .add(LOAD_WORD, 4, 6, LEN as i16, 0)
+        .jump(JUMP_IF_GREATER_REGISTER, 4, 3, 0, ToSocket)
+        .jump(JUMP, 0, 0, 0, Fits)
+        // The segments of a super-packet are at most as long as the ingress port's frames.
+        .label(SuperPacket)
+        .add(AND, 2, 0, 0, Rules::SUPER_PACKETS as i32)
+        .jump(JUMP_IF_EQUAL, 2, 0, 0, ToSocket)
+        .add(LOAD_WORD, 4, 0, offset_of!(PortState, max_frame) as i16, 0)
+        .jump(JUMP_IF_GREATER_REGISTER, 4, 3, 0, ToSocket)
+        .label(Fits)
+        .add(MOVE, 1, 0, 0, mark[0] as i32)
+        .add(STORE_REGISTER_WORD, 6, 1, CB as i16, 0)
+        .add(MOVE, 1, 0, 0, mark[1] as i32)
+        .add(STORE_REGISTER_WORD, 6, 1, CB as i16 + 4, 0)
+        .add(LOAD_WORD, 1, 8, offset_of!(PortState, interface) as i16, 0)
+        .add(STORE_REGISTER_WORD, 6, 1, CB as i16 + 8, 0)
+        // From here on the frame is the kernel's. Register 8: its length; 6: the time.
+        .add(LOAD_WORD, 8, 6, LEN as i16, 0)
+        .add(CALL, 0, 0, 0, KTIME_GET_COARSE_NS)
+        .add(MOVE_REGISTER, 6, 0, 0, 0)
+        .store_time(offset_of!(StationState, used), Label::DestinationUsed)
+        .add(MOVE_REGISTER, 7, 9, 0, 0)
+        .store_time(offset_of!(StationState, seen), Label::SourceSeen)
+        .add(MOVE, 6, 0, 0, port as i32)
+        .count(
+            maps,
+            offset_of!(ForwardingCounts, rx_packets),
+            offset_of!(ForwardingCounts, rx_bytes),
+        )
+        .add(LOAD_WORD, 6, STACK, EGRESS_PORT, 0)
+        .count(
+            maps,
+            offset_of!(ForwardingCounts, tx_packets),
+            offset_of!(ForwardingCounts, tx_bytes),
+        )
+        .label(Label::Forwarded)
+        .add(MOVE, 0, 0, 0, 0)
+        .add(EXIT, 0, 0, 0, 0)
+        // The frame is counted first. Rules and source are read afterwards: rules that are set, or
+        // a source that is added, in between then find a count that includes the frame.
+        .label(ToSocket)
+        .add(LOAD_LONG, 7, STACK, INGRESS_PORT, 0)
+        .add(MOVE, 8, 0, 0, 1)
+        .add(SHIFT_LEFT, 8, 0, 0, EPOCH_BITS)
+        .add(ATOMIC_LONG, 7, 8, offset_of!(PortState, received) as i16, ATOMIC_FETCH_ADD)
+        .add(LOAD_WORD, 1, 7, offset_of!(PortState, rules) as i16, 0)
+        .jump(JUMP_IF_EQUAL, 1, 0, 0, Accept)
+        .look_up_station(maps, SOURCE_KEY, Accept)
+        // The state of a source at another port refers to that port's epochs.
+        .add(LOAD_WORD, 1, 0, offset_of!(StationState, port) as i16, 0)
+        .jump(JUMP_IF_EQUAL, 1, 0, 0, Label::Note)
+        .jump(JUMP_IF_NOT_EQUAL, 1, 0, port as i32 + 1, Accept)
+        .label(Label::Note)
+        .add(STORE_REGISTER_WORD, 0, 8, offset_of!(StationState, epoch) as i16, 0)
+        .label(Accept)
+        .add(MOVE, 0, 0, 0, WHOLE)
+        .add(EXIT, 0, 0, 0, 0);
+    program.finish()
+}
+
+/// Returns the TCX program, which redirects frames to the interface that the filter noted.
+pub(super) fn redirect(mark: Mark) -> Vec<Instruction> {
+    let mut program = Assembler::default();
+    program
+        .add(LOAD_WORD, 2, 1, CB as i16, 0)
+        .add(MOVE, 3, 0, 0, mark[0] as i32)
+        .add(SHIFT_LEFT, 3, 0, 0, 32)
+        .add(SHIFT_RIGHT, 3, 0, 0, 32)
+        .jump(JUMP_IF_NOT_EQUAL_REGISTER, 2, 3, 0, Label::Next)
+        .add(LOAD_WORD, 2, 1, CB as i16 + 4, 0)
+        .add(MOVE, 3, 0, 0, mark[1] as i32)
+        .add(SHIFT_LEFT, 3, 0, 0, 32)
+        .add(SHIFT_RIGHT, 3, 0, 0, 32)
+        .jump(JUMP_IF_NOT_EQUAL_REGISTER, 2, 3, 0, Label::Next)
+        .add(MOVE, 2, 0, 0, 0)
+        .add(STORE_REGISTER_WORD, 1, 2, CB as i16, 0)
+        .add(LOAD_WORD, 1, 1, CB as i16 + 8, 0)
+        .add(CALL, 0, 0, 0, REDIRECT)
+        .add(EXIT, 0, 0, 0, 0)
+        .label(Label::Next)
+        .add(MOVE, 0, 0, 0, NEXT)
+        .add(EXIT, 0, 0, 0, 0);
+    program.finish()
+}
