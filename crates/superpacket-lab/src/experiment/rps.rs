@@ -14,6 +14,7 @@ mod live;
 mod simulated;
 #[cfg(test)]
 mod tests;
+mod variants;
 
 use super::{Column, Entry, Experiment};
 use crate::error::LabError;

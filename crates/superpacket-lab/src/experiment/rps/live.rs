@@ -7,10 +7,14 @@ use std::time::Duration;
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::PortStats;
 use superpacket_bridge::settings::{BridgeSettings, InPlace, PortSettings};
-use superpacket_bridge::topology::{Auto, Topology};
+use superpacket_bridge::topology::Topology;
 use superpacket_steer::{Cpu, CpuMask};
 
 use super::full::{self, CpuShares};
+use super::variants::{
+    CONNECTIONS, JoiningBridge, ONE, ONE_ADAPTS, OURS, OURS_ADAPTS, OURS_STEERED, QUEUES,
+    QUEUES_ALONE, QUEUES_STEERED, RpsVariant, auto, configurations,
+};
 use super::{CPU, ENTRY, TRANSACTIONS};
 use crate::cpu::allowed_cpus;
 use crate::error::LabError;
@@ -24,29 +28,6 @@ use crate::link::Link;
 use crate::load::{Route, TcpTransactions};
 use crate::paired::{Paired, Summary};
 use crate::topology::ThreeHosts;
-
-/// Number of connections, as in the original report.
-const CONNECTIONS: usize = 500;
-
-/// The bridge between the hosts.
-#[derive(Clone, Debug)]
-enum JoiningBridge {
-    /// The kernel's bridge; every interface on the way has this `rps_cpus`.
-    Kernel(CpuMask),
-    /// This project's bridge; both ports have this `rps_cpus`, this in-place setting and this
-    /// number of receive queues.
-    Ours(CpuMask, InPlace, usize),
-}
-
-/// A configuration to measure.
-pub(super) struct RpsVariant {
-    connections: usize,
-    group: &'static str,
-    name: String,
-    middle: JoiningBridge,
-    /// Index of the configuration that it is compared with.
-    against: Option<usize>,
-}
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RpsSample {
@@ -225,85 +206,6 @@ fn row_of(configuration: &RpsVariant, measured: &[RpsSample], ratio: Option<Rati
     let figures = vec![Some(rates.into()), Some(cpu.into()), steered(0), steered(1)];
     let full_cpu = Some(full::full(&shares(measured)));
     Row { ratio, full_cpu, ..Row::new(configuration.group, &configuration.name, figures) }
-}
-
-/// Returns the automatic mask. The first usable CPU stands for the receiving one, because the
-/// bridge's threads are not pinned.
-fn auto(usable: &CpuMask, topology: &Topology) -> Auto {
-    match usable.first() {
-        Some(receiving) => topology.sharing_cache(receiving),
-        None => Auto { mask: CpuMask::EMPTY, why: "no CPU is usable".into() },
-    }
-}
-
-/// Index of the configuration of this bridge without RPS.
-const OURS: usize = 2;
-/// Index of the configuration of this bridge with a mask that always steers.
-const OURS_STEERED: usize = 3;
-/// Index of the configuration of this bridge with a mask that adapts.
-const OURS_ADAPTS: usize = 4;
-/// Index of the configuration of this bridge without RPS, for one connection.
-const ONE: usize = 5;
-/// Index of the configuration of this bridge with a mask that adapts, for one connection.
-const ONE_ADAPTS: usize = 7;
-
-/// Index of the configuration of this bridge with several queues, without RPS.
-const QUEUES_ALONE: usize = 8;
-/// Index of the configuration of this bridge with several queues, with a mask that always steers.
-pub(super) const QUEUES_STEERED: usize = 9;
-
-/// Receive queues per port in the configurations with several, as in the original report.
-const QUEUES: usize = 4;
-
-pub(super) fn configurations(
-    steered: &CpuMask,
-    topology: &Topology,
-    quick: bool,
-) -> Vec<RpsVariant> {
-    const KERNEL: &str = "the kernel's bridge";
-    const BRIDGE: &str = "this bridge";
-    const SEVERAL: &str = "this bridge, 4 queues";
-    let configuration = |group, name: String, middle, against| RpsVariant {
-        group,
-        name,
-        middle,
-        against,
-        connections: CONNECTIONS,
-    };
-    let mask = |mask: &CpuMask| format!("with RPS, mask {mask}");
-    let adapting = |mask: &CpuMask| format!("with RPS, mask {mask}, adapting");
-    let one = |configuration: RpsVariant| RpsVariant { connections: 1, ..configuration };
-    let without = || JoiningBridge::Ours(CpuMask::EMPTY, InPlace::NEVER, 1);
-    let steers = |mask: &CpuMask| JoiningBridge::Ours(mask.clone(), InPlace::NEVER, 1);
-    let adapts = |mask: &CpuMask| JoiningBridge::Ours(mask.clone(), InPlace::Automatic, 1);
-    let mut all = vec![
-        configuration(KERNEL, "without RPS".into(), JoiningBridge::Kernel(CpuMask::EMPTY), None),
-        configuration(KERNEL, mask(steered), JoiningBridge::Kernel(steered.clone()), Some(0)),
-        configuration(BRIDGE, "without RPS".into(), without(), None),
-        configuration(BRIDGE, mask(steered), steers(steered), Some(OURS)),
-        configuration(BRIDGE, adapting(steered), adapts(steered), Some(OURS)),
-        one(configuration(BRIDGE, "without RPS".into(), without(), None)),
-        one(configuration(BRIDGE, mask(steered), steers(steered), Some(ONE))),
-        one(configuration(BRIDGE, adapting(steered), adapts(steered), Some(ONE))),
-    ];
-    if quick {
-        return all;
-    }
-    let queues = |mask: CpuMask| JoiningBridge::Ours(mask, InPlace::NEVER, QUEUES);
-    all.extend([
-        configuration(SEVERAL, "without RPS".into(), queues(CpuMask::EMPTY), None),
-        configuration(SEVERAL, mask(steered), queues(steered.clone()), Some(QUEUES_ALONE)),
-    ]);
-    let Auto { mask: near, .. } = auto(steered, topology);
-    if !near.is_empty() && near != *steered {
-        all.push(configuration(
-            BRIDGE,
-            format!("{}: auto", mask(&near)),
-            steers(&near),
-            Some(OURS),
-        ));
-    }
-    all
 }
 
 fn notes(steered: &CpuMask, topology: &Topology, cpus: &Cpus) -> Vec<String> {

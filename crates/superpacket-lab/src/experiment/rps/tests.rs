@@ -207,9 +207,9 @@ fn several_queues_and_divided_cpus_carry_the_load() {
     ] {
         let mask: CpuMask =
             if cpus.bridge.is_empty() { usable.clone() } else { [last].into_iter().collect() };
-        let configurations = live::configurations(&mask, &topology, plan.quick);
+        let configurations = variants::configurations(&mask, &topology, plan.quick);
         let session = Session::new(plan, &steps).with_cpus(&cpus);
-        let measured = live::measure(&configurations[live::QUEUES_STEERED], &session);
+        let measured = live::measure(&configurations[variants::QUEUES_STEERED], &session);
         let Some(measured) = available_or_skip(measured) else { return };
         assert!(measured.per_second > 0.0, "{measured:?}");
         assert!(measured.steered.is_some_and(|[share, _]| share > 90.0), "{measured:?}");
