@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyIndexError;
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use superpacket_captures as captures;
 use superpacket_captures::{Rule, Strictness};
 
-use crate::commands::{Source, run};
+use crate::commands::{CommandInput, run};
 use crate::errors::OptionsError;
 
 /// Returns the rules, for the test that compares them with the enum: names, sentences, and the
@@ -18,6 +18,9 @@ use crate::errors::OptionsError;
 pub(crate) fn check_rules() -> Vec<(&'static str, &'static str, &'static str)> {
     Rule::ALL.iter().map(|rule| (rule.name(), rule.sentence(), rule.strictness().name())).collect()
 }
+
+/// Packet, origin, field, rule and what was found.
+type PickledViolation = (Option<u64>, Option<u64>, String, String, String);
 
 /// A rule that a packet breaks.
 #[pyclass(frozen, module = "superpacket")]
@@ -65,6 +68,15 @@ impl Violation {
         Ok(&self.get()?.found)
     }
 
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyAny>, (Violations, usize))> {
+        let one = vec![self.get()?.clone()];
+        let of = py.get_type::<Violations>().getattr("__getitem__")?;
+        Ok((of, (Violations { all: Arc::new(one) }, 0)))
+    }
+
     fn __repr__(&self) -> PyResult<String> {
         let found = self.get()?;
         let number =
@@ -107,6 +119,29 @@ impl Violations {
         ViolationIterator { all: self.all.clone(), next: 0 }
     }
 
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyAny>, (Vec<PickledViolation>,))> {
+        let all = self.all.iter().map(|violation| {
+            let captures::Violation { packet, origin, field, rule, found, .. } = violation;
+            (*packet, *origin, field.to_string(), rule.name().to_owned(), found.to_string())
+        });
+        Ok((py.get_type::<Violations>().getattr("_of")?, (all.collect(),)))
+    }
+
+    /// Makes violations of what they were pickled as.
+    #[staticmethod]
+    fn _of(all: Vec<PickledViolation>) -> PyResult<Violations> {
+        let one = |(packet, origin, field, rule, found): PickledViolation| {
+            let rule = Rule::ALL.iter().find(|known| known.name() == rule);
+            let rule = rule.ok_or_else(|| PyValueError::new_err("a rule of another version"))?;
+            Ok(captures::Violation { packet, origin, field, rule: *rule, found })
+        };
+        let all = all.into_iter().map(one).collect::<PyResult<_>>()?;
+        Ok(Violations { all: Arc::new(all) })
+    }
+
     fn __repr__(&self) -> String {
         format!("<{} violations>", self.all.len())
     }
@@ -137,20 +172,21 @@ impl ViolationIterator {
 #[pyo3(signature = (checked, origin, *, reversible, all, strict, progress))]
 pub(crate) fn check(
     py: Python<'_>,
-    checked: Source,
-    origin: Source,
+    mut checked: CommandInput,
+    mut origin: CommandInput,
     reversible: bool,
     all: bool,
     strict: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Violations)> {
     let is_input =
-        |source: &Source| matches!(source, Source::Path(path) if path.as_os_str() == "-");
+        |input: &CommandInput| matches!(input, CommandInput::Path(path) if path.as_os_str() == "-");
     if is_input(&checked) && is_input(&origin) {
         return Err(OptionsError::new_err(
             "checked and origin are both standard input: choose a file for one of them",
         ));
     }
+    let strict = strict || checked.is_strict() || origin.is_strict();
     let mut options = captures::CheckOptions { strict, ..Default::default() };
     if reversible {
         options.rules = Strictness::Reversible;

@@ -1,5 +1,7 @@
 //! Packets as columns, in batches, by Arrow's C data interface.
 
+use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
@@ -16,12 +18,13 @@ use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict};
-use superpacket::wire::{IpVersion, Protocol, tcp};
+use superpacket::wire::IpVersion;
 use superpacket_captures::file::{Frame, Source};
 use superpacket_captures::{CaptureError, Packets, Reader, Truncated};
 
 use crate::errors::{OptionsError, capture_error, cut_short, warn};
-use crate::layers::{Layers, with_address};
+use crate::exclusive::Exclusive;
+use crate::layers::{Layers, MAC, TcpHeader, mac_text, with_address};
 
 /// Bytes of frames at which a batch ends early: offsets of a column have 31 bits.
 const MOST_BYTES: usize = 256 << 20;
@@ -39,25 +42,38 @@ enum Addresses {
     Bytes,
 }
 
+/// Length of a tunnel's name as bytes, filled up with zeros.
+const TUNNEL: i32 = 6;
+
 /// Columns that every batch has, in their order, and the last only if it is asked for.
 fn schema(addresses: Addresses, data: bool) -> SchemaRef {
-    let address = match addresses {
+    let text = |bytes| match addresses {
         Addresses::Text => DataType::Utf8,
-        Addresses::Bytes => DataType::FixedSizeBinary(ADDRESS),
+        Addresses::Bytes => DataType::FixedSizeBinary(bytes),
     };
-    let always = [("number", DataType::UInt64)];
     let columns = [
+        ("number", DataType::UInt64, false),
         ("time", DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())), true),
         ("interface", DataType::UInt32, false),
         ("link_type", DataType::UInt16, false),
         ("captured_length", DataType::UInt32, false),
         ("original_length", DataType::UInt32, false),
+        ("source_mac", text(MAC as i32), true),
+        ("destination_mac", text(MAC as i32), true),
+        ("vlan", DataType::UInt16, true),
+        ("tunnel", text(TUNNEL), true),
+        ("tunnel_source", text(ADDRESS), true),
+        ("tunnel_destination", text(ADDRESS), true),
+        ("vni", DataType::UInt32, true),
         ("version", DataType::UInt8, true),
-        ("source", address.clone(), true),
-        ("destination", address, true),
+        ("source", text(ADDRESS), true),
+        ("destination", text(ADDRESS), true),
         ("protocol", DataType::UInt8, true),
+        ("ttl", DataType::UInt8, true),
+        ("ip_id", DataType::UInt16, true),
         ("source_port", DataType::UInt16, true),
         ("destination_port", DataType::UInt16, true),
+        ("network_offset", DataType::UInt16, true),
         ("transport_offset", DataType::UInt16, true),
         ("payload_offset", DataType::UInt16, true),
         ("payload_length", DataType::UInt32, true),
@@ -65,9 +81,10 @@ fn schema(addresses: Addresses, data: bool) -> SchemaRef {
         ("sequence", DataType::UInt32, true),
         ("acknowledgement", DataType::UInt32, true),
         ("window", DataType::UInt16, true),
+        ("segment_size", DataType::UInt16, true),
     ];
-    let mut fields: Vec<_> = always.map(|(name, kind)| Field::new(name, kind, false)).into();
-    fields.extend(columns.map(|(name, kind, nullable)| Field::new(name, kind, nullable)));
+    let mut fields: Vec<_> =
+        columns.map(|(name, kind, nullable)| Field::new(name, kind, nullable)).into();
     if data {
         fields.push(Field::new("data", DataType::Binary, false));
     }
@@ -122,49 +139,112 @@ impl Runs {
     }
 }
 
-/// Addresses of one end.
-enum Ends {
-    Text(Runs),
-    Bytes(Vec<u8>),
+/// Numbers of which some may be missing.
+struct Numbers<T: ArrowPrimitiveType> {
+    values: Vec<T::Native>,
+    present: BooleanBufferBuilder,
 }
 
-impl Ends {
-    fn new(addresses: Addresses, rows: usize) -> Self {
-        match addresses {
-            Addresses::Text => Ends::Text(Runs::new(rows)),
-            Addresses::Bytes => Ends::Bytes(Vec::with_capacity(ADDRESS as usize * rows)),
+impl<T: ArrowPrimitiveType> Numbers<T> {
+    fn new(rows: usize) -> Self {
+        Numbers { values: Vec::with_capacity(rows), present: BooleanBufferBuilder::new(rows) }
+    }
+
+    #[inline]
+    fn push(&mut self, value: Option<T::Native>) {
+        self.present.append(value.is_some());
+        self.values.push(value.unwrap_or_default());
+    }
+
+    fn finish(mut self) -> Result<ArrayRef, ArrowError> {
+        let values = ScalarBuffer::from(self.values);
+        Ok(Arc::new(PrimitiveArray::<T>::try_new(values, nulls(&mut self.present))?))
+    }
+}
+
+fn nulls(present: &mut BooleanBufferBuilder) -> Option<NullBuffer> {
+    Some(NullBuffer::new(present.finish())).filter(|nulls| nulls.null_count() > 0)
+}
+
+/// Addresses or names: text, or so many bytes.
+struct Texts {
+    column: TextColumn,
+    present: BooleanBufferBuilder,
+}
+
+enum TextColumn {
+    Text(Runs),
+    Bytes(Vec<u8>, i32),
+}
+
+impl Texts {
+    fn new(addresses: Addresses, rows: usize, length: i32) -> Self {
+        let column = match addresses {
+            Addresses::Text => TextColumn::Text(Runs::new(rows)),
+            Addresses::Bytes => {
+                TextColumn::Bytes(Vec::with_capacity(length as usize * rows), length)
+            }
+        };
+        Texts { column, present: BooleanBufferBuilder::new(rows) }
+    }
+
+    #[inline]
+    fn skip(&mut self) {
+        self.present.append(false);
+        match &mut self.column {
+            TextColumn::Text(runs) => runs.push(&[]),
+            TextColumn::Bytes(bytes, length) => bytes.resize(bytes.len() + *length as usize, 0),
         }
     }
 
     #[inline]
-    fn push(&mut self, address: Option<std::net::IpAddr>, scratch: &mut String) {
-        match (self, address) {
-            (Ends::Text(runs), Some(address)) => {
+    fn push_address(&mut self, address: Option<IpAddr>, scratch: &mut String) {
+        let Some(address) = address else { return self.skip() };
+        self.present.append(true);
+        match &mut self.column {
+            TextColumn::Text(runs) => {
                 with_address(address, scratch, |text| runs.push(text.as_bytes()))
             }
-            (Ends::Text(runs), None) => runs.push(&[]),
-            (Ends::Bytes(bytes), Some(std::net::IpAddr::V4(address))) => {
-                bytes.extend_from_slice(&address.to_ipv6_mapped().octets())
-            }
-            (Ends::Bytes(bytes), Some(std::net::IpAddr::V6(address))) => {
-                bytes.extend_from_slice(&address.octets())
-            }
-            (Ends::Bytes(bytes), None) => bytes.extend_from_slice(&[0; ADDRESS as usize]),
+            TextColumn::Bytes(bytes, _) => bytes.extend_from_slice(&match address {
+                IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                IpAddr::V6(address) => address.octets(),
+            }),
         }
     }
 
-    fn finish(self, nulls: &Option<NullBuffer>) -> Result<ArrayRef, ArrowError> {
-        Ok(match self {
-            Ends::Text(Runs { bytes, ends }) => Arc::new(StringArray::try_new(
-                Runs::offsets(ends),
-                Buffer::from_vec(bytes),
-                nulls.clone(),
-            )?),
-            Ends::Bytes(bytes) => Arc::new(FixedSizeBinaryArray::try_new(
-                ADDRESS,
-                Buffer::from_vec(bytes),
-                nulls.clone(),
-            )?),
+    #[inline]
+    fn push_mac(&mut self, address: Option<&[u8; MAC]>) {
+        let Some(address) = address else { return self.skip() };
+        self.present.append(true);
+        match &mut self.column {
+            TextColumn::Text(runs) => runs.push(&mac_text(address)),
+            TextColumn::Bytes(bytes, _) => bytes.extend_from_slice(address),
+        }
+    }
+
+    #[inline]
+    fn push_name(&mut self, name: Option<&str>) {
+        let Some(name) = name else { return self.skip() };
+        self.present.append(true);
+        match &mut self.column {
+            TextColumn::Text(runs) => runs.push(name.as_bytes()),
+            TextColumn::Bytes(bytes, length) => {
+                let end = bytes.len() + *length as usize;
+                bytes.extend_from_slice(name.as_bytes());
+                bytes.resize(end, 0);
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<ArrayRef, ArrowError> {
+        let nulls = nulls(&mut self.present);
+        Ok(match self.column {
+            TextColumn::Text(Runs { bytes, ends }) => {
+                Arc::new(StringArray::try_new(Runs::offsets(ends), Buffer::from_vec(bytes), nulls)?)
+            }
+            TextColumn::Bytes(bytes, length) => {
+                Arc::new(FixedSizeBinaryArray::try_new(length, Buffer::from_vec(bytes), nulls)?)
+            }
         })
     }
 }
@@ -172,29 +252,32 @@ impl Ends {
 /// A batch that grows row by row.
 struct Growing {
     first: u64,
-    time: Vec<i64>,
-    has_time: BooleanBufferBuilder,
+    time: Numbers<TimestampNanosecondType>,
     interface: Vec<u32>,
     link_type: Vec<u16>,
     captured: Vec<u32>,
     original: Vec<u32>,
-    has_ip: BooleanBufferBuilder,
-    version: Vec<u8>,
-    source: Ends,
-    destination: Ends,
-    protocol: Vec<u8>,
-    has_ports: BooleanBufferBuilder,
-    source_port: Vec<u16>,
-    destination_port: Vec<u16>,
-    has_transport: BooleanBufferBuilder,
-    transport: Vec<u16>,
-    payload: Vec<u16>,
-    payload_length: Vec<u32>,
-    has_tcp: BooleanBufferBuilder,
-    flags: Vec<u8>,
-    sequence: Vec<u32>,
-    acknowledgement: Vec<u32>,
-    window: Vec<u16>,
+    macs: [Texts; 2],
+    vlan: Numbers<UInt16Type>,
+    tunnel: Texts,
+    tunnel_ends: [Texts; 2],
+    vni: Numbers<UInt32Type>,
+    version: Numbers<UInt8Type>,
+    source: Texts,
+    destination: Texts,
+    protocol: Numbers<UInt8Type>,
+    ttl: Numbers<UInt8Type>,
+    ip_id: Numbers<UInt16Type>,
+    ports: [Numbers<UInt16Type>; 2],
+    network: Numbers<UInt16Type>,
+    transport: Numbers<UInt16Type>,
+    payload: Numbers<UInt16Type>,
+    payload_length: Numbers<UInt32Type>,
+    flags: Numbers<UInt8Type>,
+    sequence: Numbers<UInt32Type>,
+    acknowledgement: Numbers<UInt32Type>,
+    window: Numbers<UInt16Type>,
+    segment_size: Numbers<UInt16Type>,
     data: Option<Runs>,
     /// Bytes of frames, if they are kept.
     bytes: usize,
@@ -203,32 +286,35 @@ struct Growing {
 
 impl Growing {
     fn new(rows: usize, addresses: Addresses, data: bool) -> Self {
-        let bits = || BooleanBufferBuilder::new(rows);
+        let texts = |length| Texts::new(addresses, rows, length);
         Growing {
             first: 1,
-            time: Vec::with_capacity(rows),
-            has_time: bits(),
+            time: Numbers::new(rows),
             interface: Vec::with_capacity(rows),
             link_type: Vec::with_capacity(rows),
             captured: Vec::with_capacity(rows),
             original: Vec::with_capacity(rows),
-            has_ip: bits(),
-            version: Vec::with_capacity(rows),
-            source: Ends::new(addresses, rows),
-            destination: Ends::new(addresses, rows),
-            protocol: Vec::with_capacity(rows),
-            has_ports: bits(),
-            source_port: Vec::with_capacity(rows),
-            destination_port: Vec::with_capacity(rows),
-            has_transport: bits(),
-            transport: Vec::with_capacity(rows),
-            payload: Vec::with_capacity(rows),
-            payload_length: Vec::with_capacity(rows),
-            has_tcp: bits(),
-            flags: Vec::with_capacity(rows),
-            sequence: Vec::with_capacity(rows),
-            acknowledgement: Vec::with_capacity(rows),
-            window: Vec::with_capacity(rows),
+            macs: [texts(MAC as i32), texts(MAC as i32)],
+            vlan: Numbers::new(rows),
+            tunnel: texts(TUNNEL),
+            tunnel_ends: [texts(ADDRESS), texts(ADDRESS)],
+            vni: Numbers::new(rows),
+            version: Numbers::new(rows),
+            source: texts(ADDRESS),
+            destination: texts(ADDRESS),
+            protocol: Numbers::new(rows),
+            ttl: Numbers::new(rows),
+            ip_id: Numbers::new(rows),
+            ports: [Numbers::new(rows), Numbers::new(rows)],
+            network: Numbers::new(rows),
+            transport: Numbers::new(rows),
+            payload: Numbers::new(rows),
+            payload_length: Numbers::new(rows),
+            flags: Numbers::new(rows),
+            sequence: Numbers::new(rows),
+            acknowledgement: Numbers::new(rows),
+            window: Numbers::new(rows),
+            segment_size: Numbers::new(rows),
             data: data.then(|| Runs::new(rows)),
             bytes: 0,
             scratch: String::new(),
@@ -236,112 +322,126 @@ impl Growing {
     }
 
     fn rows(&self) -> usize {
-        self.time.len()
+        self.interface.len()
     }
 
     #[inline]
     fn push(&mut self, frame: &Frame<'_>) {
-        if self.time.is_empty() {
+        if self.interface.is_empty() {
             self.first = frame.number;
         }
         // Times after the year 2262 do not fit.
         let time = frame.time.and_then(|time| i64::try_from(time.nanoseconds()).ok());
-        // Numpy's "not a time".
-        self.time.push(time.unwrap_or(i64::MIN));
-        self.has_time.append(time.is_some());
+        self.time.push(time);
         self.interface.push(frame.interface);
         let link_type = frame.link_type();
         self.link_type.push(link_type.0);
         self.captured.push(frame.data.len() as u32);
         self.original.push(frame.original_length);
         let layers = Layers::find(link_type, frame.data, frame.original_length);
-        let tuple = layers.tuple;
-        self.has_ip.append(tuple.is_some());
-        self.version.push(match tuple.map(|tuple| tuple.version()) {
-            Some(IpVersion::V4) => 4,
-            Some(IpVersion::V6) => 6,
-            None => 0,
-        });
-        self.source.push(tuple.map(|tuple| tuple.source()), &mut self.scratch);
-        self.destination.push(tuple.map(|tuple| tuple.destination()), &mut self.scratch);
-        self.protocol.push(tuple.and_then(|tuple| tuple.protocol()).unwrap_or(0));
-        let ports = tuple.and_then(|tuple| tuple.ports());
-        self.has_ports.append(ports.is_some());
-        let [from, to] = ports.unwrap_or_default();
-        self.source_port.push(from);
-        self.destination_port.push(to);
-        self.has_transport.append(layers.layout.is_some());
-        let mut segment = None;
-        match &layers.layout {
-            Some(layout) => {
-                self.transport.push(layout.transport + layers.link as u16);
-                self.payload.push(layout.payload + layers.link as u16);
-                self.payload_length.push(layout.end.saturating_sub(u32::from(layout.payload)));
-                if layout.protocol == Protocol::Tcp {
-                    let start = layers.link + usize::from(layout.transport);
-                    segment = frame.data.get(start..).and_then(|header| header.first_chunk::<20>());
-                }
-            }
-            None => {
-                self.transport.push(0);
-                self.payload.push(0);
-                self.payload_length.push(0);
-            }
-        }
-        self.has_tcp.append(segment.is_some());
-        let header = segment.unwrap_or(&[0; 20]);
-        let word = |at: usize| {
-            u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
-        self.sequence.push(word(4));
-        self.acknowledgement.push(word(8));
-        self.flags.push(header[tcp::FLAGS]);
-        self.window.push(u16::from_be_bytes([header[14], header[15]]));
+        self.push_link(&layers, frame.data);
+        self.push_ip(&layers, frame.data);
+        let layout = layers.layout.as_ref();
+        let at = |offset: u16| offset + layers.link as u16;
+        self.network.push(layers.network.map(at));
+        self.transport.push(layout.map(|layout| at(layout.transport)));
+        self.payload.push(layout.map(|layout| at(layout.payload)));
+        self.payload_length.push(layers.payload_length());
+        let header = layers.tcp(frame.data);
+        self.flags.push(header.as_ref().map(TcpHeader::flags));
+        self.sequence.push(header.as_ref().map(TcpHeader::sequence));
+        self.acknowledgement.push(header.as_ref().map(TcpHeader::acknowledgement));
+        self.window.push(header.as_ref().map(TcpHeader::window));
+        self.segment_size.push(frame.options.segment_size().map(NonZeroU16::get));
         if let Some(data) = &mut self.data {
             data.push(frame.data);
             self.bytes += frame.data.len();
         }
     }
 
-    fn finish(mut self, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
-        fn column<T: ArrowPrimitiveType>(
-            values: Vec<T::Native>,
-            nulls: &Option<NullBuffer>,
-        ) -> Result<ArrayRef, ArrowError> {
-            Ok(Arc::new(PrimitiveArray::<T>::try_new(ScalarBuffer::from(values), nulls.clone())?))
+    /// The frame's own Ethernet header, and the tunnel.
+    #[inline]
+    fn push_link(&mut self, layers: &Layers, data: &[u8]) {
+        let macs = layers.macs(data);
+        self.macs[0].push_mac(macs.map(|[_, source]| source));
+        self.macs[1].push_mac(macs.map(|[destination, _]| destination));
+        self.vlan.push(layers.vlan(data));
+        self.tunnel.push_name(layers.tunnel().map(|outer| outer.tunnel.name()));
+        let ends = layers.tunnel_ends(data);
+        for (end, column) in self.tunnel_ends.iter_mut().enumerate() {
+            column.push_address(ends.map(|ends| ends[end]), &mut self.scratch);
         }
-        let nulls = |bits: &mut BooleanBufferBuilder| {
-            Some(NullBuffer::new(bits.finish())).filter(|nulls| nulls.null_count() > 0)
-        };
-        let (time, ip) = (nulls(&mut self.has_time), nulls(&mut self.has_ip));
-        let (ports, transport, tcp) =
-            (nulls(&mut self.has_ports), nulls(&mut self.has_transport), nulls(&mut self.has_tcp));
+        self.vni.push(layers.vni(data));
+    }
+
+    /// The innermost IP header, and ports.
+    #[inline]
+    fn push_ip(&mut self, layers: &Layers, data: &[u8]) {
+        let tuple = layers.tuple;
+        self.version.push(tuple.map(|tuple| match tuple.version() {
+            IpVersion::V4 => 4,
+            IpVersion::V6 => 6,
+        }));
+        self.source.push_address(tuple.map(|tuple| tuple.source()), &mut self.scratch);
+        self.destination.push_address(tuple.map(|tuple| tuple.destination()), &mut self.scratch);
+        self.protocol.push(tuple.and_then(|tuple| tuple.protocol()));
+        self.ttl.push(layers.ttl(data));
+        self.ip_id.push(layers.ip_id(data));
+        let ports = tuple.and_then(|tuple| tuple.ports());
+        for (end, column) in self.ports.iter_mut().enumerate() {
+            column.push(ports.map(|ports| ports[end]));
+        }
+    }
+
+    fn finish(mut self, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
+        fn column<T: ArrowPrimitiveType>(values: Vec<T::Native>) -> Result<ArrayRef, ArrowError> {
+            Ok(Arc::new(PrimitiveArray::<T>::try_new(ScalarBuffer::from(values), None)?))
+        }
         let numbers = (self.first..).take(self.rows()).collect();
-        let time = PrimitiveArray::<TimestampNanosecondType>::try_new(
-            ScalarBuffer::from(self.time),
-            time,
-        )?
-        .with_timezone("UTC");
+        let times = nulls(&mut self.time.present);
+        // Numpy's "not a time".
+        let time = |(index, time)| match &times {
+            Some(times) if times.is_null(index) => i64::MIN,
+            _ => time,
+        };
+        let values = self.time.values.into_iter().enumerate().map(time).collect::<Vec<_>>();
+        let time =
+            PrimitiveArray::<TimestampNanosecondType>::try_new(values.into(), times.clone())?
+                .with_timezone("UTC");
+        let [source_mac, destination_mac] = self.macs;
+        let [tunnel_source, tunnel_destination] = self.tunnel_ends;
+        let [source_port, destination_port] = self.ports;
         let mut columns: Vec<ArrayRef> = vec![
-            column::<UInt64Type>(numbers, &None)?,
+            column::<UInt64Type>(numbers)?,
             Arc::new(time),
-            column::<UInt32Type>(self.interface, &None)?,
-            column::<UInt16Type>(self.link_type, &None)?,
-            column::<UInt32Type>(self.captured, &None)?,
-            column::<UInt32Type>(self.original, &None)?,
-            column::<UInt8Type>(self.version, &ip)?,
-            self.source.finish(&ip)?,
-            self.destination.finish(&ip)?,
-            column::<UInt8Type>(self.protocol, &ip)?,
-            column::<UInt16Type>(self.source_port, &ports)?,
-            column::<UInt16Type>(self.destination_port, &ports)?,
-            column::<UInt16Type>(self.transport, &transport)?,
-            column::<UInt16Type>(self.payload, &transport)?,
-            column::<UInt32Type>(self.payload_length, &transport)?,
-            column::<UInt8Type>(self.flags, &tcp)?,
-            column::<UInt32Type>(self.sequence, &tcp)?,
-            column::<UInt32Type>(self.acknowledgement, &tcp)?,
-            column::<UInt16Type>(self.window, &tcp)?,
+            column::<UInt32Type>(self.interface)?,
+            column::<UInt16Type>(self.link_type)?,
+            column::<UInt32Type>(self.captured)?,
+            column::<UInt32Type>(self.original)?,
+            source_mac.finish()?,
+            destination_mac.finish()?,
+            self.vlan.finish()?,
+            self.tunnel.finish()?,
+            tunnel_source.finish()?,
+            tunnel_destination.finish()?,
+            self.vni.finish()?,
+            self.version.finish()?,
+            self.source.finish()?,
+            self.destination.finish()?,
+            self.protocol.finish()?,
+            self.ttl.finish()?,
+            self.ip_id.finish()?,
+            source_port.finish()?,
+            destination_port.finish()?,
+            self.network.finish()?,
+            self.transport.finish()?,
+            self.payload.finish()?,
+            self.payload_length.finish()?,
+            self.flags.finish()?,
+            self.sequence.finish()?,
+            self.acknowledgement.finish()?,
+            self.window.finish()?,
+            self.segment_size.finish()?,
         ];
         if let Some(Runs { bytes, ends }) = self.data {
             columns.push(Arc::new(BinaryArray::try_new(
@@ -451,11 +551,10 @@ impl RecordBatchReader for Batches {
 /// once.
 ///
 /// It has `__arrow_c_stream__`, and is an iterator of batches with `__arrow_c_array__`.
-#[pyclass(module = "superpacket")]
+#[pyclass(frozen, module = "superpacket")]
 pub(crate) struct Columns {
-    /// None once a stream was made of them. Only their owner asks for them: the lock makes them
-    /// what threads may share.
-    batches: Option<Mutex<Batches>>,
+    /// None once a stream was made of them.
+    batches: Exclusive<Option<Batches>>,
     schema: SchemaRef,
     strict: bool,
     cause: Cause,
@@ -463,13 +562,13 @@ pub(crate) struct Columns {
 
 impl Columns {
     pub(crate) fn of_reader(
-        reader: Reader,
+        reader: Box<Reader>,
         strict: bool,
         batch_size: usize,
         data: bool,
         bytes: bool,
     ) -> PyResult<Columns> {
-        Self::new(Frames::Reader(Box::new(reader)), strict, batch_size, data, bytes)
+        Self::new(Frames::Reader(reader), strict, batch_size, data, bytes)
     }
 
     pub(crate) fn of_packets(
@@ -506,13 +605,17 @@ impl Columns {
             cause: Arc::clone(&cause),
             done: false,
         };
-        Ok(Columns { batches: Some(Mutex::new(batches)), schema, strict, cause })
+        Ok(Columns { batches: Exclusive::new(Some(batches)), schema, strict, cause })
     }
 }
 
 fn schema_capsule<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Bound<'py, PyCapsule>> {
     let schema = FFI_ArrowSchema::try_from(schema).map_err(arrow_error)?;
     PyCapsule::new_with_value(py, schema, c"arrow_schema")
+}
+
+fn been_read() -> PyErr {
+    PyValueError::new_err("the columns have been read: open the capture again")
 }
 
 fn arrow_error(error: ArrowError) -> PyErr {
@@ -530,21 +633,14 @@ impl Columns {
     /// requested, and is ignored.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
-        &mut self,
+        &self,
         py: Python<'py>,
         requested_schema: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let _ = requested_schema;
-        let batches = self.batches.take().ok_or_else(|| {
-            PyValueError::new_err("the columns have been read: open the capture again")
-        })?;
-        PyCapsule::new_with_value(
-            py,
-            FFI_ArrowArrayStream::new(Box::new(
-                batches.into_inner().unwrap_or_else(PoisonError::into_inner),
-            )),
-            c"arrow_array_stream",
-        )
+        let batches = self.batches.lock(py)?.take().ok_or_else(been_read)?;
+        let stream = FFI_ArrowArrayStream::new(Box::new(batches));
+        PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
     }
 
     /// The names of the columns.
@@ -568,15 +664,13 @@ impl Columns {
         slf
     }
 
-    fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<ColumnBatch>> {
-        let Some(batches) = &mut self.batches else {
-            return Err(PyValueError::new_err(
-                "the columns have been read: open the capture again",
-            ));
-        };
-        let batches = batches.get_mut().unwrap_or_else(PoisonError::into_inner);
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<ColumnBatch>> {
         py.check_signals()?;
-        let batch = py.detach(|| batches.next());
+        let batch = {
+            let mut batches = self.batches.lock(py)?;
+            let batches = batches.as_mut().ok_or_else(been_read)?;
+            py.detach(|| batches.next())
+        };
         match batch {
             Some(Ok(batch)) => Ok(Some(ColumnBatch { batch })),
             Some(Err(error)) => {

@@ -1,42 +1,81 @@
 //! The program's commands: options in, a report out, as JSON that the package makes its own classes
 //! of.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use serde::Serialize;
 use superpacket_captures as captures;
-use superpacket_captures::{CpuMask, Input, Output, Packets, Rules, Stepping, ToeplitzKey};
+use superpacket_captures::{
+    CaptureError, CpuMask, Input, Output, Packets, Reader, Rules, Stepping, ToeplitzKey,
+};
 
-use crate::errors::{Error, OptionsError, command_error};
-use crate::packet::PacketList;
+use crate::capture::{Capture, Given};
+use crate::errors::{OptionsError, capture_error, command_error};
+use crate::interruptible::{FileObject, is_file_object, name_of};
+use crate::list::PacketList;
 use crate::progress::Reporter;
 
 /// What a command reads.
-pub(crate) enum Source {
+pub(crate) enum CommandInput {
     Path(PathBuf),
     Packets(Arc<Packets>),
+    /// None once it is being read.
+    Reader(Option<Box<Reader>>, bool),
+    /// A name, and an object with `read` that a command reads once.
+    File(String, Option<FileObject>),
 }
 
-impl Source {
-    pub(crate) fn input(&self) -> Input<'_> {
+impl CommandInput {
+    pub(crate) fn input(&mut self) -> Input<'_> {
         match self {
-            Source::Path(path) => Input::Path(path),
-            Source::Packets(packets) => Input::Packets(packets),
+            CommandInput::Path(path) => Input::Path(path),
+            CommandInput::Packets(packets) => Input::Packets(packets),
+            CommandInput::Reader(reader, _) => match reader.take() {
+                Some(reader) => Input::Reader(reader),
+                None => Input::Path(Path::new("")),
+            },
+            CommandInput::File(name, object) => match object.take() {
+                Some(object) => Input::Stream { file: name.clone(), stream: Box::new(object) },
+                None => Input::Path(Path::new("")),
+            },
         }
+    }
+
+    /// Whether it is an error that it ends within a record: its owner opened it so.
+    pub(crate) fn is_strict(&self) -> bool {
+        matches!(self, CommandInput::Reader(_, true))
     }
 }
 
-impl<'a, 'py> FromPyObject<'a, 'py> for Source {
+impl<'a, 'py> FromPyObject<'a, 'py> for CommandInput {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        match object.cast::<PacketList>() {
-            Ok(list) => Ok(Source::Packets(list.borrow().packets())),
-            Err(_) => Ok(Source::Path(object.extract()?)),
+        if let Ok(list) = object.cast::<PacketList>() {
+            return Ok(CommandInput::Packets(list.borrow().packets()));
         }
+        if let Ok(capture) = object.cast::<Capture>() {
+            return Ok(match Capture::give(&capture)? {
+                Given::Reader(reader) => {
+                    CommandInput::Reader(Some(reader), capture.get().is_strict())
+                }
+                Given::Rest(list) => CommandInput::Packets(list.packets()),
+            });
+        }
+        if is_file_object(&object)? {
+            let file = FileObject(object.to_owned().unbind());
+            return Ok(CommandInput::File(name_of(&object)?, Some(file)));
+        }
+        Ok(CommandInput::Path(object.extract()?))
     }
+}
+
+/// Whether a file is a capture, or cannot be read, so that a command says why.
+#[pyfunction]
+pub(crate) fn is_capture(py: Python<'_>, path: PathBuf) -> bool {
+    !matches!(py.detach(|| Reader::open(path)), Err(CaptureError::NotCapture { .. }))
 }
 
 /// Runs a command without the interpreter's lock; its report comes back as JSON.
@@ -72,17 +111,20 @@ fn write_page(
 ) -> PyResult<()> {
     let Some(path) = path else { return Ok(()) };
     let page = page().map_err(|error| command_error(py, error))?;
-    superpacket_captures::file::write_file(&path, page.as_bytes())
-        .map_err(|error| Error::new_err(format!("{}: cannot be written: {error}", path.display())))
+    superpacket_captures::file::write_file(&path, page.as_bytes()).map_err(|source| {
+        capture_error(py, &CaptureError::Write { file: path.display().to_string(), source })
+    })
 }
 
 /// A report's page, drawn when it is asked for.
-#[pyclass(frozen, module = "superpacket")]
+#[pyclass(frozen, module = "superpacket._superpacket")]
 pub(crate) struct Page {
     report: Pages,
 }
 
 pub(crate) enum Pages {
+    /// As it was pickled.
+    Rendered(String),
     Analyze(Box<captures::AnalyzeReport>),
     /// With so many flows.
     Steer(Box<captures::SteerReport>, usize),
@@ -99,10 +141,21 @@ impl Page {
     /// Returns the page as HTML that needs nothing else.
     fn render(&self, py: Python<'_>) -> PyResult<String> {
         let rendered = match &self.report {
+            Pages::Rendered(page) => Ok(page.clone()),
             Pages::Analyze(report) => report.page(),
             Pages::Steer(report, top) => report.page(*top),
         };
         rendered.map_err(|error| command_error(py, error))
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String,))> {
+        Ok((py.get_type::<Page>().getattr("_of")?, (self.render(py)?,)))
+    }
+
+    /// Makes a page of what it was pickled as.
+    #[staticmethod]
+    fn _of(page: String) -> Page {
+        Page::new(Pages::Rendered(page))
     }
 }
 
@@ -112,7 +165,7 @@ impl Page {
 #[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
 pub(crate) fn coalesce(
     py: Python<'_>,
-    input: Source,
+    mut input: CommandInput,
     output: Option<PathBuf>,
     lro: bool,
     batch: u64,
@@ -128,6 +181,7 @@ pub(crate) fn coalesce(
     strict: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Option<PacketList>)> {
+    let strict = strict || input.is_strict();
     let rules = if lro { Rules::Lro } else { Rules::Gro };
     let stepping = stepping(batch, hold);
     let options = captures::CoalesceOptions {
@@ -160,7 +214,7 @@ pub(crate) fn coalesce(
 #[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
 pub(crate) fn segment(
     py: Python<'_>,
-    input: Source,
+    mut input: CommandInput,
     output: Option<PathBuf>,
     mtu: u32,
     fragment: bool,
@@ -171,6 +225,7 @@ pub(crate) fn segment(
     strict: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Option<PacketList>)> {
+    let strict = strict || input.is_strict();
     let options = captures::SegmentOptions {
         mtu,
         fragment,
@@ -197,7 +252,7 @@ pub(crate) fn segment(
 #[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
 pub(crate) fn verify(
     py: Python<'_>,
-    inputs: Vec<Source>,
+    mut inputs: Vec<CommandInput>,
     batch: u64,
     hold: u64,
     udp: bool,
@@ -205,10 +260,11 @@ pub(crate) fn verify(
     inject_fault: Option<u64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
+    let strict = strict || inputs.iter().any(CommandInput::is_strict);
     let options =
         captures::VerifyOptions { stepping: stepping(batch, hold), udp, strict, inject_fault };
     let (json, _) = run(py, progress, |progress| {
-        captures::verify(inputs.iter().map(Source::input).collect(), &options, progress)
+        captures::verify(inputs.iter_mut().map(CommandInput::input).collect(), &options, progress)
     })?;
     Ok(json)
 }
@@ -222,7 +278,7 @@ type Timeline = (Vec<f64>, Vec<f64>, Vec<f64>);
 #[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
 pub(crate) fn analyze(
     py: Python<'_>,
-    inputs: Vec<Source>,
+    mut inputs: Vec<CommandInput>,
     batch: u64,
     hold: u64,
     top: usize,
@@ -230,9 +286,10 @@ pub(crate) fn analyze(
     html: Option<PathBuf>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Vec<Timeline>, Page)> {
+    let strict = strict || inputs.iter().any(CommandInput::is_strict);
     let options = captures::AnalyzeOptions { stepping: stepping(batch, hold), top, strict };
     let (json, report) = run(py, progress, |progress| {
-        captures::analyze(inputs.iter().map(Source::input).collect(), &options, progress)
+        captures::analyze(inputs.iter_mut().map(CommandInput::input).collect(), &options, progress)
     })?;
     write_page(py, html, || report.page())?;
     let timelines = report.files.iter().map(|file| {
@@ -254,7 +311,7 @@ pub(crate) fn analyze(
 #[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
 pub(crate) fn steer(
     py: Python<'_>,
-    input: Source,
+    mut input: CommandInput,
     cpus: Option<&str>,
     cpu_list: Option<&str>,
     key: Option<&[u8]>,
@@ -289,6 +346,7 @@ pub(crate) fn steer(
             }
         },
     };
+    let strict = strict || input.is_strict();
     let options = captures::SteerOptions { cpus, key, symmetric, outer, strict };
     let (json, report) =
         run(py, progress, |progress| captures::steer(input.input(), &options, progress))?;

@@ -8,14 +8,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::types::{
-    ArrowPrimitiveType, TimestampNanosecondType, UInt16Type, UInt32Type, UInt64Type,
+    ArrowPrimitiveType, TimestampNanosecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{ArrayRef, PrimitiveArray, RecordBatch, StringArray};
 use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
 use pyo3::exceptions::PyValueError;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use superpacket::wire::protocol;
 use superpacket_captures as captures;
 use superpacket_captures::{
     CaptureError, CapturePosition, FlowRow, Input, PacketsRow, PartAnalysis, Progress, Reader, Rows,
@@ -23,6 +23,7 @@ use superpacket_captures::{
 
 use crate::columns::ColumnBatch;
 use crate::commands::{Page, Pages, run, stepping};
+use crate::interruptible::FileObject;
 use crate::progress::Reporter;
 
 /// Where a worker reads: a file of this machine, from one byte to another, or a Python object with
@@ -63,7 +64,7 @@ impl Stream {
                 }
                 Ok(limited(file, end.map(|end| end - start)))
             }
-            Stream::Object { object, length } => Ok(limited(Object(object), length)),
+            Stream::Object { object, length } => Ok(limited(FileObject(object), length)),
         }
     }
 }
@@ -72,27 +73,6 @@ fn limited(stream: impl Read + Send + 'static, length: Option<u64>) -> Box<dyn R
     match length {
         Some(length) => Box::new(stream.take(length)),
         None => Box::new(stream),
-    }
-}
-
-/// Reads from a Python object. What it raises comes back out of the command.
-struct Object(Py<PyAny>);
-
-impl Read for Object {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        Python::attach(|py| {
-            let read = self.0.call_method1(py, intern!(py, "read"), (buffer.len(),))?;
-            let read = read.bind(py).cast::<PyBytes>().map_err(PyErr::from)?;
-            let bytes = read.as_bytes();
-            match buffer.get_mut(..bytes.len()) {
-                Some(room) => {
-                    room.copy_from_slice(bytes);
-                    Ok(bytes.len())
-                }
-                None => Err(PyValueError::new_err("read gave more bytes than were asked for")),
-            }
-        })
-        .map_err(io::Error::other)
     }
 }
 
@@ -123,10 +103,19 @@ fn times(values: impl Iterator<Item = Option<u64>>) -> ArrayRef {
     Arc::new(PrimitiveArray::<TimestampNanosecondType>::from_iter(values).with_timezone("UTC"))
 }
 
+/// The number that packets and their columns have for a protocol of flows.
+fn protocol_number(name: &str) -> u8 {
+    match name {
+        "TCP" => protocol::TCP,
+        "UDP" => protocol::UDP,
+        _ => protocol::DCCP,
+    }
+}
+
 fn flow_batch(rows: &[FlowRow]) -> Result<RecordBatch, ArrowError> {
     let schema = schema(&[
         ("flow", DataType::UInt64, false),
-        ("protocol", DataType::Utf8, false),
+        ("protocol", DataType::UInt8, false),
         ("tunnel", DataType::Utf8, true),
         ("source", DataType::Utf8, false),
         ("source_port", DataType::UInt16, false),
@@ -141,7 +130,7 @@ fn flow_batch(rows: &[FlowRow]) -> Result<RecordBatch, ArrowError> {
     let each = || rows.iter();
     let columns: Vec<ArrayRef> = vec![
         numbers::<UInt64Type>(each().map(|row| row.flow)),
-        Arc::new(StringArray::from_iter_values(each().map(|row| row.protocol))),
+        numbers::<UInt8Type>(each().map(|row| protocol_number(row.protocol))),
         Arc::new(StringArray::from_iter(each().map(|row| row.tunnel))),
         text(each().map(|row| row.source.to_string())),
         numbers::<UInt16Type>(each().map(|row| row.source_port)),

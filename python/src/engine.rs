@@ -5,7 +5,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use superpacket::aggregate::{Aggregator as Engine, HashKey, Mode, Policy, Reason};
+use superpacket::aggregate::{Aggregator as Engine, HashKey, MAX_BIG_LENGTH, Mode, Policy, Reason};
 use superpacket::packet::{Layer, RxPacket};
 use superpacket::segment::{
     ChecksumOutput, Gso, GsoKind, GsoPacket, SegmentError as CutError, SegmentOptions, SegmentSize,
@@ -13,6 +13,7 @@ use superpacket::segment::{
 };
 use superpacket::super_packet::{Metadata, SuperPacket as Emitted};
 use superpacket::wire::{IpVersion, MAX_HEADER, Protocol, parse};
+use superpacket_captures::{MAX_FLOWS, MAX_PACKETS};
 
 use crate::errors::{OptionsError, SegmentError};
 
@@ -120,6 +121,14 @@ fn layer(name: &str) -> PyResult<Layer> {
     }
 }
 
+/// Refuses an option as the commands do.
+fn within(name: &str, value: u32, least: u32, most: u32) -> PyResult<()> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(OptionsError::new_err(format!("{name}: {value} is not between {least} and {most}")))
+}
+
 impl Aggregator {
     /// Steps the engine; gives what left.
     fn step<'py>(
@@ -170,6 +179,13 @@ impl Aggregator {
                 )));
             }
         };
+        within("max_bytes", max_bytes, 68, MAX_BIG_LENGTH)?;
+        if let Some(packets) = max_packets {
+            within("max_packets", packets, 1, MAX_PACKETS)?;
+        }
+        if let Some(flows) = max_flows {
+            within("max_flows", flows, 1, MAX_FLOWS)?;
+        }
         let policy = base
             .with_max_bytes(max_bytes)
             .with_max_packets(max_packets.unwrap_or(base.max_packets))

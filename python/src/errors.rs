@@ -2,6 +2,7 @@
 
 use pyo3::exceptions::{PyException, PyKeyboardInterrupt, PyOSError, PyUserWarning};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::{create_exception, intern};
 
 use superpacket_captures as captures;
@@ -124,16 +125,38 @@ pub(crate) fn capture_error(py: Python<'_>, error: &captures::CaptureError) -> P
     {
         return raised.clone_ref(py);
     }
-    let exception = with_place(py, error.to_string(), file, packet, offset, &cause);
-    if let Some(code) = source.and_then(std::io::Error::raw_os_error) {
-        let source = PyOSError::new_err((
-            code,
-            source.map(ToString::to_string).unwrap_or_default(),
-            file.to_owned(),
-        ));
-        exception.set_cause(py, Some(source));
-    }
+    let text = error.to_string();
+    let Some((source, number)) = source.and_then(|source| Some((source, number_of(source)?)))
+    else {
+        return with_place(py, CaptureError::new_err(text), file, packet, offset, &cause);
+    };
+    let reason = source.to_string();
+    let exception = match of_system(py, &text, number, &reason, file) {
+        Ok(exception) => with_place(py, exception, file, packet, offset, &cause),
+        Err(other) => return other,
+    };
+    exception.set_cause(py, Some(PyOSError::new_err((number, reason, file.to_owned()))));
     exception
+}
+
+/// The error number of C for a system's error: on Windows the system has others.
+fn number_of(error: &std::io::Error) -> Option<i32> {
+    use std::io::ErrorKind;
+    match error.kind() {
+        ErrorKind::NotFound => Some(2),
+        ErrorKind::PermissionDenied => Some(13),
+        ErrorKind::IsADirectory => Some(21),
+        // EIO
+        _ if cfg!(windows) => error.raw_os_error().map(|_| 5),
+        _ => error.raw_os_error(),
+    }
+}
+
+/// An exception that is an OSError too.
+fn of_system(py: Python<'_>, text: &str, number: i32, reason: &str, file: &str) -> PyResult<PyErr> {
+    static OF_SYSTEM: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let of_system = OF_SYSTEM.import(py, "superpacket._errors", "of_system")?;
+    Ok(PyErr::from_value(of_system.call1((text, number, reason, file))?))
 }
 
 /// The exception of a capture that ends within a record.
@@ -141,7 +164,7 @@ pub(crate) fn cut_short(py: Python<'_>, truncated: &captures::Truncated) -> PyEr
     let cause = format!("cut short: {}", truncated.reason);
     with_place(
         py,
-        truncated.to_string(),
+        CaptureError::new_err(truncated.to_string()),
         &truncated.file,
         Some(truncated.packet),
         Some(truncated.offset),
@@ -151,13 +174,12 @@ pub(crate) fn cut_short(py: Python<'_>, truncated: &captures::Truncated) -> PyEr
 
 fn with_place(
     py: Python<'_>,
-    text: String,
+    exception: PyErr,
     file: &str,
     packet: Option<u64>,
     offset: Option<u64>,
     cause: &str,
 ) -> PyErr {
-    let exception = CaptureError::new_err(text);
     let value = exception.value(py);
     let set = || -> PyResult<()> {
         value.setattr(intern!(py, "file"), file)?;

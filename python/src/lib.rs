@@ -1,8 +1,10 @@
 //! The Python module `superpacket._superpacket`: what the package's Python files stand on.
 //!
-//! `capture` reads files, `packet` has their packets, `layers` these packets' headers, `columns`
-//! the same as Arrow columns, `commands` those of the program, `check` its judge, `corpus` what
-//! workers do with many captures, `progress` their bars and Ctrl-C, `engine` the aggregator and the
+//! `capture` reads files, `packet` has their packets, `list` several in memory, `layers` these
+//! packets' headers, `columns` the same as Arrow columns, `writer` writes files, `offered` takes
+//! packets of any kind, `pickled` keeps them for other processes, `commands` are those of the
+//! program, `check` its judge, `corpus` what workers do with many captures, `progress` their bars
+//! and Ctrl-C, `exclusive` lets threads wait for each other, `engine` is the aggregator and the
 //! segmenter. Nothing here is unsafe: buffers are Python's own `bytes`.
 
 mod capture;
@@ -12,10 +14,15 @@ mod commands;
 mod corpus;
 mod engine;
 mod errors;
+mod exclusive;
 mod interruptible;
 mod layers;
+mod list;
+mod offered;
 mod packet;
+mod pickled;
 mod progress;
+mod writer;
 
 use pyo3::prelude::*;
 
@@ -29,7 +36,7 @@ mod _superpacket {
     #[pymodule_export]
     use super::columns::{ColumnBatch, Columns};
     #[pymodule_export]
-    use super::commands::{Page, analyze, coalesce, segment, steer, verify};
+    use super::commands::{Page, analyze, coalesce, is_capture, segment, steer, verify};
     #[pymodule_export]
     use super::corpus::{CorpusSummary, analyze_part, index};
     #[pymodule_export]
@@ -37,7 +44,11 @@ mod _superpacket {
     #[pymodule_export]
     use super::errors::{CaptureError, Error, OptionsError, SegmentError};
     #[pymodule_export]
-    use super::packet::{Packet, PacketList};
+    use super::list::PacketList;
+    #[pymodule_export]
+    use super::packet::Packet;
+    #[pymodule_export]
+    use super::writer::Writer;
     use super::*;
 
     #[pymodule_init]

@@ -1,19 +1,19 @@
 //! Packets as Python has them: light objects over a block of bytes that several share.
 
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::sync::{Arc, OnceLock};
 
-use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PySlice, PyString};
 use superpacket::wire::{IpVersion, Layout};
-use superpacket_captures::file::Frame;
-use superpacket_captures::{Interface, LinkType, Packets};
+use superpacket_captures::file::{Frame, FrameOptions, OptionForm, Timestamp};
+use superpacket_captures::{Interface, LinkType, PacketSink, Packets};
 use superpacket_steer::FlowTuple;
 
-use crate::columns::{Columns, as_bytes, converted};
-use crate::errors::command_error;
-use crate::layers::{Layers, with_address};
+use crate::layers::{Layers, MAC, mac_text, with_address};
+use crate::pickled::PickledPackets;
 
 /// All of a packet but its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +23,11 @@ pub(crate) struct Entry {
     pub(crate) original_length: u32,
     pub(crate) interface: u32,
     pub(crate) link_type: LinkType,
-    /// In nanoseconds since 1970.
-    pub(crate) time: Option<u64>,
+    pub(crate) time: Option<Timestamp>,
+    /// Where its options end in the block's.
+    options_end: u32,
+    form: OptionForm,
+    segment_size: Option<NonZeroU16>,
 }
 
 /// Packets that were read together, gathered without the interpreter's lock.
@@ -32,6 +35,9 @@ pub(crate) struct Entry {
 pub(crate) struct Gathered {
     pub(crate) bytes: Vec<u8>,
     pub(crate) entries: Vec<Entry>,
+    pub(crate) options: Vec<u8>,
+    /// Those that the packets refer to.
+    pub(crate) interfaces: Arc<[Interface]>,
     /// Number of the first packet, from 1.
     pub(crate) first: u64,
 }
@@ -49,15 +55,23 @@ impl Gathered {
             original_length: frame.original_length,
             interface: frame.interface,
             link_type: frame.link_type(),
-            time: frame.time.map(|time| time.nanoseconds()),
+            time: frame.time,
+            options_end: (self.options.len() + frame.options.bytes().len()) as u32,
+            form: frame.options.form(),
+            segment_size: frame.options.segment_size(),
         });
         self.bytes.extend_from_slice(frame.data);
+        self.options.extend_from_slice(frame.options.bytes());
+        if frame.interfaces.len() != self.interfaces.len() {
+            self.interfaces = frame.interfaces.into();
+        }
     }
 
     /// Forgets all packets, and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
+        self.options.clear();
     }
 }
 
@@ -68,6 +82,8 @@ pub(crate) struct Block {
     bytes: Py<PyBytes>,
     view: Py<PyMemoryView>,
     entries: Box<[Entry]>,
+    options: Box<[u8]>,
+    pub(crate) interfaces: Arc<[Interface]>,
     first: u64,
 }
 
@@ -76,11 +92,36 @@ impl Block {
     pub(crate) fn new(py: Python<'_>, gathered: &Gathered) -> PyResult<Py<Block>> {
         let bytes = PyBytes::new(py, &gathered.bytes);
         let view = PyMemoryView::from(&bytes)?;
-        let entries = gathered.entries.as_slice().into();
-        Py::new(
-            py,
-            Block { bytes: bytes.unbind(), view: view.unbind(), entries, first: gathered.first },
-        )
+        let block = Block {
+            bytes: bytes.unbind(),
+            view: view.unbind(),
+            entries: gathered.entries.as_slice().into(),
+            options: gathered.options.as_slice().into(),
+            interfaces: Arc::clone(&gathered.interfaces),
+            first: gathered.first,
+        };
+        Py::new(py, block)
+    }
+
+    fn data<'a>(&'a self, py: Python<'a>, entry: &Entry) -> &'a [u8] {
+        let range = entry.start as usize..(entry.start + entry.length) as usize;
+        self.bytes.bind(py).as_bytes().get(range).unwrap_or(&[])
+    }
+
+    /// A packet as a frame of a capture.
+    pub(crate) fn frame<'a>(&'a self, py: Python<'a>, index: usize) -> Frame<'a> {
+        let entry = &self.entries[index];
+        let before = index.checked_sub(1).map_or(0, |before| self.entries[before].options_end);
+        let options = self.options.get(before as usize..entry.options_end as usize).unwrap_or(&[]);
+        Frame {
+            number: self.first + index as u64,
+            interface: entry.interface,
+            time: entry.time,
+            data: self.data(py, entry),
+            original_length: entry.original_length,
+            options: FrameOptions::new(options, entry.form).with_segment_size(entry.segment_size),
+            interfaces: &self.interfaces,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -114,14 +155,12 @@ impl Packet {
 
     #[inline]
     pub(crate) fn bytes<'a>(&'a self, py: Python<'a>) -> &'a [u8] {
-        let entry = self.entry();
-        self.block
-            .get()
-            .bytes
-            .bind(py)
-            .as_bytes()
-            .get(entry.start as usize..(entry.start + entry.length) as usize)
-            .unwrap_or(&[])
+        self.block.get().data(py, &self.entry())
+    }
+
+    /// The packet as a frame of its capture.
+    pub(crate) fn frame<'a>(&'a self, py: Python<'a>) -> Frame<'a> {
+        self.block.get().frame(py, self.index as usize)
     }
 
     #[inline]
@@ -148,6 +187,10 @@ impl Packet {
     }
 }
 
+fn mac<'py>(py: Python<'py>, address: &[u8; MAC]) -> Bound<'py, PyString> {
+    PyString::new(py, str::from_utf8(&mac_text(address)).unwrap_or_default())
+}
+
 fn address<'py>(py: Python<'py>, address: IpAddr) -> Bound<'py, PyString> {
     with_address(address, &mut String::new(), |text| PyString::new(py, text))
 }
@@ -163,7 +206,7 @@ impl Packet {
     /// When it was captured, in nanoseconds since 1970; None where the capture does not say.
     #[getter]
     fn time(&self) -> Option<u64> {
-        self.entry().time
+        self.entry().time.map(|time| time.nanoseconds())
     }
 
     /// The bytes captured, as a memoryview without a copy.
@@ -182,6 +225,26 @@ impl Packet {
     #[getter]
     fn interface(&self) -> u32 {
         self.entry().interface
+    }
+
+    /// The name of its interface, if the capture has one.
+    #[getter]
+    fn interface_name(&self, py: Python<'_>) -> Option<String> {
+        self.frame(py).interface().name().map(|name| name.into_owned())
+    }
+
+    /// What its capture remarks on it: the comments of a pcapng packet.
+    #[getter]
+    fn comments(&self, py: Python<'_>) -> Vec<String> {
+        let comments = self.frame(py).options.comments();
+        comments.map(|comment| String::from_utf8_lossy(comment).into_owned()).collect()
+    }
+
+    /// Bytes of payload in each of its segments but the last, if it was merged in this process;
+    /// None otherwise, as files do not say it.
+    #[getter]
+    fn segment_size(&self) -> Option<u16> {
+        self.entry().segment_size.map(NonZeroU16::get)
     }
 
     /// How many bytes were captured.
@@ -242,7 +305,88 @@ impl Packet {
     /// The outermost tunnel around the innermost headers, such as "vxlan" or "gre".
     #[getter]
     fn tunnel(&self, py: Python<'_>) -> Option<&'static str> {
-        self.layers(py).layout.and_then(|layout| layout.outer).map(|outer| outer.tunnel.name())
+        self.layers(py).tunnel().map(|outer| outer.tunnel.name())
+    }
+
+    /// Source address of the outermost tunnel.
+    #[getter]
+    fn tunnel_source<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyString>> {
+        let [source, _] = self.layers(py).tunnel_ends(self.bytes(py))?;
+        Some(address(py, source))
+    }
+
+    /// Destination address of the outermost tunnel.
+    #[getter]
+    fn tunnel_destination<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyString>> {
+        let [_, destination] = self.layers(py).tunnel_ends(self.bytes(py))?;
+        Some(address(py, destination))
+    }
+
+    /// The network identifier (VNI) of the outermost tunnel, if it is VXLAN or Geneve.
+    #[getter]
+    fn vni(&self, py: Python<'_>) -> Option<u32> {
+        self.layers(py).vni(self.bytes(py))
+    }
+
+    /// Source address of the frame's own Ethernet header, as "02:00:00:00:00:01".
+    #[getter]
+    fn source_mac<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyString>> {
+        self.layers(py).macs(self.bytes(py)).map(|[_, source]| mac(py, source))
+    }
+
+    /// Destination address of the frame's own Ethernet header.
+    #[getter]
+    fn destination_mac<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyString>> {
+        self.layers(py).macs(self.bytes(py)).map(|[destination, _]| mac(py, destination))
+    }
+
+    /// The identifier in the outermost VLAN tag of the frame's own Ethernet header.
+    #[getter]
+    fn vlan(&self, py: Python<'_>) -> Option<u16> {
+        self.layers(py).vlan(self.bytes(py))
+    }
+
+    /// Time to live, or hop limit, of the innermost IP header.
+    #[getter]
+    fn ttl(&self, py: Python<'_>) -> Option<u8> {
+        self.layers(py).ttl(self.bytes(py))
+    }
+
+    /// Identification of the innermost IP header, if it is IPv4.
+    #[getter]
+    fn ip_id(&self, py: Python<'_>) -> Option<u16> {
+        self.layers(py).ip_id(self.bytes(py))
+    }
+
+    /// TCP flags: 1 for FIN, 2 SYN, 4 RST, 8 PSH, 16 ACK, 32 URG, 64 ECE, 128 CWR.
+    #[getter]
+    fn tcp_flags(&self, py: Python<'_>) -> Option<u8> {
+        self.layers(py).tcp(self.bytes(py)).map(|header| header.flags())
+    }
+
+    /// TCP sequence number.
+    #[getter]
+    fn sequence(&self, py: Python<'_>) -> Option<u32> {
+        self.layers(py).tcp(self.bytes(py)).map(|header| header.sequence())
+    }
+
+    /// TCP acknowledgement number.
+    #[getter]
+    fn acknowledgement(&self, py: Python<'_>) -> Option<u32> {
+        self.layers(py).tcp(self.bytes(py)).map(|header| header.acknowledgement())
+    }
+
+    /// TCP window as it is in the header, not scaled.
+    #[getter]
+    fn window(&self, py: Python<'_>) -> Option<u16> {
+        self.layers(py).tcp(self.bytes(py)).map(|header| header.window())
+    }
+
+    /// Bytes of payload of TCP, UDP or DCCP by the IP header's length; fewer may have been
+    /// captured.
+    #[getter]
+    fn payload_length(&self, py: Python<'_>) -> Option<u32> {
+        self.layers(py).payload_length()
     }
 
     /// Where the innermost IP header begins, in bytes from the start of `data`.
@@ -279,6 +423,19 @@ impl Packet {
         PyBytes::new(py, self.bytes(py))
     }
 
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, PickledPackets)> {
+        let mut one = Packets::new();
+        copy_in_place(&self.frame(py), &mut one);
+        Ok((py.get_type::<Packet>().getattr("_of")?, PickledPackets::new(py, &one, self.number())?))
+    }
+
+    /// Makes a packet of what it was pickled as.
+    #[staticmethod]
+    #[pyo3(signature = (*state))]
+    fn _of(py: Python<'_>, state: PickledPackets) -> PyResult<Packet> {
+        Ok(Packet::new(block_of(py, &state.packets(py)?, state.first())?, 0))
+    }
+
     fn __repr__(&self, py: Python<'_>) -> String {
         let end = |address: IpAddr, port: Option<u16>| match (address, port) {
             (IpAddr::V6(address), Some(port)) => format!("[{address}]:{port}"),
@@ -297,144 +454,26 @@ impl Packet {
     }
 }
 
-/// Packets in memory: what commands read when they are given packets, and write when they are given
-/// no file.
-#[pyclass(module = "superpacket", sequence)]
-#[derive(Debug, Default)]
-pub(crate) struct PacketList {
-    packets: Arc<Packets>,
-    /// The same for Python, made when a packet is first asked for.
-    block: OnceLock<Py<Block>>,
+/// Adds a packet to others of the same capture: its interface keeps its place.
+pub(crate) fn copy_in_place(frame: &Frame<'_>, packets: &mut Packets) {
+    // Memory takes whatever comes.
+    if packets.interfaces().len() != frame.interfaces.len() {
+        let _ = packets.declare(frame.interfaces);
+    }
+    let _ = packets.packet(&frame.record(), frame.data);
 }
 
-impl PacketList {
-    pub(crate) fn from_packets(packets: Packets) -> PacketList {
-        PacketList { packets: Arc::new(packets), block: OnceLock::new() }
+/// Makes a block of packets of which the first has this number.
+pub(crate) fn block_of(py: Python<'_>, packets: &Packets, first: u64) -> PyResult<Py<Block>> {
+    if u32::try_from(packets.bytes().len()).is_err() {
+        return Err(PyValueError::new_err(
+            "the packets have more than 4 GiB together: write them to a file",
+        ));
     }
-
-    /// The packets, which commands read while Python goes on.
-    pub(crate) fn packets(&self) -> Arc<Packets> {
-        Arc::clone(&self.packets)
-    }
-
-    fn block(&self, py: Python<'_>) -> PyResult<&Py<Block>> {
-        if let Some(block) = self.block.get() {
-            return Ok(block);
-        }
-        if u32::try_from(self.packets.bytes().len()).is_err() {
-            return Err(PyValueError::new_err(
-                "the packets have more than 4 GiB together: write them to a file",
-            ));
-        }
-        let mut gathered = Gathered::default();
-        self.packets.iter().for_each(|frame| gathered.add(&frame));
-        let block = Block::new(py, &gathered)?;
-        Ok(self.block.get_or_init(|| block))
-    }
-}
-
-#[pymethods]
-impl PacketList {
-    #[new]
-    fn new() -> PacketList {
-        PacketList::default()
-    }
-
-    /// Appends a packet to the list: its bytes, its link type, its capture time in nanoseconds
-    /// since 1970, and its length on the wire in bytes, if that was longer.
-    #[pyo3(signature = (data, link_type=1, time=None, original_length=None))]
-    fn append(
-        &mut self,
-        py: Python<'_>,
-        data: &[u8],
-        link_type: u16,
-        time: Option<u64>,
-        original_length: Option<u64>,
-    ) -> PyResult<()> {
-        self.block = OnceLock::new();
-        let original_length = original_length.unwrap_or(data.len() as u64);
-        let packets = Arc::make_mut(&mut self.packets);
-        packets
-            .push_cut(LinkType(link_type), time, data, original_length)
-            .map_err(|error| command_error(py, error))
-    }
-
-    fn __len__(&self) -> usize {
-        self.packets.len()
-    }
-
-    fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<Packet> {
-        let length = self.packets.len() as isize;
-        let place = if index < 0 { index + length } else { index };
-        if !(0..length).contains(&place) {
-            return Err(PyIndexError::new_err(format!("packet {index} of {length}")));
-        }
-        Ok(Packet::new(self.block(py)?.clone_ref(py), place as usize))
-    }
-
-    fn __iter__(&self, py: Python<'_>) -> PyResult<PacketIterator> {
-        Ok(PacketIterator { block: self.block(py)?.clone_ref(py), next: 0 })
-    }
-
-    /// Returns the packets as columns: see `Capture.to_arrow`.
-    #[pyo3(signature = (*, batch_size=65_536, data=false, addresses="text"))]
-    fn to_arrow(&self, batch_size: usize, data: bool, addresses: &str) -> PyResult<Columns> {
-        Columns::of_packets(self.packets(), batch_size, data, as_bytes(addresses)?)
-    }
-
-    /// Returns the packets as a pandas DataFrame, or with `batch_size` an iterator of DataFrames of
-    /// so many packets; needs pandas and pyarrow.
-    #[pyo3(signature = (*, batch_size=None, data=false))]
-    fn to_pandas<'py>(
-        &self,
-        py: Python<'py>,
-        batch_size: Option<usize>,
-        data: bool,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        converted(py, "pandas", batch_size, |size| self.to_arrow(size, data, "text"))
-    }
-
-    /// Returns the packets as numpy arrays, by the columns' names, or with `batch_size` an iterator
-    /// of such arrays of so many packets; needs numpy.
-    #[pyo3(signature = (*, batch_size=None))]
-    fn to_numpy<'py>(
-        &self,
-        py: Python<'py>,
-        batch_size: Option<usize>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        converted(py, "numpy", batch_size, |size| self.to_arrow(size, false, "bytes"))
-    }
-
-    fn __repr__(&self) -> String {
-        format!(
-            "<PacketList of {} packets, {} bytes>",
-            self.packets.len(),
-            self.packets.bytes().len()
-        )
-    }
-}
-
-/// Gives the packets of a list from the first to the last.
-#[pyclass]
-pub(crate) struct PacketIterator {
-    block: Py<Block>,
-    next: usize,
-}
-
-#[pymethods]
-impl PacketIterator {
-    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        slf
-    }
-
-    fn __next__(&mut self, py: Python<'_>) -> Option<Packet> {
-        if self.next == self.block.get().len() {
-            return None;
-        }
-        let packet = Packet::new(self.block.clone_ref(py), self.next);
-        self.next += 1;
-        Some(packet)
-    }
+    let mut gathered = Gathered::default();
+    packets.iter().for_each(|frame| gathered.add(&frame));
+    gathered.first = first;
+    Block::new(py, &gathered)
 }
 
 /// The interfaces of a capture as Python has them: link type, and name if there is one.

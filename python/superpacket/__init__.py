@@ -9,6 +9,7 @@ packet by packet.
 """
 
 from superpacket._commands import analyze, check, coalesce, open, segment, steer, verify
+from superpacket._errors import CaptureFileNotFoundError, CaptureOSError, CapturePermissionError
 from superpacket._reasons import Reason
 from superpacket._reports import (
     AnalyzeReport,
@@ -49,6 +50,7 @@ from superpacket._superpacket import (
     SuperPacket,
     Violation,
     Violations,
+    Writer,
     __version__,
 )
 
@@ -57,6 +59,9 @@ __all__ = [
     "AnalyzeReport",
     "Capture",
     "CaptureError",
+    "CaptureFileNotFoundError",
+    "CaptureOSError",
+    "CapturePermissionError",
     "CheckReport",
     "CoalesceReport",
     "ColumnBatch",
@@ -90,6 +95,7 @@ __all__ = [
     "VerifyReport",
     "Violation",
     "Violations",
+    "Writer",
     "__version__",
     "analyze",
     "check",

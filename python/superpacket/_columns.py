@@ -20,12 +20,22 @@ _NUMPY_TYPES = {
     "link_type": "u2",
     "captured_length": "u4",
     "original_length": "u4",
+    "source_mac": "u1",
+    "destination_mac": "u1",
+    "vlan": "u2",
+    "tunnel": "S6",
+    "tunnel_source": "u1",
+    "tunnel_destination": "u1",
+    "vni": "u4",
     "version": "u1",
     "source": "u1",
     "destination": "u1",
     "protocol": "u1",
+    "ttl": "u1",
+    "ip_id": "u2",
     "source_port": "u2",
     "destination_port": "u2",
+    "network_offset": "u2",
     "transport_offset": "u2",
     "payload_offset": "u2",
     "payload_length": "u4",
@@ -33,7 +43,33 @@ _NUMPY_TYPES = {
     "sequence": "u4",
     "acknowledgement": "u4",
     "window": "u2",
+    "segment_size": "u2",
 }
+
+#: Bytes in a value of the columns of addresses.
+_ADDRESSES = {
+    "source_mac": 6,
+    "destination_mac": 6,
+    "tunnel_source": 16,
+    "tunnel_destination": 16,
+    "source": 16,
+    "destination": 16,
+}
+
+
+def _frame(table: Any) -> pandas.DataFrame:
+    """Makes a DataFrame whose types are the same whatever values are missing: numbers are nullable."""
+    import pandas
+    import pyarrow
+
+    nullable = {
+        pyarrow.uint8(): pandas.UInt8Dtype(),
+        pyarrow.uint16(): pandas.UInt16Dtype(),
+        pyarrow.uint32(): pandas.UInt32Dtype(),
+        pyarrow.uint64(): pandas.UInt64Dtype(),
+    }
+    frame: pandas.DataFrame = table.to_pandas(split_blocks=True, types_mapper=nullable.get)
+    return frame
 
 
 def to_pandas(columns: Columns) -> pandas.DataFrame:
@@ -47,8 +83,7 @@ def to_pandas(columns: Columns) -> pandas.DataFrame:
         columns.check()
         raise
     columns.check()
-    frame: pandas.DataFrame = table.to_pandas(split_blocks=True)
-    return frame
+    return _frame(table)
 
 
 def pandas_batches(columns: Columns) -> Iterator[pandas.DataFrame]:
@@ -57,7 +92,7 @@ def pandas_batches(columns: Columns) -> Iterator[pandas.DataFrame]:
 
     rows = 0
     for batch in columns:
-        frame: pandas.DataFrame = pyarrow.record_batch(batch).to_pandas(split_blocks=True)
+        frame = _frame(pyarrow.record_batch(batch))
         frame.index += rows
         rows += len(frame)
         yield frame
@@ -66,7 +101,7 @@ def pandas_batches(columns: Columns) -> Iterator[pandas.DataFrame]:
 def to_numpy(columns: Columns) -> dict[str, numpy.ndarray[Any, Any]]:
     """Returns an array for each column; 0 where there is no value, and NaT for a time.
 
-    Addresses are arrays of 16 bytes, IPv4 in the IPv6-mapped form.
+    Addresses are arrays of 16 bytes, IPv4 in the IPv6-mapped form, or of 6 for Ethernet.
     """
     import numpy
 
@@ -87,4 +122,5 @@ def _array(name: str, buffer: bytes) -> numpy.ndarray[Any, Any]:
     import numpy
 
     array: numpy.ndarray[Any, Any] = numpy.frombuffer(buffer, dtype=_NUMPY_TYPES[name])
-    return array.reshape(-1, 16) if name in ("source", "destination") else array
+    length = _ADDRESSES.get(name)
+    return array if length is None else array.reshape(-1, length)

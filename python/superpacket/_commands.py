@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any, Callable, Literal, Protocol, Union
+from collections.abc import Iterable
+from typing import Any, BinaryIO, Callable, Literal, Protocol, Union
 
 from superpacket import _superpacket
 from superpacket._packets import Path, source, sources
@@ -25,12 +25,13 @@ from superpacket._reports import (
 )
 from superpacket._superpacket import Capture, OptionsError
 
-#: One capture: the name of a file ("-" for standard input), or packets in memory: bytes, tuples
-#: (seconds, packet), packets of this package, of scapy or of dpkt.
-Source = Union[Path, Iterable[Any]]
+#: One capture: a path ("-" for standard input), a file object that was opened for bytes, a capture,
+#: or packets in memory: bytes, tuples (seconds, packet), packets of this package, of scapy or of dpkt.
+Source = Union[Path, BinaryIO, Iterable[Any]]
 
-#: One capture, or several names of files.
-Sources = Union[Source, Sequence[Path]]
+#: One capture or several, in a list, a set or any other iterable; a folder stands for all captures in
+#: it and below. What is empty raises ValueError; a capture without packets is read.
+Sources = Source
 
 #: The largest whole number of 64 bits.
 _FOREVER = 2**64 - 1
@@ -79,7 +80,10 @@ def _begin(progress: Progress) -> Callable[[str, int | None], _Shared | _Called]
     if progress is None or progress is False:
         return None
     if progress is True:
-        from tqdm.auto import tqdm
+        try:
+            from tqdm.auto import tqdm
+        except ImportError as error:
+            raise ImportError("progress=True needs tqdm: pip install 'superpacket[progress]'") from error
 
         progress = tqdm
     if not isinstance(progress, type) and hasattr(progress, "update"):
@@ -118,8 +122,10 @@ def _whole(name: str, value: int, least: int, most: int) -> int:
     return value
 
 
-def open(path: Path, *, strict: bool = False) -> Capture:
+def open(path: Path | BinaryIO, *, strict: bool = False) -> Capture:
     """Opens a capture: pcap or pcapng, plain, gzip or zstd; "-" is standard input.
+
+    It is a path, or an object whose ``read`` gives bytes.
 
     It is an iterator of its packets, and gives them as columns by ``to_arrow``, ``to_pandas`` and
     ``to_numpy``. A capture that ends within a record gives the packets before it and a warning, or
@@ -205,6 +211,9 @@ def segment(
     progress: Progress = None,
 ) -> SegmentReport:
     """Cuts frames above the MTU into what a wire would have carried.
+
+    Packets that ``coalesce`` returned know the size of their segments: they are cut into these whatever
+    the MTU is, UDP too.
 
     :param output: the capture to write; without it, the report has the packets.
     :param mtu: the longest IP packet that passes whole, in bytes: 68 to 65535.

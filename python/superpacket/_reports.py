@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import html
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from superpacket._reasons import Reason
@@ -53,6 +54,10 @@ class Report:
 
     #: The report as the program's ``--json`` prints it.
     json: dict[str, Any] = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        """Returns a table of the report's figures, or its page, for notebooks."""
+        return shown(self)
 
 
 @dataclass(frozen=True)
@@ -357,6 +362,30 @@ class SteerReport(Report):
         return self.page.render()
 
 
+def shown(report: Any) -> str:
+    """Returns what a notebook shows of a report: its page in a frame, or a table of its figures."""
+    page = getattr(report, "page", None)
+    if page is not None:
+        document = html.escape(page.render())
+        return f'<iframe srcdoc="{document}" style="width: 100%; height: 40em; border: 0"></iframe>'
+    rows: list[tuple[str, Any]] = []
+    for part in fields(report):
+        value = getattr(report, part.name)
+        if isinstance(value, Totals):
+            rows += [(name, count) for name, count in vars(value).items() if name != "reasons"]
+            rows += [(f"reason: {reason.value}", count) for reason, count in value.reasons.items()]
+        elif isinstance(value, (bool, int, float, str)):
+            rows.append((part.name, value))
+    if isinstance(getattr(report, "ok", None), bool):
+        rows.insert(0, ("ok", report.ok))
+    cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(_figure(value))}</td></tr>" for name, value in rows)
+    return f"<table>{''.join(cells)}</table>"
+
+
+def _figure(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
 class UnreadableError(CaptureError):
     """Some captures of several could not be read: ``report`` has the others."""
 
@@ -368,6 +397,10 @@ class UnreadableError(CaptureError):
         self.packet = None
         self.offset = None
         self.cause = "; ".join(report.unreadable)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keeps the report in a pickle."""
+        return UnreadableError, (self.report,)
 
 
 def totals(json: dict[str, Any]) -> Totals:

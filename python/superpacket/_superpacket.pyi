@@ -1,6 +1,6 @@
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
-from typing import Any, Callable, Literal, final, overload
+from typing import Any, BinaryIO, Callable, Literal, SupportsIndex, final, overload
 
 import numpy
 import pandas
@@ -36,6 +36,8 @@ __all__ = [
     "SegmentError",
     "Packet",
     "PacketList",
+    "Writer",
+    "is_capture",
     "__version__",
 ]
 
@@ -85,6 +87,12 @@ class Packet:
     @property
     def interface(self) -> int: ...
     @property
+    def interface_name(self) -> str | None: ...
+    @property
+    def comments(self) -> list[str]: ...
+    @property
+    def segment_size(self) -> int | None: ...
+    @property
     def captured_length(self) -> int: ...
     @property
     def original_length(self) -> int: ...
@@ -103,6 +111,32 @@ class Packet:
     @property
     def tunnel(self) -> Literal["vxlan", "geneve", "gre", "ip"] | None: ...
     @property
+    def tunnel_source(self) -> str | None: ...
+    @property
+    def tunnel_destination(self) -> str | None: ...
+    @property
+    def vni(self) -> int | None: ...
+    @property
+    def source_mac(self) -> str | None: ...
+    @property
+    def destination_mac(self) -> str | None: ...
+    @property
+    def vlan(self) -> int | None: ...
+    @property
+    def ttl(self) -> int | None: ...
+    @property
+    def ip_id(self) -> int | None: ...
+    @property
+    def tcp_flags(self) -> int | None: ...
+    @property
+    def sequence(self) -> int | None: ...
+    @property
+    def acknowledgement(self) -> int | None: ...
+    @property
+    def window(self) -> int | None: ...
+    @property
+    def payload_length(self) -> int | None: ...
+    @property
     def network_offset(self) -> int | None: ...
     @property
     def transport_offset(self) -> int | None: ...
@@ -117,12 +151,23 @@ class Packet:
 class PacketList:
     """Packets in memory: what commands read when they are given packets, and give when no output is named."""
 
-    def __new__(cls) -> PacketList: ...
+    def __new__(cls, packets: Iterable[Any] | None = None, link_type: int = 1) -> PacketList: ...
     def append(
-        self, data: bytes, link_type: int = 1, time: int | None = None, original_length: int | None = None
+        self,
+        data: Any,
+        link_type: int = 1,
+        time: int | None = None,
+        original_length: int | None = None,
+        *,
+        interface: str | None = None,
+        comments: Sequence[str] | None = None,
     ) -> None: ...
+    def save(self, path: str | PathLike[str]) -> None: ...
     def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Packet: ...
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> Packet: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> PacketList: ...
     def __iter__(self) -> Iterator[Packet]: ...
     def to_arrow(
         self, *, batch_size: int = 65_536, data: bool = False, addresses: Literal["text", "bytes"] = "text"
@@ -137,10 +182,31 @@ class PacketList:
     def to_numpy(self, *, batch_size: int) -> Iterator[dict[str, numpy.ndarray[Any, Any]]]: ...
 
 @final
+class Writer:
+    """A capture that is written packet by packet."""
+
+    def __new__(cls, path: str | PathLike[str] | BinaryIO, *, format: Literal["pcap", "pcapng"] | None = None) -> Writer: ...
+    @property
+    def file(self) -> str: ...
+    def write(
+        self,
+        data: Any,
+        link_type: int = 1,
+        time: int | None = None,
+        original_length: int | None = None,
+        *,
+        interface: str | None = None,
+        comments: Sequence[str] | None = None,
+    ) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Writer: ...
+    def __exit__(self, kind: object, *_exception: object) -> None: ...
+
+@final
 class Capture:
     """A capture that is being read: an iterator of its packets."""
 
-    def __new__(cls, path: str | PathLike[str], *, strict: bool = False) -> Capture: ...
+    def __new__(cls, path: str | PathLike[str] | BinaryIO, *, strict: bool = False) -> Capture: ...
     @property
     def file(self) -> str: ...
     @property
@@ -247,8 +313,9 @@ class Page:
 
     def render(self) -> str: ...
 
+def is_capture(path: str | PathLike[str]) -> bool: ...
 def coalesce(
-    input: str | PathLike[str] | PacketList,
+    input: str | PathLike[str] | BinaryIO | Capture | PacketList,
     output: str | PathLike[str] | None,
     *,
     lro: bool,
@@ -266,7 +333,7 @@ def coalesce(
     progress: Callable[[str, int | None], Any] | None,
 ) -> tuple[str, PacketList | None]: ...
 def segment(
-    input: str | PathLike[str] | PacketList,
+    input: str | PathLike[str] | BinaryIO | Capture | PacketList,
     output: str | PathLike[str] | None,
     *,
     mtu: int,
@@ -279,7 +346,7 @@ def segment(
     progress: Callable[[str, int | None], Any] | None,
 ) -> tuple[str, PacketList | None]: ...
 def verify(
-    inputs: list[str | PathLike[str] | PacketList],
+    inputs: list[str | PathLike[str] | BinaryIO | Capture | PacketList],
     *,
     batch: int,
     hold: int,
@@ -289,7 +356,7 @@ def verify(
     progress: Callable[[str, int | None], Any] | None,
 ) -> str: ...
 def analyze(
-    inputs: list[str | PathLike[str] | PacketList],
+    inputs: list[str | PathLike[str] | BinaryIO | Capture | PacketList],
     *,
     batch: int,
     hold: int,
@@ -299,7 +366,7 @@ def analyze(
     progress: Callable[[str, int | None], Any] | None,
 ) -> tuple[str, list[tuple[list[float], list[float], list[float]]], Page]: ...
 def steer(
-    input: str | PathLike[str] | PacketList,
+    input: str | PathLike[str] | BinaryIO | Capture | PacketList,
     *,
     cpus: str | None,
     cpu_list: str | None,
@@ -335,8 +402,8 @@ class Violations:
     def __iter__(self) -> Iterator[Violation]: ...
 
 def check(
-    checked: str | PathLike[str] | PacketList,
-    origin: str | PathLike[str] | PacketList,
+    checked: str | PathLike[str] | BinaryIO | Capture | PacketList,
+    origin: str | PathLike[str] | BinaryIO | Capture | PacketList,
     *,
     reversible: bool,
     all: bool,

@@ -512,6 +512,7 @@ def test_http(demo: Path, tmp_path: Path) -> None:
         report = corpus.analyze(urls, str(tmp_path / "out"), scheduler="processes=1", part_size=1 << 20)
         assert report.findings.totals == superpacket.analyze([demo, plain]).findings.totals
         assert report.parts == 0 and report.unreadable_files == 2
+        assert any("missing.pcap: cannot be opened: HTTP status 404" in words for words in report.unreadable)
         again = corpus.analyze(urls, str(tmp_path / "out"), scheduler="threads=1", part_size=1 << 20)
         assert again.kept == 3 and again.json == report.json
     finally:

@@ -6,6 +6,7 @@ mod change;
 mod fdb;
 mod join;
 mod kernel_path;
+mod kernel_rules;
 mod mdb;
 mod memory;
 mod monitor;

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use superpacket_captures::file::Source;
+use superpacket_captures::file::{Frame, Source};
 use superpacket_captures::{
     AnalyzeOptions, CoalesceOptions, CpuMask, Error, FlowRow, INTERVAL, Input, LinkType, Output,
     Packets, PacketsRow, PartOptions, Progress, Reader, Rows, Rules, SegmentOptions, SteerOptions,
@@ -111,8 +111,9 @@ fn files_and_memory_give_the_same() {
     )
     .expect("a capture");
     let mut cut = Packets::new();
+    // Read back: what was merged in memory has the size of its segments too.
     let cut_memory = segment(
-        Input::from(&merged),
+        Input::from(&in_memory(&merged_path)),
         Output::Packets(&mut cut),
         &SegmentOptions::default(),
         &mut (),
@@ -317,4 +318,38 @@ fn any_input_can_have_filters() {
     // The packets match both.
     let (long, short) = counts(Input::Path(&path).filtered("tcp").filtered("greater 1000"));
     assert!(long > 0 && long < tcp && long + short == tcp + others, "{long}, {short}");
+}
+
+fn sorted(packets: &Packets) -> Vec<Vec<u8>> {
+    let mut frames: Vec<_> = packets.iter().map(|frame| frame.data.to_vec()).collect();
+    frames.sort();
+    frames
+}
+
+#[test]
+fn what_merges_in_memory_is_cut_into_the_same_frames() {
+    let whole = in_memory(&demo());
+    let merge = |packets: &Packets| {
+        let mut merged = Packets::new();
+        let options = CoalesceOptions::default();
+        coalesce(Input::from(packets), Output::Packets(&mut merged), &options, &mut ())
+            .expect("merges");
+        merged
+    };
+    let once = merge(&whole);
+    let twice = merge(&once);
+    assert!(once.len() < whole.len() / 2 && twice.len() <= once.len());
+    for merged in [once, twice] {
+        let is_udp_super_packet = |frame: &Frame<'_>| {
+            frame.options.segment_size().is_some() && frame.data.get(23) == Some(&17)
+        };
+        assert!(merged.iter().any(|frame| is_udp_super_packet(&frame)));
+        let mut cut = Packets::new();
+        // No frame exceeds this MTU.
+        let options = SegmentOptions { mtu: 65_535, ..SegmentOptions::default() };
+        let report = segment(Input::from(&merged), Output::Packets(&mut cut), &options, &mut ())
+            .expect("cuts");
+        assert_eq!((cut.len(), report.uncut), (whole.len(), 0));
+        assert_eq!(sorted(&cut), sorted(&whole));
+    }
 }

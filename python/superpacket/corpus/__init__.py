@@ -9,11 +9,13 @@ It needs more packages: ``pip install 'superpacket[corpus]'``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from superpacket._commands import Progress
+    from superpacket._packets import Path
     from superpacket.corpus._report import CorpusReport
 
 __all__ = ["analyze"]
@@ -31,8 +33,8 @@ def _require() -> None:
 
 
 def analyze(
-    urls: str | Sequence[str],
-    output: str,
+    urls: Path | Iterable[Path],
+    output: Path,
     *,
     scheduler: Any = None,
     batch: int = 64,
@@ -51,10 +53,12 @@ def analyze(
     """Says what each kind of aggregation would merge in all captures of a corpus, as ``superpacket.analyze`` does.
 
     Files that cannot be read are rows with their errors, and do not stop the rest. A run that was cut
-    off goes on where it was when it is started again with the same output.
+    off goes on where it was when it is started again with the same output. If no capture can be read, an
+    output that is there already stays as it was.
 
     :param urls: names or patterns of files, as fsspec has them: ``captures/**/*.pcap*``,
-        ``s3://bucket/*.pcapng.zst``, ``tar://*.pcap::captures.tar``.
+        ``s3://bucket/*.pcapng.zst``, ``tar://*.pcap::captures.tar``. A folder of this machine stands
+        for all captures in it and below. What matches nothing is an error.
     :param output: the folder, or an address of fsspec's, where tables and the summary are written.
         All workers must reach it.
     :param scheduler: ``"threads"`` or ``"processes"``, with ``=4`` for so many; an address
@@ -77,8 +81,8 @@ def analyze(
     from superpacket.corpus import _run
 
     return _run.analyze(
-        [urls] if isinstance(urls, str) else list(urls),
-        output,
+        [os.fspath(urls)] if isinstance(urls, (str, os.PathLike)) else [os.fspath(url) for url in urls],
+        os.fspath(output),
         scheduler=scheduler,
         batch=batch,
         hold=hold,

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from superpacket import corpus
@@ -57,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 2 bad usage or unreadable captures (the others are reported), 130 interrupted.",
     )
     add = analyze.add_argument
-    add("urls", nargs="+", metavar="FILES", help="names or patterns: 'captures/**/*.pcap*', 's3://bucket/*.pcapng', 'tar://*.pcap::a.tar'")
+    add("urls", nargs="+", metavar="FILES", help="names, folders or patterns: 'captures/**/*.pcap*', 's3://bucket/*.pcapng', 'tar://*.pcap::a.tar'")
     add("-o", "--output", required=True, metavar="OUT", help="the folder of the results, or an address (s3://bucket/results)")
     add("--scheduler", metavar="WHERE", help="processes[=N] (the default), threads[=N], tcp://HOST:PORT, or a scheduler's file (.json)")
     add("--batch", type=int, default=64, metavar="PACKETS", help="packets in a poll (64); 0: until the capture's end")
@@ -121,7 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             memory_limit=limit,
             storage_options=dict(parsed.storage_option),
             output_options=dict(parsed.output_option),
-            progress=not parsed.quiet and sys.stderr.isatty(),
+            # The bar is no reason not to run.
+            progress=not parsed.quiet and sys.stderr.isatty() and find_spec("tqdm") is not None,
         )
     except (Error, ImportError, OSError) as error:
         print(f"superpacket.corpus: {error}", file=sys.stderr)

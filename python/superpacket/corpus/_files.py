@@ -12,6 +12,7 @@ from typing import Any, Union
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from superpacket._packets import captures_of
 from superpacket._superpacket import OptionsError
 
 #: What of a file is looked at to tell it from a changed one: so many samples of so many bytes.
@@ -134,6 +135,11 @@ def _size_and_time(info: dict[str, Any]) -> tuple[int | None, str]:
     return info.get("size"), next((str(info[name]) for name in _TIMES if info.get(name)), "")
 
 
+def missing(file: CorpusFile) -> str:
+    """Returns in words that a file is not there."""
+    return "HTTP status 404 (not found)" if _is_http(file.fs) else "no such file"
+
+
 def _is_http(fs: Any) -> bool:
     protocol = fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)
     return "http" in protocol or "https" in protocol
@@ -186,6 +192,10 @@ def _found(url: str, storage_options: Mapping[str, Any]) -> Iterator[CorpusFile]
     is_pattern = "*" in path if _is_http(fs) else has_magic(path)
     if isinstance(fs, LocalFileSystem) and os.path.exists(path):
         is_pattern = False
+        if os.path.isdir(path):
+            for capture in captures_of(path):
+                yield CorpusFile(str(capture), fs, str(capture), os.path.getsize(capture))
+            return
     if not is_pattern:
         try:
             size = fs.info(path).get("size")
@@ -201,7 +211,12 @@ def _found(url: str, storage_options: Mapping[str, Any]) -> Iterator[CorpusFile]
 
 def find(urls: Sequence[str], storage_options: Mapping[str, Any]) -> list[CorpusFile]:
     """Returns all files that names and patterns stand for, in the order of their names, each once."""
-    files = {file.name: file for url in urls for file in _found(url, storage_options)}
+    files: dict[str, CorpusFile] = {}
+    for url in urls:
+        found = {file.name: file for file in _found(url, storage_options)}
+        if not found:
+            raise OptionsError(f"no file matches {url}")
+        files.update(found)
     if not files:
-        raise OptionsError(f"no file matches {', '.join(urls)}")
+        raise OptionsError("no file was named")
     return [files[name] for name in sorted(files)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from superpacket._reports import Findings
+from superpacket._reports import Findings, shown
 from superpacket._superpacket import Page
 
 
@@ -36,6 +36,10 @@ class CorpusReport:
     #: Bytes that tasks gave back.
     result_bytes: int
     page: Page = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        """Returns the page in a frame, for notebooks."""
+        return shown(self)
 
     def to_html(self) -> str:
         """Returns the summary page, which needs nothing else."""

@@ -14,7 +14,7 @@ from typing import Any
 import distributed
 
 from superpacket import _commands, _reports
-from superpacket._superpacket import CorpusSummary, OptionsError
+from superpacket._superpacket import CorpusSummary, Error, OptionsError
 from superpacket.corpus import _files, _scheduler, _tables, _tasks
 from superpacket.corpus._report import CorpusReport
 from superpacket.corpus._store import Store
@@ -339,6 +339,9 @@ def analyze(
             stack.enter_context(run.interrupts.kept())
             for waiting in run.completed(told):
                 out.add(waiting)
+            # Tables that a typo would leave without rows stay as they are.
+            if not out.files and store.size("files/all.parquet") is not None:
+                raise Error(f"{output} stays as it was, since no capture could be read: {'; '.join(out.unreadable)}")
     report, page = out.summary.report()
     content = json.loads(report)
     store.write("summary.json", report.encode())

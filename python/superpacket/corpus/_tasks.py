@@ -10,7 +10,7 @@ from typing import Any
 
 from superpacket import _superpacket
 from superpacket._superpacket import CaptureError
-from superpacket.corpus._files import CorpusFile, Identity, close
+from superpacket.corpus._files import CorpusFile, Identity, close, missing
 from superpacket.corpus._store import STATE, Store
 
 #: Bytes from one place of an index to the next, at most; so much is read before a part begins.
@@ -110,7 +110,8 @@ def _identify(file: CorpusFile, options: Options) -> Identity | Failure:
         return file.identify(options.checksum)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         # It will not help to try again.
-        return Failure(f"{file.name}: cannot be opened: {error.strerror or error}")
+        reason = error.strerror or (missing(file) if isinstance(error, FileNotFoundError) else error)
+        return Failure(f"{file.name}: cannot be opened: {reason}")
 
 
 def survey(file: CorpusFile, options: Options, store: Store) -> Survey:

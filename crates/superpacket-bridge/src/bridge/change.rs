@@ -40,9 +40,10 @@ impl Bridge {
     }
 
     /// Changes options of a port's string, and settings of the port. If the string changes, or
-    /// [`kernel_path`](PortSettings::kernel_path) is no longer off, the port is closed and opened again, as by [`apply`](Self::apply), while the others go on.
-    /// Packets that arrive in between, or that the port had not yet delivered, are lost. Packets
-    /// for the port are dropped meanwhile (`no_port`).
+    /// [`kernel_path`](PortSettings::kernel_path) is no longer off, the port is closed and opened
+    /// again, as by [`apply`](Self::apply), while the others go on. Packets that arrive in between,
+    /// or that the port had not yet delivered, are lost. Packets for the port are dropped meanwhile
+    /// (`no_port`).
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a wrong setting or

@@ -1,26 +1,15 @@
-//! Joins ports with the kernel's path, and decides again whenever something changes.
+//! A port's part in the kernel's path, and how a port joins it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use superpacket_port::features::Feature;
-use superpacket_port::{
-    KernelPathCounts, KernelPathPort, KernelPathRules, LinkState, Port, PortError,
-};
+use superpacket_port::{KernelPathCounts, KernelPathPort, Port, PortError};
 
-use super::slot::PortSlot;
-use super::{Inner, lock};
 use crate::cpus::possible_cpus;
-use crate::kernel_path::{
-    KernelAvailability, KernelForwarding, KernelPathConditions, SWITCHED_OFF, refusal,
-};
+use crate::kernel_path::{KernelAvailability, KernelForwarding, SWITCHED_OFF};
 use crate::report::KernelPathReport;
 use crate::settings::KernelPathMode;
 use crate::switch::table::AddressTable;
-
-/// Time for which nothing may forbid the kernel's path before it is used again. Packets that the
-/// bridge held or handed to workers have then left.
-const SETTLE: Duration = Duration::from_millis(200);
 
 /// A port's part in the kernel's path.
 #[derive(Debug)]
@@ -28,11 +17,11 @@ pub(super) struct PortKernelPath {
     /// The port's programs; otherwise why it has none.
     pub(super) joined: Result<KernelPathPort, String>,
     /// Why the bridge forwards the port's frames itself.
-    refusal: Option<String>,
+    pub(super) refusal: Option<String>,
     /// When something last forbade the kernel's path.
-    refused_at: Option<Instant>,
+    pub(super) refused_at: Option<Instant>,
     /// Whether the aggregation of the port's device is wanted.
-    device_gro: bool,
+    pub(super) device_gro: bool,
     /// The counters from before the port was last reopened.
     before: KernelPathCounts,
 }
@@ -119,73 +108,5 @@ pub(super) fn join(
             reason: format!("kernel_path=on: {reason}"),
         }),
         joined => Ok(joined),
-    }
-}
-
-impl Inner {
-    /// Returns the kernel's path, which is created for the first port that may join it.
-    pub(super) fn kernel(&self) -> KernelAvailability {
-        let table_size = lock(&self.settings).table_size;
-        self.context.kernel.get_or_init(|| create(&self.table, table_size)).clone()
-    }
-
-    /// Decides for each port whether the kernel may forward its frames.
-    pub(super) fn reconcile_kernel_path(&self) {
-        let Some(Ok(kernel)) = self.context.kernel.get() else { return };
-        let bridge = lock(&self.settings).clone();
-        let mut slots = lock(&self.slots);
-        let refusals: Vec<Option<String>> = slots
-            .iter()
-            .flatten()
-            .map(|slot| {
-                refusal(&KernelPathConditions {
-                    bridge: &bridge,
-                    port: &slot.shared.settings(),
-                    active: slot.shared.runtime().active,
-                    unavailable: slot.kernel_path.joined.as_ref().err().map(String::as_str),
-                    is_up: slot.state.link == LinkState::Up,
-                    is_monitored: self.context.monitors.watches(&slot.shared.name),
-                    has_consumer: self.context.factory.is_some(),
-                })
-            })
-            .collect();
-        let able = refusals.iter().filter(|refusal| refusal.is_none()).count();
-        for (slot, refusal) in slots.iter_mut().flatten().zip(refusals) {
-            let now = Instant::now();
-            let path = &mut slot.kernel_path;
-            if refusal.is_some() && path.joined.is_ok() {
-                path.refused_at = Some(now);
-            }
-            let settling = path.refused_at.is_some_and(|at| now - at < SETTLE);
-            path.refusal = refusal
-                .or_else(|| settling.then(|| "earlier packets are on their way".to_owned()))
-                .or_else(|| (able < 2).then(|| "no other port has it".to_owned()));
-            apply(kernel, slot);
-        }
-    }
-}
-
-/// Tells the kernel what was decided for a port.
-fn apply(kernel: &KernelForwarding, slot: &mut PortSlot) {
-    let PortSlot { shared, port, kernel_path, .. } = slot;
-    let Ok(joined) = &kernel_path.joined else {
-        return kernel.set_port(shared.number, None);
-    };
-    let enabled = kernel_path.refusal.is_none();
-    let runtime = shared.runtime();
-    joined.set(KernelPathRules {
-        enabled,
-        isolated: runtime.forwarding.isolated,
-        super_packets: runtime.has(Feature::TcpSegmentationOffload)
-            && runtime.has(Feature::TxUdpSegmentation),
-        mtu: shared.mtu(),
-    });
-    kernel.set_port(shared.number, enabled.then(|| joined.index()));
-    let device_gro = enabled && runtime.has(Feature::GenericReceiveOffload);
-    if device_gro != kernel_path.device_gro {
-        kernel_path.device_gro = device_gro;
-        if let Some(Err(error)) = port.as_mut().map(|port| port.set_device_gro(device_gro)) {
-            tracing::info!(port = shared.name, %error, "the device's GRO cannot be switched");
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! `coalesce`: merges the packets of a capture as GRO or LRO would have.
 
 use std::iter::once;
+use std::num::NonZeroU16;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -352,6 +353,8 @@ struct MergedPacket {
     header: Vec<u8>,
     /// The payload, in ranges of buffers.
     payload: Vec<(Buffer, Range<usize>)>,
+    /// Payload bytes per segment; `None` if it cannot be segmented into the same packets.
+    segment_size: Option<NonZeroU16>,
 }
 
 impl MergedWriter<'_> {
@@ -424,7 +427,8 @@ impl MergedWriter<'_> {
             FrameOptions::NONE
         } else {
             options.of_merged()
-        };
+        }
+        .with_segment_size(packet.segment_size);
         let record = Record { interface: packet.interface, time, original_length: None, options };
         let payload = packet
             .payload
@@ -449,6 +453,8 @@ impl FrameSink for MergedWriter<'_> {
         if packet.is_merged() {
             let mut merged = self.spare.pop().unwrap_or_default();
             merged.interface = link.interface;
+            let size = packet.metadata.gso.and_then(|gso| u16::try_from(gso.size.get()).ok());
+            merged.segment_size = size.and_then(NonZeroU16::new);
             merged.header.extend_from_slice(header);
             merged.header.extend_from_slice(packet.header());
             merged.payload.extend(packet.take_pieces().filter_map(|piece| {

@@ -14,12 +14,15 @@
 //! order. If the time goes back by more than the hold time, all packets are flushed and the clock
 //! is set back, so that no packet waits for a time that never comes.
 
+use std::num::NonZeroU16;
+
 use crate::file::{Frame, Start, start_of};
 use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{FlowHash, Layer, RxChecksum, RxPacket};
+use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::super_packet::{Metadata, SuperPacket};
-use superpacket::wire::{Refusal, parse, parse_datagram};
+use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, parse, parse_datagram};
 
 use crate::commands::checksums::Checksums;
 use crate::commands::pool::{Buffer, BufferPool};
@@ -109,6 +112,8 @@ pub(crate) struct ArrivedFrame {
     pub(crate) link: Option<LinkHeader>,
     /// What is known about the packet's checksum, for the engine.
     pub(crate) checksum: RxChecksum,
+    /// How to segment the packet, if it is known to be a super-packet.
+    gso: Option<Gso>,
     /// Whether the snap length has cut the frame.
     pub(crate) cut: bool,
     pub(crate) interface: u32,
@@ -168,14 +173,34 @@ impl ArrivedFrame {
                 }
             }
         }
+        let size = frame.options.segment_size();
+        let gso = size.zip(layer).and_then(|(size, layer)| gso_of(buffer.as_ref(), layer, size));
         ArrivedFrame {
             buffer,
             link,
             checksum,
+            gso,
             cut,
             interface: frame.interface,
             time: frame.time.map(|time| time.nanoseconds_since(clock_start(frame))),
         }
+    }
+}
+
+/// Returns how to segment a super-packet with `size` bytes of payload in each segment.
+#[cold]
+fn gso_of(packet: &[u8], layer: Layer, size: NonZeroU16) -> Option<Gso> {
+    let layout = parse_datagram(packet, packet.len(), layer).ok()?;
+    Some(Gso::new(kind_of(&layout), SegmentSize::new(usize::from(size.get()))?))
+}
+
+/// Returns the kind of segments into which a packet with these headers is cut.
+pub(crate) fn kind_of(layout: &Layout) -> GsoKind {
+    match (layout.protocol, layout.version) {
+        (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
+        (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
+        (Protocol::Udp, _) => GsoKind::Udp,
+        (Protocol::Dccp, _) => GsoKind::Dccp,
     }
 }
 
@@ -344,6 +369,7 @@ impl CaptureAggregator {
                         .with_time(number);
                     packet.hash = Some(FlowHash(number as u32));
                     packet.layer = link.layer;
+                    packet.gso = arrival.gso;
                     if arrival.cut && is_whole(&packet) {
                         lane.aggregator.flush_flow(&packet, emit);
                         if let Some(buffer) = packet.buffers().next() {

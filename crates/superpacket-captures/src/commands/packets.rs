@@ -1,20 +1,22 @@
 //! Packets in memory that commands read and write in place of a capture file.
 
+use std::num::NonZeroU16;
 use std::ops::Range;
 
 use crate::file::{
-    ByteOrder, CaptureError, Format, Frame, FrameOptions, Interface, LinkType, Record, Source,
-    TimeResolution, Timestamp, Truncated,
+    ByteOrder, CaptureError, Format, Frame, FrameOptions, Interface, LinkType, OptionForm, Record,
+    Source, TimeResolution, Timestamp, Truncated,
 };
 
 use crate::commands::error::Error;
 use crate::commands::sink::PacketSink;
 
 /// Packets in memory, which commands read and write in place of a capture file. All bytes are in
-/// one block.
+/// one block, and all options in another.
 #[derive(Clone, Debug, Default)]
 pub struct Packets {
     bytes: Vec<u8>,
+    options: Vec<u8>,
     entries: Vec<PacketEntry>,
     interfaces: Vec<Interface>,
 }
@@ -28,6 +30,10 @@ struct PacketEntry {
     time: Option<Timestamp>,
     interface: u32,
     original_length: u32,
+    /// Offset at which the packet's options end in their common block.
+    options_end: usize,
+    form: OptionForm,
+    segment_size: Option<NonZeroU16>,
 }
 
 impl Packets {
@@ -76,13 +82,43 @@ impl Packets {
                 self.entries.len() + 1
             )));
         };
-        self.add(interface as u32, time.map(Timestamp::from_nanoseconds), data, original_length);
+        let record = Record {
+            interface: interface as u32,
+            time: time.map(Timestamp::from_nanoseconds),
+            original_length: Some(original_length),
+            options: FrameOptions::NONE,
+        };
+        self.add(&record, data);
         Ok(())
     }
 
-    fn add(&mut self, interface: u32, time: Option<Timestamp>, data: &[u8], original_length: u32) {
+    /// Adds a frame of any capture with all that is known of it. Its interface is found among those
+    /// of the packets before, or added to them.
+    pub fn push_frame(&mut self, frame: &Frame<'_>) {
+        let own = frame.interface();
+        let index = frame.interface as usize;
+        let known = self.interfaces.get(index).filter(|known| *known == own).map(|_| index);
+        let interface = known
+            .or_else(|| self.interfaces.iter().position(|known| known == own))
+            .unwrap_or_else(|| {
+                self.interfaces.push(own.clone());
+                self.interfaces.len() - 1
+            });
+        self.add(&Record { interface: interface as u32, ..frame.record() }, frame.data);
+    }
+
+    fn add(&mut self, record: &Record<'_>, data: &[u8]) {
         self.bytes.extend_from_slice(data);
-        self.entries.push(PacketEntry { end: self.bytes.len(), time, interface, original_length });
+        self.options.extend_from_slice(record.options.bytes());
+        self.entries.push(PacketEntry {
+            end: self.bytes.len(),
+            time: record.time,
+            interface: record.interface,
+            original_length: record.original_length.unwrap_or(data.len() as u32),
+            options_end: self.options.len(),
+            form: record.options.form(),
+            segment_size: record.options.segment_size(),
+        });
     }
 
     /// Returns the number of packets.
@@ -95,6 +131,11 @@ impl Packets {
         self.entries.is_empty()
     }
 
+    /// Returns the interfaces to which the packets refer.
+    pub fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
     /// Returns the bytes of all packets, one after the other.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -103,13 +144,16 @@ impl Packets {
     /// Returns the packet at `index`, counted from 0, as a frame of a capture.
     pub fn get(&self, index: usize) -> Option<Frame<'_>> {
         let entry = self.entries.get(index)?;
+        let before = index.checked_sub(1).and_then(|before| self.entries.get(before));
+        let options = before.map_or(0, |before| before.options_end)..entry.options_end;
         Some(Frame {
             number: index as u64 + 1,
             interface: entry.interface,
             time: entry.time,
             data: self.bytes.get(self.range(index))?,
             original_length: entry.original_length,
-            options: FrameOptions::NONE,
+            options: FrameOptions::new(self.options.get(options)?, entry.form)
+                .with_segment_size(entry.segment_size),
             interfaces: &self.interfaces,
         })
     }
@@ -135,12 +179,7 @@ impl PacketSink for Packets {
     }
 
     fn packet(&mut self, record: &Record<'_>, data: &[u8]) -> Result<(), CaptureError> {
-        self.add(
-            record.interface,
-            record.time,
-            data,
-            record.original_length.unwrap_or(data.len() as u32),
-        );
+        self.add(record, data);
         Ok(())
     }
 }

@@ -5,6 +5,7 @@
 //! on it is a limit on memory. A handle is one pointer. In steady state, no memory is allocated.
 
 use std::cell::{Cell, RefCell};
+use std::num::NonZeroU16;
 use std::rc::{Rc, Weak};
 
 use crate::commands::checksums::be16;
@@ -35,6 +36,8 @@ struct PooledFrame {
     /// Length of the frame in bytes.
     length: usize,
     form: OptionForm,
+    /// Payload bytes per segment of a frame that is known to be a super-packet.
+    segment_size: Option<NonZeroU16>,
     /// Length in bytes of the link header, which the aggregation engine does not see.
     link: usize,
     original_length: u32,
@@ -77,6 +80,7 @@ impl BufferPool {
             inner.bytes.extend_from_slice(options);
             inner.length = frame.data.len();
             inner.form = frame.options.form();
+            inner.segment_size = frame.options.segment_size();
             inner.link = link.min(frame.data.len());
             inner.original_length = frame.original_length;
             inner.time = frame.time;
@@ -101,6 +105,7 @@ impl BufferPool {
             bytes: Vec::with_capacity(capacity),
             length: 0,
             form: OptionForm::NONE,
+            segment_size: None,
             link: 0,
             original_length: 0,
             time: None,
@@ -132,6 +137,7 @@ impl Buffer {
     #[inline]
     pub(crate) fn options(&self) -> FrameOptions<'_> {
         FrameOptions::new(self.0.bytes.get(self.0.length..).unwrap_or(&[]), self.0.form)
+            .with_segment_size(self.0.segment_size)
     }
 
     /// Returns the length that the frame had on the wire, according to its capture.

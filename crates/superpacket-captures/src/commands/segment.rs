@@ -2,6 +2,7 @@
 //! would have carried.
 
 use std::iter::once;
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use crate::file::{Block, CaptureError, Frame, Record, Sink, Start, start_of};
@@ -24,6 +25,7 @@ use crate::commands::coalesce::write_completed;
 use crate::commands::destination::{OpenOutput, Output};
 use crate::commands::error::Error;
 use crate::commands::input::{FrameReceiver, Input, InputEnd, OpenInput};
+use crate::commands::lanes::kind_of;
 use crate::commands::progress::Progress;
 use crate::commands::repair::{ChecksumRepairs, Repair};
 use crate::commands::totals::{Blocks, CutShort, Totals};
@@ -115,6 +117,9 @@ impl SegmentReport {
 const IP_LENGTH: &str = "ip_length";
 
 /// Cuts frames above the MTU into the packets that a network would have carried.
+///
+/// [Packets in memory](crate::Packets) that are known to be super-packets are cut into their own
+/// segments, even below the MTU.
 ///
 /// Frames that cannot be cut are written as they are, except that their unfinished checksums are
 /// completed (unless [`SegmentOptions::keep_partial`] is set) and, on request, wrong ones are
@@ -254,7 +259,10 @@ impl Cutter<'_> {
                 },
                 false => FramePlan::Untouchable(IP_LENGTH),
             },
-            Ok(layout) => self.plan(packet, layer, layout, found.as_ref()),
+            Ok(layout) => {
+                let size = frame.options.segment_size();
+                self.plan(packet, layer, layout, found.as_ref(), size)
+            }
             Err(unparsed) => match ip_length(packet, layer) {
                 Some(length) if length > self.mtu => FramePlan::Uncuttable(unparsed.reason.name()),
                 _ => FramePlan::Whole,
@@ -327,7 +335,7 @@ impl Cutter<'_> {
         clear_length(packet, layer);
         let layout = parse_datagram(packet, packet.len(), layer);
         let found = self.repair.find(packet, layer, &layout, false, self.simd);
-        let plan = layout.map(|layout| self.plan(packet, layer, &layout, found.as_ref()));
+        let plan = layout.map(|layout| self.plan(packet, layer, &layout, found.as_ref(), None));
         let cut = match plan {
             Ok(FramePlan::Cut(gso)) => {
                 let frame = &Frame { data: &changed, ..*frame };
@@ -344,16 +352,20 @@ impl Cutter<'_> {
         Ok(cut)
     }
 
-    /// Decides what is done with a complete packet whose headers were read.
+    /// Decides what is done with a complete packet whose headers were read. `size` is the number of
+    /// payload bytes per segment of a packet that is known to be a super-packet.
     fn plan(
         &self,
         packet: &[u8],
         layer: Layer,
         layout: &Layout,
         found: Option<&Checksums>,
+        size: Option<NonZeroU16>,
     ) -> FramePlan {
         let network = usize::from(layout.outermost());
-        let above = (layout.end as usize).saturating_sub(network) > self.mtu;
+        let payload = (layout.end as usize).saturating_sub(usize::from(layout.payload));
+        let above = (layout.end as usize).saturating_sub(network) > self.mtu
+            || size.is_some_and(|size| payload > usize::from(size.get()));
         // A length that was left to the network device is filled in, unless the frame may be
         // padded.
         let unfinished = layout.refusal == Some(Refusal::NoLength)
@@ -383,26 +395,26 @@ impl Cutter<'_> {
         let Some(room) = SegmentSize::new(self.mtu.saturating_sub(headers)) else {
             return FramePlan::Uncuttable("segment_too_small");
         };
-        match (layout.protocol, layout.version) {
-            (Protocol::Tcp, version) => {
+        let own = size.and_then(|size| SegmentSize::new(usize::from(size.get())));
+        let size = match layout.protocol {
+            Protocol::Tcp => {
                 let flags =
                     packet.get(usize::from(layout.transport) + tcp::FLAGS).copied().unwrap_or(0);
                 if above && flags & (tcp::SYN | tcp::RST | tcp::URG) != 0 {
                     return FramePlan::Uncuttable(Reason::TcpFlags.name());
                 }
-                FramePlan::Cut(Gso::new(
-                    if version == IpVersion::V4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 },
-                    room,
-                ))
+                own.map_or(room, |own| own.min(room))
             }
-            (Protocol::Dccp, _) => FramePlan::Cut(Gso::new(GsoKind::Dccp, room)),
+            Protocol::Dccp => own.map_or(room, |own| own.min(room)),
             // The packet becomes a single segment, so that only its lengths are filled in.
-            (Protocol::Udp, _) if !above => FramePlan::Cut(Gso::new(GsoKind::Udp, room)),
-            (Protocol::Udp, _) => match self.udp_size {
-                Some(size) => FramePlan::Cut(Gso::new(GsoKind::Udp, size)),
-                None => FramePlan::Uncuttable("udp_datagram"),
+            Protocol::Udp if !above => room,
+            // Datagrams have borders, so the MTU does not say where to cut.
+            Protocol::Udp => match own.or(self.udp_size) {
+                Some(size) => size,
+                None => return FramePlan::Uncuttable("udp_datagram"),
             },
-        }
+        };
+        FramePlan::Cut(Gso::new(kind_of(layout), size))
     }
 
     fn cut(

@@ -4,6 +4,8 @@
 //! An option is a code and a length (16 bits each, in the section's byte order), followed by a
 //! value padded to 4 bytes (draft-ietf-opsawg-pcapng section 3.5).
 
+use std::num::NonZeroU16;
+
 use super::ByteOrder;
 
 /// `opt_endofopt`: ends a list of options.
@@ -35,11 +37,12 @@ pub(super) const MODIFIED_LENGTH: usize = 8;
 /// files.
 ///
 /// If the packet is written to a file of the same type, the data is kept; in other files it is
-/// lost.
+/// lost. The size of a super-packet's segments is kept by packets in memory only.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameOptions<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) form: OptionForm,
+    segment_size: Option<NonZeroU16>,
 }
 
 /// The direction of a packet at the captured interface (`epb_flags`).
@@ -125,11 +128,24 @@ pub(super) enum OptionKind {
 
 impl<'a> FrameOptions<'a> {
     /// No options.
-    pub const NONE: FrameOptions<'static> = FrameOptions { bytes: &[], form: OptionForm::NONE };
+    pub const NONE: FrameOptions<'static> = FrameOptions::new(&[], OptionForm::NONE);
 
     /// Makes options of [`bytes`](Self::bytes) and [`form`](Self::form) that were stored.
     pub const fn new(bytes: &'a [u8], form: OptionForm) -> Self {
-        FrameOptions { bytes, form }
+        FrameOptions { bytes, form, segment_size: None }
+    }
+
+    /// Returns these options for a super-packet with so many bytes of payload in each of its
+    /// segments but the last; `None` for any other packet.
+    #[must_use]
+    pub const fn with_segment_size(self, segment_size: Option<NonZeroU16>) -> Self {
+        FrameOptions { segment_size, ..self }
+    }
+
+    /// Returns the number of payload bytes in each segment of a super-packet but the last; `None`
+    /// if the packet is none, or if this is not known.
+    pub const fn segment_size(&self) -> Option<NonZeroU16> {
+        self.segment_size
     }
 
     /// Returns whether there are no options.
