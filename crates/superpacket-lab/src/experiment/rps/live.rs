@@ -109,6 +109,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
         }
     });
     let mut tables: Vec<Table> = tables.collect();
+    tables.push(fullness(&configurations, &measured, session.plan.rounds));
     tables.push(accounts(&configurations, &measured, session.plan.rounds));
     let marks = marks(&measured, usable.len());
     Ok(Experiment {
@@ -129,7 +130,6 @@ fn accounts(configurations: &[RpsVariant], measured: &[Vec<RpsSample>], rounds: 
             measured.iter().map(|measured| &measured.costs),
         );
         row.figures.push(Some(Summary::of(measured, |measured| measured.transaction).into()));
-        row.figures.extend(full::figures(&shares(measured)));
         row
     });
     let mut accounts = cpu_costs::table(rows.collect(), rounds);
@@ -139,8 +139,18 @@ fn accounts(configurations: &[RpsVariant], measured: &[Vec<RpsSample>], rounds: 
         unit: "us/Tr",
         digits: 1,
     });
-    accounts.columns.extend(full::COLUMNS);
     accounts
+}
+
+/// Returns the table of CPUs that were full or idle.
+fn fullness(configurations: &[RpsVariant], measured: &[Vec<RpsSample>], rounds: usize) -> Table {
+    let rows = configurations.iter().zip(measured).map(|(configuration, measured)| {
+        let name = format!("{}, {}", connections(configuration.connections), configuration.name);
+        let shares = shares(measured);
+        let full_cpu = Some(full::full(&shares));
+        Row { full_cpu, ..Row::new(configuration.group, name, full::figures(&shares).into()) }
+    });
+    Table::new(Form::Live, "Which CPU was full", &full::COLUMNS, rows.collect(), rounds)
 }
 
 fn shares(measured: &[RpsSample]) -> Vec<CpuShares> {
@@ -204,8 +214,7 @@ fn row_of(configuration: &RpsVariant, measured: &[RpsSample], ratio: Option<Rati
     let rates = Summary::of(measured, |measured| measured.per_second);
     let cpu = Summary::of(measured, |measured| measured.costs.machine);
     let figures = vec![Some(rates.into()), Some(cpu.into()), steered(0), steered(1)];
-    let full_cpu = Some(full::full(&shares(measured)));
-    Row { ratio, full_cpu, ..Row::new(configuration.group, &configuration.name, figures) }
+    Row { ratio, ..Row::new(configuration.group, &configuration.name, figures) }
 }
 
 fn notes(steered: &CpuMask, topology: &Topology, cpus: &Cpus) -> Vec<String> {
