@@ -373,8 +373,9 @@ fn measure(setup: Setup, load: Load, time: Duration) -> Result<Figure, LabError>
             }
         }
         Load::Transactions(connections) => {
-            let report =
-                TcpTransactions { connections, time, ..TcpTransactions::default() }.run(&route)?;
+            let threads = Some(1);
+            let load = TcpTransactions { connections, time, threads, ..TcpTransactions::default() };
+            let report = load.run(&route)?;
             Figure {
                 value: report.per_second(),
                 cpu: report.machine.total.busy() / report.transactions as f64,
