@@ -33,6 +33,7 @@ use superpacket_steer::FlowHashKey;
 use crate::consumer::Factory;
 use crate::error::BridgeError;
 use crate::icmp;
+use crate::kernel_path::{ALONE, KernelAvailability, partners};
 use crate::links;
 use crate::monitor::Monitors;
 use crate::poll_thread::{PollThread, SupervisorEvent, ThreadContext};
@@ -90,6 +91,21 @@ fn reject_duplicates(ports: &[PortSettings]) -> Result<(), BridgeError> {
     }
 }
 
+/// Opens the ports of a bridge that starts, and joins them with the kernel's path.
+fn open_ports(
+    settings: &BridgeSettings,
+    table: &AddressTable,
+    kernel: &OnceLock<KernelAvailability>,
+) -> Result<Vec<OpenedPort>, BridgeError> {
+    let create = || kernel_path::create(table, settings.table_size);
+    let kernel = || match partners(&settings.ports) {
+        0 => Err(ALONE.to_owned()),
+        _ => kernel.get_or_init(create).clone(),
+    };
+    let open = |port| OpenedPort::new(port, settings.shared_interfaces, kernel);
+    settings.ports.iter().map(open).collect()
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -131,15 +147,7 @@ impl Bridge {
             AddressTable::try_new(settings.table_size, settings.ageing_time).map_err(no_memory)?,
         );
         let kernel = Arc::new(OnceLock::new());
-        let ports = settings
-            .ports
-            .iter()
-            .map(|port| {
-                OpenedPort::new(port, settings.shared_interfaces, || {
-                    kernel.get_or_init(|| kernel_path::create(&table, settings.table_size)).clone()
-                })
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+        let ports = open_ports(&settings, &table, &kernel)?;
         // Opened before privileges are dropped, and before the ports are first checked, so that no
         // change is missed.
         let events = LinkEvents::open();

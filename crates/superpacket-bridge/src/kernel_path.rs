@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use superpacket::aggregate::Delivery;
-use superpacket_port::KernelPath;
 use superpacket_port::features::{Feature, FeatureSet};
+use superpacket_port::{KernelPath, PortKind};
 
 use crate::settings::{BridgeSettings, KernelPathMode, MAX_PORTS, PortLimits, PortSettings};
 use crate::switch::frame::{AddressKey, Addresses, FrameDestination};
@@ -26,6 +26,21 @@ const MAX_STATIONS: usize = 16_384;
 
 /// Why a port has no kernel path whose settings forbid it.
 pub(crate) const SWITCHED_OFF: &str = "it is switched off";
+
+/// Why a port has no kernel path that was opened when no other port could have one. Programs that
+/// have nothing to do would cost the port some percent.
+pub(crate) const ALONE: &str =
+    "no other packet port was there when it was opened: set kernel_path to open it again";
+
+/// Returns whether a port of this kind and setting may join the kernel's path.
+pub(crate) fn may_join(port: &PortSettings) -> bool {
+    port.port.kind() == PortKind::Packet && port.kernel_path != KernelPathMode::Off
+}
+
+/// Returns how many other ports may join the kernel's path, for each of these ports that may.
+pub(crate) fn partners(ports: &[PortSettings]) -> usize {
+    ports.iter().filter(|port| may_join(port)).count().saturating_sub(1)
+}
 
 /// The offloads of a port that the kernel's path presumes: with any of them off, the bridge has
 /// work to do on the port's packets.

@@ -168,11 +168,7 @@ impl PacketForwarder {
             }
             _ => (known, None),
         };
-        if let (Some(to), Some(Ok(kernel))) = (known, self.kernel.get())
-            && kernel.joins(from.number, to)
-        {
-            self.offered.offer(kernel, &self.table, &addresses, self.tick);
-        }
+        self.offer(from, known, &addresses);
         let PacketForwarder { egress, outgoing, segmenter, table, now, .. } = self;
         let now = *now;
         outgoing.stage(&packet);
@@ -282,6 +278,17 @@ impl PacketForwarder {
             None => {}
         }
         Some(Admitted { addresses, rules, tag })
+    }
+
+    /// Offers the stations of a packet between two ports to the kernel, if it may forward further
+    /// ones.
+    #[inline]
+    fn offer(&mut self, from: &SharedPort, to: Option<u16>, addresses: &Addresses) {
+        if let (Some(to), Some(Ok(kernel))) = (to, self.kernel.get())
+            && kernel.joins(from.number, to)
+        {
+            self.offered.offer(kernel, &self.table, addresses, self.tick);
+        }
     }
 
     /// Returns whether a packet that would reach a port has returned through a loop.

@@ -83,18 +83,22 @@ static inline void sp_mbuf_describe_checksum(const struct rte_mbuf *mbuf, sp_off
     }
 }
 
-/* Makes a packet of a chain; the ranges behind its first mbuf go to `rest`. Returns how many these are. */
-static inline uint32_t sp_mbuf_describe(struct rte_mbuf *mbuf, sp_packet *packet, sp_iovec *rest) {
-    struct rte_mbuf *next;
+/* Makes a packet without bytes, of which a port says what it says of an mbuf. */
+static inline void sp_mbuf_describe_metadata(const struct rte_mbuf *mbuf, sp_packet *packet) {
     memset(packet, 0, sizeof *packet);
-    packet->data = rte_pktmbuf_mtod(mbuf, void *);
-    packet->length = mbuf->data_len;
-    packet->token = mbuf;
     sp_mbuf_describe_checksum(mbuf, &packet->offload);
     if (mbuf->ol_flags & RTE_MBUF_F_RX_VLAN_STRIPPED) {
         packet->offload.vlan_protocol = 0x8100;
         packet->offload.vlan_control = mbuf->vlan_tci;
     }
+}
+
+/* Gives a packet the bytes of a chain; the ranges behind its first mbuf go to `rest`. Returns how many these are. */
+static inline uint32_t sp_mbuf_describe_bytes(struct rte_mbuf *mbuf, sp_packet *packet, sp_iovec *rest) {
+    struct rte_mbuf *next;
+    packet->data = rte_pktmbuf_mtod(mbuf, void *);
+    packet->length = mbuf->data_len;
+    packet->token = mbuf;
     if (likely(mbuf->nb_segs == 1))
         return 0;
     packet->rest = rest;
@@ -104,6 +108,12 @@ static inline uint32_t sp_mbuf_describe(struct rte_mbuf *mbuf, sp_packet *packet
         packet->rest_count++;
     }
     return packet->rest_count;
+}
+
+/* Makes a packet of a chain; the ranges behind its first mbuf go to `rest`. Returns how many these are. */
+static inline uint32_t sp_mbuf_describe(struct rte_mbuf *mbuf, sp_packet *packet, sp_iovec *rest) {
+    sp_mbuf_describe_metadata(mbuf, packet);
+    return sp_mbuf_describe_bytes(mbuf, packet, rest);
 }
 
 /* Tells whether the headers of a packet that merged go beyond the first mbuf of its chain. */
@@ -264,9 +274,9 @@ static inline uint64_t sp_gro_type(int table) {
     }
 }
 
-/* The table that takes a packet, if it is one of these types and can be joined; else SP_GRO_TABLES. */
-static inline int sp_gro_table_of(const struct rte_mbuf *mbuf, uint64_t types) {
-    uint32_t type = mbuf->packet_type, l4 = type & RTE_PTYPE_L4_MASK, inner = type & RTE_PTYPE_INNER_L3_MASK, headers;
+/* The table that takes packets with a packet_type, if it is one of these types; else SP_GRO_TABLES. */
+static inline int sp_gro_table_of_type(uint32_t type, uint64_t types) {
+    uint32_t l4 = type & RTE_PTYPE_L4_MASK, inner = type & RTE_PTYPE_INNER_L3_MASK;
     int table = SP_GRO_TABLES;
     if (!RTE_ETH_IS_TUNNEL_PKT(type)) {
         if (l4 == RTE_PTYPE_L4_TCP)
@@ -276,13 +286,17 @@ static inline int sp_gro_table_of(const struct rte_mbuf *mbuf, uint64_t types) {
                (inner == RTE_PTYPE_INNER_L3_IPV4 || inner == RTE_PTYPE_INNER_L3_IPV4_EXT || inner == RTE_PTYPE_INNER_L3_IPV4_EXT_UNKNOWN)) {
         table = SP_GRO_VXLAN_TCP4;
     }
-    if (!(types & sp_gro_type(table)))
-        return SP_GRO_TABLES;
+    return types & sp_gro_type(table) ? table : SP_GRO_TABLES;
+}
+
+/* Tells whether a packet of a table's kind can be joined. */
+static inline int sp_gro_is_joinable(const struct rte_mbuf *mbuf, int table) {
+    uint32_t headers;
     if (likely(sp_mbuf_is_plain(mbuf)))
-        return table;
+        return 1;
     headers = (uint32_t)(mbuf->l2_len + mbuf->l3_len + mbuf->l4_len);
     headers += table == SP_GRO_VXLAN_TCP4 ? (uint32_t)(mbuf->outer_l2_len + mbuf->outer_l3_len) : 0;
-    return mbuf->l4_len >= 20 && mbuf->data_len >= headers && sp_mbuf_is_joinable(mbuf) ? table : SP_GRO_TABLES;
+    return mbuf->l4_len >= 20 && mbuf->data_len >= headers && sp_mbuf_is_joinable(mbuf);
 }
 
 /* Tells whether a port is asked to compute the checksum of a packet that is in no tunnel. */
@@ -334,23 +348,38 @@ static inline uint32_t sp_gro_join_described(sp_batch *batch, struct sp_dpdk_mem
     }
 }
 
+/* Flags on which depends how a packet is described and joined. */
+#define SP_GRO_FLAGS                                                                                                                                 \
+    (RTE_MBUF_F_RX_L4_CKSUM_MASK | RTE_MBUF_F_RX_OUTER_L4_CKSUM_MASK | RTE_MBUF_F_RX_VLAN_STRIPPED | RTE_MBUF_F_TX_L4_MASK | RTE_MBUF_F_TX_TCP_SEG)
+
 /* Joins packets of any number, in place. Returns how many are left. */
 static inline uint32_t sp_gro_join(struct sp_gro_batches *batches, struct sp_dpdk_memory *memory, struct rte_mbuf **mbufs, uint32_t count) {
     uint32_t next = 0, left = 0;
     while (next < count) {
-        uint32_t most = RTE_MIN(count - next, (uint32_t)SP_GRO_JOIN), part;
+        uint32_t most = RTE_MIN(count - next, (uint32_t)SP_GRO_JOIN), type = mbufs[next]->packet_type, part;
+        /* Most packets are like the first: of these only the bytes are described. One with a VLAN tag has that of its own. */
+        uint64_t flags = mbufs[next]->ol_flags & SP_GRO_FLAGS & ~(uint64_t)RTE_MBUF_F_RX_VLAN_STRIPPED;
         int asked = sp_gro_is_asked(mbufs[next]);
         sp_iovec *rest = memory->rest;
+        sp_packet first;
+        sp_mbuf_describe_metadata(mbufs[next], &first);
+        if (asked)
+            first.offload.checksum = SP_CHECKSUM_VERIFIED;
         for (part = 0; part < most; part++) {
             struct rte_mbuf *mbuf = mbufs[next + part];
             sp_packet *packet = &memory->packets[part];
-            if (part + 4 < most)
-                rte_prefetch0(rte_pktmbuf_mtod(mbufs[next + part + 4], void *));
-            if (unlikely(sp_gro_is_asked(mbuf) != asked || rest + mbuf->nb_segs > memory->rest + SP_MAX_RANGES))
+            if (unlikely(mbuf->nb_segs > 1 && rest + mbuf->nb_segs > memory->rest + SP_MAX_RANGES))
                 break;
-            rest += sp_mbuf_describe(mbuf, packet, rest);
-            if (asked)
-                packet->offload.checksum = SP_CHECKSUM_VERIFIED;
+            if (likely(mbuf->packet_type == type && (mbuf->ol_flags & SP_GRO_FLAGS) == flags)) {
+                *packet = first;
+            } else {
+                if (sp_gro_is_asked(mbuf) != asked)
+                    break;
+                sp_mbuf_describe_metadata(mbuf, packet);
+                if (asked)
+                    packet->offload.checksum = SP_CHECKSUM_VERIFIED;
+            }
+            rest += sp_mbuf_describe_bytes(mbuf, packet, rest);
         }
         left += sp_gro_join_described(asked ? batches->asked : batches->complete, memory, rest != memory->rest, mbufs + next, part, mbufs + left);
         next += part;
@@ -369,16 +398,23 @@ static inline uint32_t sp_gro_items(const struct rte_gro_param *param) {
  */
 static inline uint16_t sp_gro_reassemble_burst(struct rte_mbuf **pkts, uint16_t nb_pkts, const struct rte_gro_param *param) {
     uint32_t flows = RTE_MIN(sp_gro_items(param), (uint32_t)RTE_GRO_MAX_BURST_ITEM_NUM), next = 0, left = 0;
+    uint32_t type = RTE_PTYPE_UNKNOWN;
+    int table = SP_GRO_TABLES;
     struct sp_dpdk_memory *memory = sp_dpdk_thread_memory();
     if (!flows || !memory || !sp_gro_batches_make(&memory->batches, flows))
         return nb_pkts;
     while (next < nb_pkts) {
         uint32_t end = RTE_MIN(next + SP_GRO_JOIN, (uint32_t)nb_pkts), others = 0, first = left;
         for (; next < end; next++) {
-            if (likely(sp_gro_table_of(pkts[next], param->gro_types) != SP_GRO_TABLES))
-                pkts[left++] = pkts[next];
+            struct rte_mbuf *mbuf = pkts[next];
+            if (unlikely(mbuf->packet_type != type)) {
+                type = mbuf->packet_type;
+                table = sp_gro_table_of_type(type, param->gro_types);
+            }
+            if (likely(table != SP_GRO_TABLES && sp_gro_is_joinable(mbuf, table)))
+                pkts[left++] = mbuf;
             else
-                memory->others[others++] = pkts[next];
+                memory->others[others++] = mbuf;
         }
         left = first + sp_gro_join(&memory->batches, memory, pkts + first, left - first);
         memcpy(pkts + left, memory->others, others * sizeof *pkts);
@@ -468,9 +504,9 @@ static inline uint16_t sp_gro_reassemble(struct rte_mbuf **pkts, uint16_t nb_pkt
         return nb_pkts;
     for (next = 0; next < nb_pkts; next++) {
         struct rte_mbuf *mbuf = pkts[next];
-        int type = sp_gro_table_of(mbuf, context->types);
+        int type = sp_gro_table_of_type(mbuf->packet_type, context->types);
         struct sp_gro_table *table = &context->tables[type];
-        if (unlikely(type == SP_GRO_TABLES)) {
+        if (unlikely(type == SP_GRO_TABLES || !sp_gro_is_joinable(mbuf, type))) {
             pkts[left++] = mbuf;
             continue;
         }

@@ -191,10 +191,12 @@ on Windows %APPDATA%\\Wireshark\\extcap.")]
   superpacket lab all --html report.html
   superpacket lab lro --rounds 20 --seconds 2
   superpacket lab gso --model --json | jq .marks
+  superpacket lab rps --sender-cpus 0-3 --receiver-cpus 4-7 --bridge-cpus 8-15
 
 The hosts are network namespaces, joined by the ports, engine and bridge of this program. Kernel \
 TCP runs at both ends, and the machine's own network is not touched. Each ratio has a target, \
-and the report says whether it was reached; the ratio of the source's figures is shown beside it \
+and the report says whether it was reached, or that there was nothing to spare because no CPU \
+was idle; the ratio of the source's figures is shown beside it \
 if there is one. --full prints the tables. Variants are measured in turn; figures are medians \
 with the range of half the rounds. Where namespaces are forbidden, only the counts that need \
 none are shown. Without --quick, all experiments take about a quarter of an hour.

@@ -68,6 +68,10 @@ pub(crate) struct LoadArguments {
     /// Connections at the same time (in each direction)
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
+    /// Threads at each end, over which the connections are spread [default: one per CPU that the
+    /// end may use, at most one per connection]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
     /// Direction of the bytes
     #[arg(long, value_enum, default_value = "forward")]
     direction: LoadDirection,
@@ -102,6 +106,9 @@ struct LoadReport {
     /// The name of the measurement in netperf.
     test: &'static str,
     connections: u16,
+    /// Threads of the client, and of the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    threads: Option<[usize; 2]>,
     seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     gigabits_per_second: Option<f64>,
@@ -172,6 +179,7 @@ impl LoadArguments {
             &[LoadKind::Stream, LoadKind::Sendfile],
             self.direction != LoadDirection::Forward,
         )?;
+        only("--threads", &[LoadKind::Rr], self.threads.is_some())?;
         only("--rate", &[LoadKind::Udp], self.rate.is_some())?;
         only("--segments", &[LoadKind::Udp], self.segments != 1)?;
         only(
@@ -247,12 +255,15 @@ impl LoadArguments {
             time: self.time,
             verify: self.pattern_key(),
             pinning,
+            threads: self.threads.map(usize::from),
             ..TcpTransactions::default()
         };
         let report = load.run(route)?;
         let microseconds = |duration: Duration| duration.as_secs_f64() * 1e6;
         let latency = &report.latency;
+        let threads = [report.client_threads.len(), report.server_threads.len()];
         Ok(LoadReport {
+            threads: Some(threads),
             transactions_per_second: Some(report.per_second()),
             latency_us: Some(Latency {
                 mean: microseconds(latency.mean()),
@@ -264,7 +275,13 @@ impl LoadArguments {
                 report.machine.total.busy() * 1e6,
                 report.transactions as f64,
             ),
-            ..self.report("TCP_RR", report.seconds, report.client, report.server, &report.machine)
+            ..self.report(
+                "TCP_RR",
+                report.seconds,
+                report.client(),
+                report.server(),
+                &report.machine,
+            )
         })
     }
 
@@ -395,7 +412,17 @@ impl LoadReport {
         } else {
             format!("{} connections", self.connections)
         };
-        format!("{}, {connections}\n{}", self.test, figures(&columns, width))
+        let threads = match self.threads {
+            None => String::new(),
+            Some([1, 1]) => ", 1 thread at each end".to_owned(),
+            Some([client, server]) if client == server => {
+                format!(", {client} threads at each end")
+            }
+            Some([client, server]) => {
+                format!(", threads: client {client}, server {server}")
+            }
+        };
+        format!("{}, {connections}{threads}\n{}", self.test, figures(&columns, width))
     }
 }
 
@@ -458,6 +485,9 @@ mod tests {
             ("fast 10.0.0.1", "stream, sendfile, rr, udp"),
             ("stream 10.0.0.1 --rate 5", "--rate is not for stream"),
             ("rr 10.0.0.1 --bytes 5", "--bytes is not for rr"),
+            ("stream 10.0.0.1 --threads 2", "--threads is not for stream"),
+            ("udp 10.0.0.1 --threads 2", "--threads is not for udp"),
+            ("rr 10.0.0.1 --threads 0", "0"),
             ("udp 10.0.0.1 --direction reverse", "--direction is not for udp"),
             ("sendfile 10.0.0.1 --message 5", "--message is not for sendfile"),
             ("stream 10.0.0.1 --message 0", "--message 0: expected 1 byte"),
@@ -505,5 +535,18 @@ mod tests {
           0           7.250
 ";
         assert_eq!(report.text(80), narrow);
+        for (threads, heading) in [
+            ([1, 1], "TCP_RR, 500 connections, 1 thread at each end\n"),
+            ([4, 4], "TCP_RR, 500 connections, 4 threads at each end\n"),
+            ([4, 2], "TCP_RR, 500 connections, threads: client 4, server 2\n"),
+        ] {
+            let report = LoadReport {
+                test: "TCP_RR",
+                connections: 500,
+                threads: Some(threads),
+                ..LoadReport::default()
+            };
+            assert!(report.text(80).starts_with(heading), "{}", report.text(80));
+        }
     }
 }

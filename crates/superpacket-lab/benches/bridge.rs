@@ -1,5 +1,5 @@
-//! Throughput of the bridge with and without an offload, and in comparison with the kernel's
-//! bridge: kernel TCP between two hosts.
+//! Throughput of the bridge in user space, with and without an offload, and in comparison with the
+//! kernel's bridge: kernel TCP between two hosts.
 //!
 //! `cargo bench -p superpacket-lab --bench bridge [-- [--rounds N] [--seconds S] [ROW...]]`: each
 //! row measures two variants in turn and prints the median of the rounds' ratios. `ROW` selects
@@ -9,7 +9,7 @@ use std::fs;
 use std::time::Duration;
 
 use superpacket_bridge::Bridge;
-use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_bridge::settings::{BridgeSettings, KernelPathMode, PortSettings};
 use superpacket_lab::{
     Blast, Host, LabError, Link, Paired, Receive, Route, Station, Summary, TcpBulk,
     TcpTransactions, ThreeHosts, Until,
@@ -282,6 +282,7 @@ fn start(middle: &Host, ports: [String; 2], gro: bool) -> Result<Bridge, LabErro
         };
         let mut port = PortSettings::new(text.parse().expect("a port string"));
         port.features = port.features.set(Feature::GenericReceiveOffload, gro);
+        port.kernel_path = KernelPathMode::Off;
         port
     };
     let threads =
@@ -372,8 +373,9 @@ fn measure(setup: Setup, load: Load, time: Duration) -> Result<Figure, LabError>
             }
         }
         Load::Transactions(connections) => {
-            let report =
-                TcpTransactions { connections, time, ..TcpTransactions::default() }.run(&route)?;
+            let threads = Some(1);
+            let load = TcpTransactions { connections, time, threads, ..TcpTransactions::default() };
+            let report = load.run(&route)?;
             Figure {
                 value: report.per_second(),
                 cpu: report.machine.total.busy() / report.transactions as f64,

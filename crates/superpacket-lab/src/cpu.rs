@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::iter::Sum;
 use std::ops::{Add, AddAssign, Sub};
 use std::time::{Duration, Instant};
 
@@ -103,6 +104,12 @@ impl AddAssign for CpuTime {
     }
 }
 
+impl Sum for CpuTime {
+    fn sum<I: Iterator<Item = Self>>(times: I) -> Self {
+        times.fold(Self::default(), Add::add)
+    }
+}
+
 impl Sub for CpuTime {
     type Output = Self;
     /// Subtracts user time and system time; each difference is at least zero.
@@ -137,6 +144,14 @@ impl CpuUsage {
     pub fn utilisation(&self) -> f64 {
         let whole = self.busy() + self.idle + self.stolen;
         if whole > 0.0 { self.busy() / whole } else { 0.0 }
+    }
+
+    /// Returns idle time divided by the whole, 0 to 1; `None` if no time passed. Time that other
+    /// guests of the hypervisor had is not idle.
+    #[must_use]
+    pub fn idle_share(&self) -> Option<f64> {
+        let whole = self.busy() + self.idle + self.stolen;
+        (whole > 0.0).then(|| self.idle / whole)
     }
 
     /// Returns the busy time in seconds.

@@ -146,6 +146,79 @@ fn requests_and_answers_of_all_sizes() -> Result<(), LabError> {
 }
 
 #[test]
+fn connections_are_spread_over_threads_at_both_ends() -> Result<(), LabError> {
+    let Some(hosts) = available_or_skip(TwoHosts::new()) else { return Ok(()) };
+    let route = Route::ipv4(&hosts.a, &hosts.b);
+    let cpus = allowed_cpus()?;
+    let load = TcpTransactions {
+        connections: 7,
+        time: Duration::from_millis(100),
+        verify: Some(3),
+        ..TcpTransactions::default()
+    };
+    let one_cpu = Pinning { client: cpus[..1].to_vec(), server: Vec::new() };
+    let all = cpus.len().min(7);
+    for (threads, pinning, expected) in [
+        (Some(3), Pinning::default(), (3, 3)),
+        (Some(2), one_cpu.clone(), (2, 2)),
+        // No thread is without a connection.
+        (Some(20), Pinning::default(), (7, 7)),
+        (None, Pinning::default(), (all, all)),
+        (None, one_cpu, (1, all)),
+    ] {
+        let report = TcpTransactions { threads, pinning, ..load.clone() }.run(&route)?;
+        let used = (report.client_threads.len(), report.server_threads.len());
+        assert_eq!(used, expected, "{threads:?}");
+        assert!(report.transactions >= 7 && report.seconds >= 0.1, "{report:?}");
+        // Every thread worked, and its connections are part of the result.
+        let threads = report.client_threads.iter().chain(&report.server_threads);
+        assert!(threads.clone().all(|cpu| !cpu.total().is_zero()), "{report:?}");
+        assert_eq!(report.client() + report.server(), threads.copied().sum());
+        assert!(report.busiest_thread() > 0.0 && report.busiest_thread() < 1.5, "{report:?}");
+    }
+    let none = TcpTransactions { threads: Some(0), ..load }.run(&route);
+    assert!(matches!(none, Err(LabError::Invalid { .. })), "{none:?}");
+    Ok(())
+}
+
+/// The thread that fails stops all others, on both sides, and its error is the result.
+#[test]
+fn a_failure_in_one_of_many_threads_ends_the_load() -> Result<(), LabError> {
+    let Some(hosts) = available_or_skip(TwoHosts::new()) else { return Ok(()) };
+    let server = hosts.b.host.run(|| {
+        TcpListener::bind((hosts.b.ipv4, 0)).map_err(|error| LabError::system("listening", error))
+    })?;
+    let address = server.local_addr().map_err(|error| LabError::system("the port", error))?;
+    let load = TcpTransactions {
+        connections: 4,
+        threads: Some(4),
+        time: Duration::from_secs(60),
+        ..TcpTransactions::default()
+    };
+    let started = std::time::Instant::now();
+    let result = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for (number, mut connection) in server.incoming().take(4).flatten().enumerate() {
+                scope.spawn(move || {
+                    let mut answers = 0;
+                    while connection.read_exact(&mut [0]).is_ok()
+                        && (number != 2 || answers < 10)
+                        && connection.write_all(b"x").is_ok()
+                    {
+                        answers += 1;
+                    }
+                });
+            }
+        });
+        load.run_client(&hosts.a.host, address)
+    });
+    let error = result.expect_err("the third connection ends early");
+    assert!(matches!(error, LabError::Corrupted { flow: 2, .. }), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    Ok(())
+}
+
+#[test]
 fn a_client_asks_a_server_that_is_none_of_the_labs() -> Result<(), LabError> {
     let Some(hosts) = available_or_skip(TwoHosts::new()) else { return Ok(()) };
     let server = hosts.b.host.run(|| {
@@ -406,6 +479,7 @@ fn a_stalled_flow_is_an_error_that_says_where() -> Result<(), LabError> {
         stall: Duration::from_millis(300),
         time,
         connections: 3,
+        threads: Some(1),
         ..TcpTransactions::default()
     };
     let result = std::thread::scope(|scope| {

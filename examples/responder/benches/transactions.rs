@@ -35,7 +35,8 @@ mod linux {
     const CONNECTIONS: usize = 500;
 
     fn load(time: Duration) -> TcpTransactions {
-        TcpTransactions { connections: CONNECTIONS, time, ..TcpTransactions::default() }
+        let threads = Some(1);
+        TcpTransactions { connections: CONNECTIONS, time, threads, ..TcpTransactions::default() }
     }
 
     fn smoltcp(mask: &str, time: Duration) -> Result<f64, LabError> {

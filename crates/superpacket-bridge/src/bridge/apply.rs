@@ -12,6 +12,7 @@ use super::opened::OpenedPort;
 use super::reopen::{ClosedPort, device_of};
 use super::{Bridge, Inner, lock, reject_duplicates};
 use crate::error::BridgeError;
+use crate::kernel_path::partners;
 use crate::runtime::SharedPort;
 use crate::settings::{BridgeSettings, PortSettings};
 
@@ -46,7 +47,7 @@ impl Bridge {
         let must_reopen = |shared: &SharedPort, port: &PortSettings| {
             shared.settings().port.string() != port.port.string()
                 || self
-                    .with(&shared.name, |slot| slot.needs_reopening(port.kernel_path))
+                    .with(&shared.name, |slot| slot.needs_reopening(port.kernel_path, false))
                     .unwrap_or(false)
         };
         let reopens =
@@ -67,10 +68,9 @@ impl Bridge {
         for (index, port) in settings.ports.iter().enumerate() {
             let is_new = kept_as(port).is_none() || reopens(port).is_some();
             if is_new && !closing.iter().any(|other| device_of(other) == device_of(&port.port)) {
-                opened.insert(index, {
-                    let shared = settings.shared_interfaces;
-                    OpenedPort::new(port, shared, || inner.kernel())?
-                });
+                let kernel = || inner.kernel(partners(&settings.ports));
+                let open = OpenedPort::new(port, settings.shared_interfaces, kernel)?;
+                opened.insert(index, open);
             }
         }
         gone.iter().for_each(|shared| inner.remove(shared.number));

@@ -64,7 +64,8 @@ impl Bridge {
         let mut after = before.clone();
         set(&mut after)?;
         let mode = after.kernel_path;
-        let joins_kernel = self.with(port, |slot| slot.needs_reopening(mode))?;
+        let is_asked = change.settings.contains_key("kernel_path");
+        let joins_kernel = self.with(port, |slot| slot.needs_reopening(mode, is_asked))?;
         let mut spec = before.port.clone();
         for (key, value) in &change.options {
             spec = spec.with_option(key, value.as_deref()).map_err(PortError::from)?;

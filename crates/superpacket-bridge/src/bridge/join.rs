@@ -37,7 +37,12 @@ impl Inner {
         settings: &PortSettings,
         shared_interfaces: bool,
     ) -> Result<(), BridgeError> {
-        self.join(settings, OpenedPort::new(settings, shared_interfaces, || self.kernel())?)
+        self.join(
+            settings,
+            OpenedPort::new(settings, shared_interfaces, || {
+                self.kernel(self.kernel_partners(settings.port.name()))
+            })?,
+        )
     }
 
     /// Adds an open port to the bridge.

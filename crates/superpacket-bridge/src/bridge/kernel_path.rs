@@ -6,16 +6,19 @@ use std::time::Instant;
 use superpacket_port::{KernelPathCounts, KernelPathPort, Port, PortError};
 
 use crate::cpus::possible_cpus;
-use crate::kernel_path::{KernelAvailability, KernelForwarding, SWITCHED_OFF};
+use crate::kernel_path::{ALONE, KernelAvailability, KernelForwarding, SWITCHED_OFF};
 use crate::report::KernelPathReport;
 use crate::settings::KernelPathMode;
 use crate::switch::table::AddressTable;
+
+/// A port's programs in the kernel's path; otherwise why it has none.
+pub(super) type JoinedKernelPath = Result<KernelPathPort, String>;
 
 /// A port's part in the kernel's path.
 #[derive(Debug)]
 pub(super) struct PortKernelPath {
     /// The port's programs; otherwise why it has none.
-    pub(super) joined: Result<KernelPathPort, String>,
+    pub(super) joined: JoinedKernelPath,
     /// Why the bridge forwards the port's frames itself.
     pub(super) refusal: Option<String>,
     /// When something last forbade the kernel's path.
@@ -27,7 +30,7 @@ pub(super) struct PortKernelPath {
 }
 
 impl PortKernelPath {
-    pub(super) fn new(joined: Result<KernelPathPort, String>) -> Self {
+    pub(super) fn new(joined: JoinedKernelPath) -> Self {
         PortKernelPath {
             joined,
             refusal: None,
@@ -45,15 +48,16 @@ impl PortKernelPath {
     }
 
     /// Joins again, because the port was reopened.
-    pub(super) fn rejoin(&mut self, joined: Result<KernelPathPort, String>) {
+    pub(super) fn rejoin(&mut self, joined: JoinedKernelPath) {
         *self = PortKernelPath { before: self.before, ..PortKernelPath::new(joined) };
     }
 
     /// Returns whether the port must be opened again before the kernel can forward its frames: it
-    /// was opened while that was switched off.
-    pub(super) fn needs_reopening(&self, mode: KernelPathMode) -> bool {
+    /// was opened while that was switched off, or, if `is_asked`, before there was another port.
+    pub(super) fn needs_reopening(&self, mode: KernelPathMode, is_asked: bool) -> bool {
+        let reason = self.joined.as_ref().err().map(String::as_str);
         mode != KernelPathMode::Off
-            && self.joined.as_ref().is_err_and(|reason| reason == SWITCHED_OFF)
+            && (reason == Some(SWITCHED_OFF) || is_asked && reason == Some(ALONE))
     }
 
     /// Returns the traffic of the port that the kernel forwarded by itself.
@@ -97,16 +101,18 @@ pub(super) fn join(
     port: &mut dyn Port,
     mode: KernelPathMode,
     kernel: impl FnOnce() -> KernelAvailability,
-) -> Result<Result<KernelPathPort, String>, PortError> {
+) -> Result<JoinedKernelPath, PortError> {
     if mode == KernelPathMode::Off {
         return Ok(Err(SWITCHED_OFF.to_owned()));
     }
     let joined = kernel().and_then(|kernel| port.join_kernel_path(kernel.path()));
     match joined {
-        Err(reason) if mode == KernelPathMode::On => Err(PortError::Unsupported {
-            port: port.name().to_owned(),
-            reason: format!("kernel_path=on: {reason}"),
-        }),
+        Err(reason) if mode == KernelPathMode::On && reason != ALONE => {
+            Err(PortError::Unsupported {
+                port: port.name().to_owned(),
+                reason: format!("kernel_path=on: {reason}"),
+            })
+        }
         joined => Ok(joined),
     }
 }

@@ -8,17 +8,31 @@ use superpacket_port::{KernelPathRules, LinkState};
 use super::kernel_path::create;
 use super::slot::PortSlot;
 use super::{Inner, lock};
-use crate::kernel_path::{KernelAvailability, KernelForwarding, KernelPathConditions, refusal};
+use crate::kernel_path::{
+    ALONE, KernelAvailability, KernelForwarding, KernelPathConditions, may_join, refusal,
+};
 
 /// Time for which nothing may forbid the kernel's path before it is used again. Packets that the
 /// bridge held or handed to workers have then left.
 const SETTLE: Duration = Duration::from_millis(200);
 
 impl Inner {
-    /// Returns the kernel's path, which is created for the first port that may join it.
-    pub(super) fn kernel(&self) -> KernelAvailability {
+    /// Returns the kernel's path, which is created when a second port may join it. `partners` is
+    /// the number of other ports that may.
+    pub(super) fn kernel(&self, partners: usize) -> KernelAvailability {
+        if partners == 0 {
+            return Err(ALONE.to_owned());
+        }
         let table_size = lock(&self.settings).table_size;
         self.context.kernel.get_or_init(|| create(&self.table, table_size)).clone()
+    }
+
+    /// Returns the number of ports, apart from the one with this name, that may join the kernel's
+    /// path.
+    pub(super) fn kernel_partners(&self, name: &str) -> usize {
+        let slots = lock(&self.slots);
+        let others = slots.iter().flatten().filter(|slot| slot.shared.name != name);
+        others.filter(|slot| may_join(&slot.shared.settings())).count()
     }
 
     /// Decides for each port whether the kernel may forward its frames.

@@ -2,10 +2,10 @@
 
 use superpacket_model::open;
 use superpacket_port::system::RouteSocket;
-use superpacket_port::{KernelPathPort, Port, PortKind, PortSpec};
+use superpacket_port::{Port, PortKind, PortSpec};
 
 use super::Inner;
-use super::kernel_path;
+use super::kernel_path::{self, JoinedKernelPath};
 use crate::claim::{Claim, interface_of};
 use crate::error::BridgeError;
 use crate::kernel_path::KernelAvailability;
@@ -16,8 +16,7 @@ use crate::settings::PortSettings;
 pub(super) struct OpenedPort {
     pub(super) port: Box<dyn Port>,
     pub(super) claim: Option<Claim>,
-    /// The port's programs in the kernel's path; otherwise why it has none.
-    pub(super) kernel_path: Result<KernelPathPort, String>,
+    pub(super) kernel_path: JoinedKernelPath,
 }
 
 impl OpenedPort {

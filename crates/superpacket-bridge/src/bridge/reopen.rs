@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use superpacket_model::open;
-use superpacket_port::{KernelPathPort, Port, PortError, PortSpec};
+use superpacket_port::{Port, PortError, PortSpec};
 
-use super::kernel_path;
+use super::kernel_path::{self, JoinedKernelPath};
 use super::opened::{OpenedPort, claim, warn_of_addresses};
 use super::{Inner, lock};
 use crate::claim::{Claim, interface_of};
@@ -196,10 +196,12 @@ impl Inner {
         &self,
         shared: &SharedPort,
         spec: &PortSpec,
-    ) -> Result<(Box<dyn Port>, Result<KernelPathPort, String>), PortError> {
+    ) -> Result<(Box<dyn Port>, JoinedKernelPath), PortError> {
         let mut port = open(spec)?;
         let mode = shared.settings().kernel_path;
-        let kernel_path = kernel_path::join(port.as_mut(), mode, || self.kernel())?;
+        let kernel_path = kernel_path::join(port.as_mut(), mode, || {
+            self.kernel(self.kernel_partners(&shared.name))
+        })?;
         Ok((port, kernel_path))
     }
 
@@ -208,7 +210,7 @@ impl Inner {
         &self,
         shared: &Arc<SharedPort>,
         mut port: Box<dyn Port>,
-        kernel_path: Result<KernelPathPort, String>,
+        kernel_path: JoinedKernelPath,
     ) -> Result<(), PortError> {
         if port.layer() != shared.layer {
             let reason = "its packets start elsewhere than before, with or without Ethernet header: add it as another port".to_owned();

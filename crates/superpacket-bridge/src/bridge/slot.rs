@@ -84,10 +84,10 @@ impl PortSlot {
     }
 
     /// Returns whether the port must be opened again before the kernel can forward its frames as
-    /// `mode` says.
-    pub(super) fn needs_reopening(&self, mode: KernelPathMode) -> bool {
+    /// `mode` says. `is_asked` tells whether somebody has just set it.
+    pub(super) fn needs_reopening(&self, mode: KernelPathMode, is_asked: bool) -> bool {
         let kind = self.shared.settings().port.kind();
-        kind == PortKind::Packet && self.kernel_path.needs_reopening(mode)
+        kind == PortKind::Packet && self.kernel_path.needs_reopening(mode, is_asked)
     }
 
     /// Returns the port's offloads, and whether the kernel forwards its frames by itself.

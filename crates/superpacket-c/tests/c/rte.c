@@ -123,7 +123,7 @@ static void cut_one(void) {
     enum tunnel tunnel = (enum tunnel)between(NONE, GRE);
     int ipv6 = tunnel == NONE && between(0, 3) == 0, asked = random() % 2;
     unsigned headers, size = between(300, 1514), shape = between(0, 2) ? 0 : 1024;
-    size_t length = segment_in(tunnel, ipv6, between(1000, MOST), 7, &headers);
+    size_t length = segment_in(tunnel, ipv6, between(1514, MOST), 7, &headers); /* always longer than a segment */
     struct rte_gso_ctx context = gso_context(size);
     struct rte_mbuf *packets[2], *held = NULL;
     int made[2];
@@ -294,6 +294,30 @@ static struct rte_gro_param gro_param(unsigned flows, unsigned items) {
                                   .socket_id = (uint16_t)rte_socket_id()};
 }
 
+/* Of each packet of a burst is told what the port says of it: its tag, and whether its checksum is right. */
+static void tell_of_each(void) {
+    struct rte_gro_param param = gro_param(64, 64);
+    uint16_t left;
+    for (unsigned index = 0; index < 6; index++) {
+        struct rte_mbuf *mbuf = burst[1][index] = received(NONE, 0, 0, index, RTE_TCP_ACK_FLAG, PAYLOAD);
+        mbuf->ol_flags = index == 1 ? 0 : RTE_MBUF_F_RX_L4_CKSUM_GOOD;
+        if (index == 1) /* a wrong checksum */
+            rte_pktmbuf_mtod_offset(mbuf, uint8_t *, 14 + 20 + 16)[0] ^= 1;
+        if (index >= 2) {
+            mbuf->ol_flags |= RTE_MBUF_F_RX_VLAN | RTE_MBUF_F_RX_VLAN_STRIPPED;
+            mbuf->vlan_tci = (uint16_t)(index / 2);
+        }
+    }
+    left = sp_gro_reassemble_burst(burst[1], 6, &param);
+    CHECK(left == 4);
+    for (unsigned index = 0; index < left; index++) {
+        uint32_t tag = index < 2 ? 0 : index - 1;
+        CHECK(burst[1][index]->pkt_len == (uint32_t)(TCP4_HEADERS + (tag ? 2 : 1) * PAYLOAD));
+        CHECK(!(burst[1][index]->ol_flags & RTE_MBUF_F_RX_VLAN_STRIPPED) == !tag && burst[1][index]->vlan_tci == tag);
+        rte_pktmbuf_free(burst[1][index]);
+    }
+}
+
 /* Flows joined by both, in bursts; then what came out cut again is what went in. */
 static void join_burst(void) {
     enum tunnel tunnel = random() % 2 ? VXLAN : NONE;
@@ -432,6 +456,7 @@ int main(int argc, char **argv) {
         cut_datagram();
         join_burst();
     }
+    tell_of_each();
     sp_dpdk_thread_free();
     sp_dpdk_thread_free();
     rte_eal_cleanup();

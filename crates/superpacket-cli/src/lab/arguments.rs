@@ -34,7 +34,8 @@ pub(crate) struct LabArguments {
     /// Run the receiving programs on these CPUs [default: any; in ack, any but the sender's]
     #[arg(long, value_name = "CPUS", value_parser = CpuList::read)]
     pub(super) receiver_cpus: Option<CpuList>,
-    /// Run the bridge's threads on these CPUs [default: any; in ack, any but the sender's]
+    /// Run the bridge's threads on these CPUs; in rps, the masks consist of them [default: any; in
+    /// ack, any but the sender's]
     #[arg(long, value_name = "CPUS", value_parser = CpuList::read)]
     pub(super) bridge_cpus: Option<CpuList>,
     /// Only results that are the same in every run: counts on the model NIC and simulations

@@ -56,7 +56,11 @@ pub(super) fn experiment(found: &Experiment, width: usize) -> String {
         let [here, source] = [here(mark), source(mark)];
         let (target, verdict) = (target(mark), verdict(mark));
         if width >= WIDTH {
-            line([brief, &here, &source, &target, verdict], &mut text);
+            if mark.nothing_to_spare {
+                spared_line(brief, &here, &source, verdict, &mut text);
+            } else {
+                line([brief, &here, &source, &target, verdict], &mut text);
+            }
         } else {
             paragraph(brief, 2, width, &mut text);
             paragraph(
@@ -83,13 +87,13 @@ pub(super) fn end(report: &LabReport, width: usize) -> String {
     let kinds =
         [(Form::Live, "measured"), (Form::Simulated, "simulated"), (Form::Model, "counted")].map(
             |(form, name)| {
-                let of = |met| {
-                    report.marks.iter().filter(|mark| mark.form == form && mark.met == met).count()
+                let of = |what| {
+                    let marks = report.marks.iter().filter(|mark| mark.form == form);
+                    marks.filter(|mark| verdict(mark) == what).count()
                 };
-                let counts =
-                    [(of(Some(true)), "met"), (of(Some(false)), "missed"), (of(None), "unclear")];
-                let counts: Vec<_> = counts
-                    .iter()
+                let counts: Vec<_> = ["met", "missed", "unclear", "nothing to spare"]
+                    .into_iter()
+                    .map(|what| (of(what), what))
                     .filter(|(count, _)| *count != 0)
                     .map(|(count, what)| format!("{count} {what}"))
                     .collect();
@@ -116,6 +120,12 @@ fn line(cells: [&str; 5], text: &mut String) {
         text,
         "  {what:<first$} {here:<second$} {source:>third$} {target:>fourth$} {verdict}"
     );
+}
+
+/// Writes a line whose long verdict takes the place of the target, which was not judged.
+fn spared_line(what: &str, here: &str, source: &str, verdict: &str, text: &mut String) {
+    let [first, second, third, _] = COLUMNS;
+    let _ = writeln!(text, "  {what:<first$} {here:<second$} {source:>third$} {verdict}");
 }
 
 /// Formats a value and its spread in at most 18 characters.
@@ -165,6 +175,7 @@ pub(super) fn verdict(mark: &Mark) -> &'static str {
     match mark.met {
         Some(true) => "met",
         Some(false) => "missed",
+        None if mark.nothing_to_spare => "nothing to spare",
         None => "unclear",
     }
 }
@@ -194,6 +205,15 @@ mod tests {
         assert_eq!(
             lines[1],
             "  4K pages: LRO over no LRO           2.15x (2.09-2.62)   2.38x   >=2.5 unclear"
+        );
+        let full = report.experiments[0].marks[0].clone().with_nothing_to_spare("why");
+        let mut spared = report.experiments[0].clone();
+        spared.marks = vec![full];
+        assert_eq!(
+            experiment(&spared, WIDTH).lines().nth(1),
+            Some(
+                "  4K pages: LRO over no LRO           2.15x (2.09-2.62)   2.38x nothing to spare"
+            )
         );
         let close = Mark {
             target: 1.175,
@@ -247,6 +267,13 @@ mod tests {
     fn kinds_of_marks_are_not_added_up() {
         let text = end(&report(), 200);
         assert!(text.starts_with("all marks, measured: 1 unclear; counted: 1 missed\n"), "{text}");
+        let mut full = report();
+        full.marks[0] = full.marks[0].clone().with_nothing_to_spare("why");
+        let text = end(&full, 200);
+        assert!(
+            text.starts_with("all marks, measured: 1 unclear; counted: 1 nothing to"),
+            "{text}"
+        );
         let mut report = report();
         (report.plan.rounds, report.plan.seconds) = (10, 0.25);
         let heading = heading(&report, WIDTH);

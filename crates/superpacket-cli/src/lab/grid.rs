@@ -3,7 +3,7 @@
 use superpacket_captures::present::{
     Cell, Column, NOTHING, Table as Cells, factor, factor_digits, number, range, shortest,
 };
-use superpacket_lab::experiment::{Figure, Form, Mark, Ratio, Row, Side, Table};
+use superpacket_lab::experiment::{Figure, Form, FullCpu, Mark, Ratio, Row, Side, Table};
 
 /// Text in place of a ratio that is withheld.
 const NO_RATIO: &str = "no ratio";
@@ -43,6 +43,8 @@ enum FigureColumn {
     Ratio,
     /// The source's ratios.
     SourceRatio,
+    /// The CPUs that were full.
+    FullCpu,
 }
 
 /// Maximum columns of figures that fit a screen.
@@ -102,7 +104,12 @@ fn blocks(table: &Table) -> Vec<Vec<FigureColumn>> {
             None => blocks.push((column.unit, columns)),
         }
     }
-    blocks.into_iter().map(|(_, block)| block).chain([ratio_columns]).collect()
+    let full: Vec<_> = rows()
+        .any(|row| row.full_cpu.is_some())
+        .then_some(FigureColumn::FullCpu)
+        .into_iter()
+        .collect();
+    blocks.into_iter().map(|(_, block)| block).chain([ratio_columns, full]).collect()
 }
 
 /// Returns the names of rows and these columns of figures.
@@ -126,6 +133,7 @@ fn cells_of(table: &Table, figures: &[FigureColumn]) -> Cells {
         FigureColumn::SourceRatio => {
             Column { heading: "ratio (computed)".to_owned(), of_source: true }
         }
+        FigureColumn::FullCpu => Column { heading: "full CPU".to_owned(), of_source: false },
     };
     let cell = |row: &Row, column: &FigureColumn| match *column {
         FigureColumn::Here(place) => {
@@ -146,6 +154,7 @@ fn cells_of(table: &Table, figures: &[FigureColumn]) -> Cells {
             ratio_of(row).map_or_else(|| Cell::new(""), |ratio| shared.cell(ratio))
         }
         FigureColumn::SourceRatio => Cell::new(row.source_ratio.map(factor).unwrap_or_default()),
+        FigureColumn::FullCpu => Cell::new(row.full_cpu.map_or("", FullCpu::words)),
     };
     let mut group = None;
     let rows = table.rows.iter().map(|row| {
@@ -266,6 +275,7 @@ pub(super) fn verdict(mark: &Mark) -> &'static str {
     match mark.met {
         Some(true) => "met",
         Some(false) => "missed",
+        None if mark.nothing_to_spare => "nothing to spare",
         None => "cannot be said",
     }
 }
@@ -306,6 +316,7 @@ pub(super) mod tests {
                     high: 3.25,
                 }),
                 source_ratio: ratio.map(|_| 2.378),
+                full_cpu: None,
             };
         let mut table = Table {
             title: "Sender <MTU> 1500".into(),
@@ -336,6 +347,21 @@ pub(super) mod tests {
         assert!(
             grid.columns.iter().all(|column| column.heading != "frames")
                 && grid.rows.iter().all(|row| row.len() == grid.columns.len())
+        );
+    }
+
+    #[test]
+    fn the_full_cpu_is_the_last_cell_of_a_row() {
+        let mut table = table();
+        table.rows[0].full_cpu = Some(FullCpu::Queue);
+        table.rows[1].full_cpu = Some(FullCpu::Neither);
+        let grid = cells(&table);
+        let last = grid.columns.last().map(|column| column.heading.as_str());
+        let cells: Vec<_> = grid.rows.iter().filter_map(|row| row.last()).collect();
+        assert_eq!(last, Some("full CPU"));
+        assert_eq!(
+            cells.iter().map(|cell| cell.text.as_str()).collect::<Vec<_>>(),
+            ["the queue's", "none", "", ""]
         );
     }
 
@@ -467,6 +493,11 @@ pub(super) mod tests {
         assert_eq!(
             (mark(&hidden), verdict(&hidden)),
             ("between 0.900 and 1.100, at most 0.84".into(), "cannot be said")
+        );
+        let full = spread.clone().with_nothing_to_spare("no CPU was idle");
+        assert_eq!(
+            (mark(&full), verdict(&full)),
+            ("1.000 (0.900-1.100), at most 0.84".into(), "nothing to spare")
         );
         let unmeasured = Mark::unmeasured("lro", Side::AtLeast, 1.0, "why");
         assert_eq!(

@@ -37,7 +37,8 @@ pub(super) fn marks<'a>(marks: impl Iterator<Item = &'a Mark>, width: usize) -> 
         let origin = origin(found).map(|origin| format!(" ({origin})")).unwrap_or_default();
         let reason = found.reason.as_ref().map(|reason| format!("; {reason}")).unwrap_or_default();
         // The verdicts form a column on the left, and the rest is beside them.
-        let line = format!("{:<16}{}{origin}: {}{reason}", verdict(found), found.name, mark(found));
+        let line =
+            format!("{:<15} {}{origin}: {}{reason}", verdict(found), found.name, mark(found));
         hanging(&line, 2, 18, width, &mut text);
     }
     text

@@ -196,6 +196,7 @@ fn in_full_every_row_is_named_and_every_mark_has_its_verdict() {
         let verdict = match mark["met"].as_bool() {
             Some(true) => "met",
             Some(false) => "missed",
+            None if mark["nothing_to_spare"] == true => "nothing to spare",
             None => "cannot be said",
         };
         let name = mark["name"].as_str().expect("text");
@@ -209,8 +210,8 @@ fn in_full_every_row_is_named_and_every_mark_has_its_verdict() {
 /// Checks that a report fits one screen: at most 45 lines of 80 columns with all experiments, also
 /// in a pipe.
 fn assert_one_screen(text: &str) {
-    // Two lines are reserved: the run without --quick has two more rows.
-    assert!(text.lines().count() <= 43, "{} lines:\n{text}", text.lines().count());
+    // Three lines are reserved: the run without --quick has three more rows.
+    assert!(text.lines().count() <= 42, "{} lines:\n{text}", text.lines().count());
     for line in text.lines() {
         assert!(line.chars().count() <= 80, "{} columns: {line}", line.chars().count());
     }
@@ -227,7 +228,11 @@ fn assert_one_screen(text: &str) {
         };
         assert!(rows.clone().all(|row| straight(&row)), "{name}: {text}");
         let verdicts = rows
-            .map(|row| ["met", "missed", "unclear"].iter().any(|verdict| row.ends_with(verdict)))
+            .map(|row| {
+                ["met", "missed", "unclear", "nothing to spare"]
+                    .iter()
+                    .any(|verdict| row.ends_with(verdict))
+            })
             .collect::<Vec<_>>();
         assert!(
             !verdicts.is_empty() && verdicts.iter().all(|&verdict| verdict),
@@ -458,6 +463,17 @@ fn measured_values_have_a_spread() {
                 && figure("machine_cpu").is_some_and(|value| (0.0..=100.0).contains(&value))
         });
         assert!(accounted.count() >= 2, "{}: where the CPU time went is told", experiment["name"]);
+    }
+    // Live rows of rps say which CPU was full, and no other rows do.
+    for experiment in list(&report["experiments"]) {
+        for row in list(&experiment["rows"]) {
+            let told = row["full_cpu"].as_str();
+            assert_eq!(
+                told.is_some_and(|cpu| ["queue", "load", "both", "none"].contains(&cpu)),
+                row["table"] == "Which CPU was full",
+                "{row}"
+            );
+        }
     }
     assert_well_formed(page);
     // Tables of measured values are wider than those of counts.

@@ -5,6 +5,8 @@
 
 #[cfg(target_os = "linux")]
 mod lab;
+#[cfg(target_os = "linux")]
+mod load;
 mod subcommands;
 #[path = "../support/mod.rs"]
 mod support;

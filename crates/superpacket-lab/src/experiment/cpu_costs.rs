@@ -1,6 +1,8 @@
 //! CPU time of a load by consumer, in the same form for all live experiments.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::report::{Column, Figure, Form, Row, Table};
@@ -20,16 +22,16 @@ pub(crate) const COLUMNS: [Column; 5] = [
 ];
 
 /// Explanation of [`COLUMNS`] for readers.
-pub(crate) const NOTE: &str = "CPU usage of the sending program's thread, the receiving program's thread and the bridge's threads is in percent of one CPU; that of the whole machine is in percent of \
+pub(crate) const NOTE: &str = "CPU usage of the sending program's threads, the receiving program's threads and the bridge's threads is in percent of one CPU; that of the whole machine is in percent of \
      all its CPUs, including other programs. us/KB is the CPU time of sender, receiver and bridge per 1,024 bytes of payload. The kernel's work on a packet counts for the thread that runs it: \
      the sender's ACK processing and most of the receiver's TCP run in the bridge's send calls.";
 
 /// CPU usage during a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CpuCosts {
-    /// Sending program's thread, in percent of one CPU.
+    /// Sending program's threads, in percent of one CPU.
     pub(crate) sender: f64,
-    /// Receiving program's thread, in percent of one CPU.
+    /// Receiving program's threads, in percent of one CPU.
     pub(crate) receiver: f64,
     /// The bridge's threads, in percent of one CPU; `None` for the kernel's bridge, which has no
     /// threads.
@@ -89,14 +91,12 @@ impl From<&UdpReport> for LoadTotals {
 impl LoadTotals {
     /// Returns the load of transactions with `bytes` payload bytes each; the client is the sender.
     pub(crate) fn transactions(report: &TransactionReport, bytes: u64) -> Self {
-        let TransactionReport { transactions, seconds, client, server, machine, .. } = report;
-        let bytes = transactions * bytes;
         Self {
-            bytes,
-            seconds: *seconds,
-            sender: client.total(),
-            receiver: server.total(),
-            machine: machine.total,
+            bytes: report.transactions * bytes,
+            seconds: report.seconds,
+            sender: report.client().total(),
+            receiver: report.server().total(),
+            machine: report.machine.total,
         }
     }
 }
@@ -147,19 +147,51 @@ impl CpuCosts {
     }
 }
 
-/// Returns the CPU time of the bridges' threads from the scheduler's counters. Clock ticks would be
-/// too coarse for short measurements.
+/// Returns the CPU time of all threads of the bridges.
 fn bridge_time() -> Result<Duration, LabError> {
-    let mut time = Duration::ZERO;
+    Ok(bridge_threads(|_| true)?.values().sum())
+}
+
+/// Returns the CPU time of those threads of the bridges whose name has a wanted rest after
+/// `superpacket-`, by their `/proc` directory. The scheduler's counters are read, because clock
+/// ticks would be too coarse for short measurements.
+fn bridge_threads(is_wanted: fn(&str) -> bool) -> Result<BTreeMap<PathBuf, Duration>, LabError> {
+    let mut threads = BTreeMap::new();
     for task in fs::read_dir("/proc/self/task").context(|| "/proc/self/task".into())?.flatten() {
         // A thread may end after it was listed.
-        if fs::read_to_string(task.path().join("comm"))
-            .is_ok_and(|name| name.starts_with("superpacket-"))
-        {
-            time += task_time(&task.path()).unwrap_or_default();
+        let Ok(name) = fs::read_to_string(task.path().join("comm")) else { continue };
+        if name.trim_end().strip_prefix("superpacket-").is_some_and(is_wanted) {
+            let time = task_time(&task.path()).unwrap_or_default();
+            threads.insert(task.path(), time);
         }
     }
-    Ok(time)
+    Ok(threads)
+}
+
+/// CPU times used so far by the poll threads of this process's bridges, which receive the packets.
+#[derive(Clone, Debug)]
+pub(crate) struct PollThreads(BTreeMap<PathBuf, Duration>);
+
+impl PollThreads {
+    /// Reads the CPU times used so far.
+    ///
+    /// # Errors
+    /// [`LabError::System`] if `/proc` cannot be read.
+    pub(crate) fn now() -> Result<Self, LabError> {
+        // Workers and other threads of a bridge have words in place of a number.
+        bridge_threads(|rest| rest.bytes().all(|byte| byte.is_ascii_digit())).map(Self)
+    }
+
+    /// Returns the CPU time of the thread that has used most since these times were read.
+    ///
+    /// # Errors
+    /// Those of [`PollThreads::now`].
+    pub(crate) fn busiest_since(&self) -> Result<Duration, LabError> {
+        let now = Self::now()?;
+        let used =
+            self.0.iter().filter_map(|(path, then)| Some(now.0.get(path)?.saturating_sub(*then)));
+        Ok(used.max().unwrap_or_default())
+    }
 }
 
 /// Returns the medians and quartiles of the rounds, one figure for each of [`COLUMNS`].
@@ -255,10 +287,15 @@ mod tests {
             let started = thread.spawn_scoped(scope, worker).context(|| "a thread".into());
             let time = started.and_then(|_| {
                 work_done.wait();
-                let time = bridge_time();
+                let times = bridge_time().and_then(|time| Ok((time, PollThreads::now()?)));
                 end.wait();
-                time
-            })?;
+                times
+            });
+            let (time, polling) = time?;
+            assert!(
+                polling.0.values().any(|&time| time >= Duration::from_millis(30)),
+                "it is named as a poll thread is: {polling:?}"
+            );
             assert!(
                 time >= Duration::from_millis(30),
                 "40 ms of this thread, and other tests' bridges: {time:?}"

@@ -17,7 +17,7 @@ mod testbed;
 mod tso;
 
 pub use plan::{Cpus, Plan, Session, Unwatched, Variant, Watch};
-pub use report::{Column, Experiment, Figure, Form, Mark, Plot, Ratio, Row, Side, Table};
+pub use report::{Column, Experiment, Figure, Form, FullCpu, Mark, Plot, Ratio, Row, Side, Table};
 
 use std::time::Duration;
 

@@ -145,6 +145,37 @@ pub struct Row {
     pub ratio: Option<Ratio>,
     /// The original report's value of the same ratio.
     pub source_ratio: Option<f64>,
+    /// The CPUs that were full during the measurement; `None` if the experiment does not tell.
+    pub full_cpu: Option<FullCpu>,
+}
+
+/// The part of a measurement whose CPU had no time left. More CPUs for the other parts would gain
+/// nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FullCpu {
+    /// The CPU of the thread that receives packets.
+    Queue,
+    /// The CPU of a program that sends or answers requests.
+    Load,
+    /// The receive queue's CPU and the load's.
+    Both,
+    /// No CPU: the round trips themselves take the time.
+    #[serde(rename = "none")]
+    Neither,
+}
+
+impl FullCpu {
+    /// Returns the words for a table's cell.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Queue => "the queue's",
+            Self::Load => "the load's",
+            Self::Both => "both",
+            Self::Neither => "none",
+        }
+    }
 }
 
 impl Row {
@@ -161,6 +192,7 @@ impl Row {
             source: Vec::new(),
             ratio: None,
             source_ratio: None,
+            full_cpu: None,
         }
     }
 
@@ -265,6 +297,8 @@ pub struct Mark {
     /// Whether the target was reached; `None` without a value, or if the value is nearer to the
     /// target than the spread allows to tell.
     pub met: Option<bool>,
+    /// Whether there is no verdict because no CPU was idle that a gain could have used.
+    pub nothing_to_spare: bool,
     /// Quartiles of the rounds' values; both equal the value if every run gives the same.
     pub spread: [f64; 2],
     /// The reason for a missing verdict, or a remark on the verdict.
@@ -364,6 +398,7 @@ impl Mark {
             target,
             side,
             met,
+            nothing_to_spare: false,
             spread: [value; 2],
             reason: None,
             source: None,
@@ -381,6 +416,13 @@ impl Mark {
     ) -> Self {
         let mark = Self { spread: [0.0; 2], ..Self::exact(name, Form::Live, 0.0, side, target) };
         mark.undecided(reason)
+    }
+
+    /// Removes the verdict, because no CPU was idle that a gain could have used. The reason names
+    /// the figure.
+    #[must_use]
+    pub fn with_nothing_to_spare(self, reason: impl Into<String>) -> Self {
+        Self { met: None, nothing_to_spare: true, reason: Some(reason.into()), ..self }
     }
 
     /// Removes value and verdict but keeps the spread, and sets the reason.
@@ -420,6 +462,8 @@ impl Serialize for Experiment {
             source: std::collections::BTreeMap<&'a str, f64>,
             ratio: &'a Option<Ratio>,
             source_ratio: Option<f64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            full_cpu: Option<FullCpu>,
         }
         #[derive(Serialize)]
         struct FlatFigure<'a> {
@@ -447,6 +491,7 @@ impl Serialize for Experiment {
                     .collect(),
                 ratio: &row.ratio,
                 source_ratio: row.source_ratio,
+                full_cpu: row.full_cpu,
             })
         });
         let flat = Flat {
@@ -592,6 +637,7 @@ mod tests {
                     high: 3.0,
                 }),
                 source_ratio: None,
+                full_cpu: Some(FullCpu::Neither),
             }],
             rounds: 3,
             plot: Plot::Nothing,
@@ -607,6 +653,7 @@ mod tests {
             (&row["source"], &row["form"]),
             (&serde_json::json!({"cpu": 89.0}), &serde_json::json!("live"))
         );
+        assert_eq!(row["full_cpu"], "none");
         assert!(row["ratio"]["value"].is_null() && row["ratio"]["high"] == 3.0, "{row}");
         Ok(())
     }

@@ -9,10 +9,12 @@
 
 mod card;
 mod curve;
+mod full;
 mod live;
 mod simulated;
 #[cfg(test)]
 mod tests;
+mod variants;
 
 use super::{Column, Entry, Experiment};
 use crate::error::LabError;
@@ -24,8 +26,8 @@ pub const ENTRY: Entry = Entry {
     source: "Tom Herbert, \"rps: Receive Packet Steering\" (v7), 2010",
     summary: "500 connections with one outstanding request of one byte each: transactions per second and CPU usage, without steering and with CPU masks.",
     live: live::run,
-    // A ninth variant exists if the automatic mask is neither empty nor all CPUs.
-    measurements: |plan| if plan.quick { 8 } else { 9 } * plan.rounds,
+    // An eleventh variant exists if the automatic mask is neither empty nor all CPUs.
+    measurements: |plan| if plan.quick { 8 } else { 11 } * plan.rounds,
     model,
 };
 

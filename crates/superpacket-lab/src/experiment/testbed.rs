@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::{Pid, setpriority_process};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::PortStats;
-use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_bridge::settings::{BridgeSettings, KernelPathMode, PortSettings};
 
 use crate::cpu::{CpuTime, allowed_cpus, pin_this_thread};
 use crate::error::{Context, LabError};
@@ -187,13 +187,14 @@ pub(crate) fn start_bridge(
     })
 }
 
-/// Parses a port as the bridge's command line takes it.
+/// Parses a port as the bridge's command line takes it. Experiments measure the bridge in user
+/// space, so the kernel forwards none of its frames.
 pub(crate) fn port(text: &str) -> Result<PortSettings, LabError> {
     let spec = text.parse().map_err(|error: superpacket_port::SpecError| LabError::Invalid {
         what: text.into(),
         reason: error.to_string(),
     });
-    spec.map(PortSettings::new)
+    spec.map(|spec| PortSettings { kernel_path: KernelPathMode::Off, ..PortSettings::new(spec) })
 }
 
 /// Returns the sender's CPU, and the other usable CPUs; both are the same if there is only one.

@@ -31,6 +31,16 @@ impl Latency {
         self.longest = self.longest.max(duration);
     }
 
+    /// Adds the durations of another histogram.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+        self.count += other.count;
+        self.sum += other.sum;
+        self.longest = self.longest.max(other.longest);
+    }
+
     /// Returns the mean duration; zero without transactions.
     #[must_use]
     pub fn mean(&self) -> Duration {
@@ -88,6 +98,11 @@ mod tests {
         }
         assert_eq!(latency.percentile(1.0), Duration::from_millis(1));
         assert_eq!(latency.mean(), Duration::from_nanos(500_500));
+        let mut both = Latency::default();
+        both.record(Duration::from_millis(3));
+        both.add(&latency);
+        assert_eq!((both.count, both.longest()), (1001, Duration::from_millis(3)));
+        assert_eq!(both.percentile(0.5), latency.percentile(0.5));
         assert_eq!(Latency::default().percentile(0.5), Duration::ZERO);
     }
 

@@ -11,6 +11,7 @@ mod report;
 mod settings;
 mod socket;
 mod source;
+mod transaction_endpoint;
 mod transactions;
 mod udp;
 

@@ -107,10 +107,10 @@ pub struct TransactionReport {
     pub transactions: u64,
     /// Seconds from the start until the last answer.
     pub seconds: f64,
-    /// CPU time of the client's thread.
-    pub client: CpuTime,
-    /// CPU time of the server's thread.
-    pub server: CpuTime,
+    /// CPU time of each of the client's threads.
+    pub client_threads: Vec<CpuTime>,
+    /// CPU time of each of the server's threads; empty if the server is outside the lab.
+    pub server_threads: Vec<CpuTime>,
     /// Times from the first byte of a request to the last byte of its answer.
     pub latency: Latency,
     /// Usage of all CPUs during the run.
@@ -124,13 +124,42 @@ impl TransactionReport {
         per_second(self.transactions as f64, self.seconds)
     }
 
-    /// Returns the CPU time of both threads per transaction, in microseconds.
+    /// Returns the CPU time of the client's threads together.
+    #[must_use]
+    pub fn client(&self) -> CpuTime {
+        self.client_threads.iter().copied().sum()
+    }
+
+    /// Returns the CPU time of the server's threads together.
+    #[must_use]
+    pub fn server(&self) -> CpuTime {
+        self.server_threads.iter().copied().sum()
+    }
+
+    /// Returns the CPU usage of the thread that used most, on either side; 1 is one full CPU.
+    #[must_use]
+    pub fn busiest_thread(&self) -> f64 {
+        let threads = self.client_threads.iter().chain(&self.server_threads);
+        let busiest = threads.map(CpuTime::total).max().unwrap_or_default();
+        per_second(busiest.as_secs_f64(), self.seconds)
+    }
+
+    /// Returns the CPU time of all threads per transaction, in microseconds.
     #[must_use]
     pub fn service_demand(&self) -> f64 {
         per_second(
-            (self.client + self.server).total().as_secs_f64() * 1e6,
+            (self.client() + self.server()).total().as_secs_f64() * 1e6,
             self.transactions as f64,
         )
+    }
+
+    /// Adds the results of other threads of the same run.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.transactions += other.transactions;
+        self.seconds = self.seconds.max(other.seconds);
+        self.client_threads.extend(other.client_threads);
+        self.server_threads.extend(other.server_threads);
+        self.latency.add(&other.latency);
     }
 }
 

@@ -2,28 +2,28 @@
 //! sends the next.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use rustix::net::{Shutdown, shutdown};
 
-use crate::cpu::{CpuTime, MachineSample, pin_this_thread};
+use crate::cpu::{CpuTime, MachineSample, allowed_cpus, pin_this_thread};
 use crate::error::{Context, LabError};
 use crate::host::Host;
+use crate::load::bulk_direction::distribute;
 use crate::load::gate::{AbortOnFailure, Gate};
 use crate::load::poller::{Poller, StallDetector};
 use crate::load::report::TransactionReport;
 use crate::load::settings::{Pinning, Route, TcpOptions, at_least_one};
 use crate::load::socket::{clients, connections};
-use crate::pattern::{Checker, Pattern, Producer};
+use crate::load::transaction_endpoint::{Advance, TransactionEndpoint, compare, corrupted};
+use crate::pattern::Pattern;
 
 /// Settings of request-response traffic over TCP, started with [`TcpTransactions::run`].
 ///
-/// Each side serves all connections with one thread, by epoll(7). Each connection has one
-/// outstanding request.
+/// Each side spreads its connections over `threads` threads, which serve them by epoll(7). Each
+/// connection has one outstanding request.
 #[derive(Clone, Debug)]
 pub struct TcpTransactions {
     /// Number of connections. Default: 1.
@@ -39,8 +39,11 @@ pub struct TcpTransactions {
     pub verify: Option<u64>,
     /// Socket options. Default: [`TcpOptions::default`] with `TCP_NODELAY`.
     pub options: TcpOptions,
-    /// CPUs of each host's thread. Default: any.
+    /// CPUs of each host's threads. Default: any.
     pub pinning: Pinning,
+    /// Threads of each side, at most one per connection. `None` (the default): one per CPU that the
+    /// side's threads may use.
+    pub threads: Option<usize>,
     /// Longest time for which a connection may make no progress. Default: 10 s.
     pub stall: Duration,
 }
@@ -55,146 +58,21 @@ impl Default for TcpTransactions {
             verify: None,
             options: TcpOptions { no_delay: true, ..TcpOptions::default() },
             pinning: Pinning::default(),
+            threads: None,
             stall: Duration::from_secs(10),
         }
     }
 }
 
-/// An end of a connection, which alternately reads and writes messages.
-struct TransactionEndpoint {
-    socket: OwnedFd,
-    /// Bytes left to read of the current message; 0 while writing.
-    to_read: usize,
-    /// Bytes left to write of the current message; 0 while reading.
-    to_write: usize,
-    /// Whether the socket's buffer was full, so that the poller waits for space.
-    blocked: bool,
-    sent: u64,
-    received: u64,
-    check: Option<(Producer, Checker, Pattern)>,
-    message_start: Instant,
-    done: bool,
+/// The endpoints that a thread or a side served, and their part of the report.
+#[derive(Default)]
+struct TransactionWork {
+    endpoints: Vec<TransactionEndpoint>,
+    report: TransactionReport,
 }
 
-/// Outcome of a call to [`TransactionEndpoint::advance`].
-#[derive(PartialEq, Eq)]
-enum Advance {
-    /// A complete message was read.
-    Message,
-    /// Waiting for bytes to read.
-    Reading,
-    /// Waiting for space in the socket's buffer.
-    Writing,
-    /// The peer closed the connection between two messages.
-    Closed,
-}
-
-/// A failure in a thread's transactions.
-enum TransactionFault {
-    System(Errno),
-    /// Received bytes differ from those sent, or the connection ended within a message.
-    Corrupted(String),
-}
-
-impl From<Errno> for TransactionFault {
-    fn from(error: Errno) -> Self {
-        Self::System(error)
-    }
-}
-
-impl TransactionEndpoint {
-    fn new(socket: OwnedFd, patterns: Option<(Pattern, Pattern)>) -> Self {
-        let check =
-            patterns.map(|(sent, received)| (Producer::new(sent), Checker::new(), received));
-        Self {
-            socket,
-            to_read: 0,
-            to_write: 0,
-            blocked: false,
-            sent: 0,
-            received: 0,
-            check,
-            message_start: Instant::now(),
-            done: false,
-        }
-    }
-
-    /// Writes pending bytes, then reads pending bytes, until the socket would block.
-    fn advance(&mut self, buffer: &mut [u8]) -> Result<Advance, TransactionFault> {
-        while self.to_write > 0 {
-            let piece = self.to_write.min(buffer.len());
-            if let Some((producer, ..)) = &self.check {
-                producer.prepare(&mut buffer[..piece]);
-            }
-            match send(&self.socket, &buffer[..piece], SendFlags::NOSIGNAL) {
-                Ok(sent) => {
-                    if let Some((producer, ..)) = &mut self.check {
-                        producer.sent(&buffer[..sent]);
-                    }
-                    self.sent += sent as u64;
-                    self.to_write -= sent;
-                }
-                Err(Errno::AGAIN) => return Ok(Advance::Writing),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        let whole = self.to_read;
-        while self.to_read > 0 {
-            let piece = self.to_read.min(buffer.len());
-            match recv(&self.socket, &mut buffer[..piece], RecvFlags::empty()) {
-                Ok((_, 0)) if self.to_read == whole => return Ok(Advance::Closed),
-                Ok((_, 0)) => {
-                    return Err(TransactionFault::Corrupted(format!(
-                        "the other side closed {} bytes before a message's end",
-                        self.to_read
-                    )));
-                }
-                Ok((_, length)) => {
-                    if let Some((_, checker, expected)) = &mut self.check {
-                        checker.received(&buffer[..length], |offset, bytes| {
-                            expected.first_difference(offset, bytes)
-                        });
-                        if let Some(offset) = checker.first_difference() {
-                            return Err(TransactionFault::Corrupted(format!(
-                                "byte {offset} is not the one sent"
-                            )));
-                        }
-                    }
-                    self.received += length as u64;
-                    self.to_read -= length;
-                    // Most messages arrive whole, and after a short read another call would only
-                    // return EAGAIN.
-                    if self.to_read > 0 && length < piece {
-                        return Ok(Advance::Reading);
-                    }
-                }
-                Err(Errno::AGAIN) => return Ok(Advance::Reading),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(Advance::Message)
-    }
-
-    /// Makes the poller wait for the event that the last [`TransactionEndpoint::advance`] needs.
-    fn watch(&mut self, poller: &Poller, index: usize, advance: &Advance) -> Result<(), LabError> {
-        let blocked = *advance == Advance::Writing;
-        if blocked != self.blocked {
-            self.blocked = blocked;
-            poller.modify(
-                &self.socket,
-                index,
-                if blocked { EventFlags::OUT } else { EventFlags::IN },
-            )?;
-        }
-        Ok(())
-    }
-
-    fn digests(&self) -> Option<(u64, u64)> {
-        self.check.as_ref().map(|(producer, checker, _)| (producer.digest(), checker.digest()))
-    }
-}
+/// The outcome of a thread; `None` if it stopped because another one failed.
+type ThreadOutcome = Result<Option<TransactionWork>, LabError>;
 
 impl TcpTransactions {
     /// Connects, exchanges messages, and reports.
@@ -205,9 +83,7 @@ impl TcpTransactions {
     /// [`LabError::Corrupted`] if received and sent bytes differ, [`LabError::Invalid`] for invalid
     /// settings, and [`LabError::System`] if a connection fails or breaks.
     pub fn run(&self, route: &Route<'_>) -> Result<TransactionReport, LabError> {
-        at_least_one("connections", self.connections)?;
-        at_least_one("request", self.request)?;
-        at_least_one("answer", self.answer)?;
+        self.check()?;
         let (mut clients, mut servers) = (Vec::new(), Vec::new());
         for (number, connection) in
             connections(route, self.connections, &self.options)?.into_iter().enumerate()
@@ -216,40 +92,14 @@ impl TcpTransactions {
                 let of = |side| Pattern::new(key).stream(side).stream(number as u64);
                 (of(0), of(1))
             });
-            clients.push(TransactionEndpoint::new(connection.client, patterns));
+            clients.push(TransactionEndpoint::new(number, connection.client, patterns));
             servers.push(TransactionEndpoint::new(
+                number,
                 connection.server,
                 patterns.map(|(requests, answers)| (answers, requests)),
             ));
         }
-        let gate = Gate::default();
-        thread::scope(|scope| {
-            let mut guard = AbortOnFailure::new(&gate);
-            let start = |what: &str| thread::Builder::new().name(format!("lab:{what}"));
-            let server = start("server")
-                .spawn_scoped(scope, || self.serve(&gate, servers))
-                .context(|| "starting a thread".into())?;
-            let client = start("client")
-                .spawn_scoped(scope, || self.run_requests(&gate, clients))
-                .context(|| "starting a thread".into())?;
-            let before = MachineSample::now()?;
-            gate.open();
-            let client = client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            let server = server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            let machine = MachineSample::now()?.since(&before);
-            guard.disarm();
-            match (client?, server?) {
-                (Some((mut report, clients)), Some((cpu, servers))) => {
-                    compare(&clients, &servers)?;
-                    report.server = cpu;
-                    report.machine = machine;
-                    Ok(report)
-                }
-                // A thread stops early only if the other one failed, and that error was returned
-                // above.
-                _ => Err(LabError::system("TCP_RR", std::io::ErrorKind::Interrupted)),
-            }
-        })
+        self.exchange(clients, servers)
     }
 
     /// Runs the client against a server outside the lab, such as a user-space stack or another
@@ -264,42 +114,78 @@ impl TcpTransactions {
         host: &Host,
         server: SocketAddr,
     ) -> Result<TransactionReport, LabError> {
-        at_least_one("connections", self.connections)?;
-        at_least_one("request", self.request)?;
-        at_least_one("answer", self.answer)?;
+        self.check()?;
         if self.verify.is_some() {
             return Err(LabError::Invalid {
                 what: "verify".into(),
                 reason: "a server outside the lab does not send the pattern".into(),
             });
         }
-        let endpoints = clients(host, server, self.connections, &self.options)?
-            .into_iter()
-            .map(|socket| TransactionEndpoint::new(socket, None))
-            .collect();
-        let gate = Gate::default();
+        let clients = clients(host, server, self.connections, &self.options)?;
+        let endpoint = |(number, socket)| TransactionEndpoint::new(number, socket, None);
+        self.exchange(clients.into_iter().enumerate().map(endpoint).collect(), Vec::new())
+    }
+
+    fn check(&self) -> Result<(), LabError> {
+        at_least_one("connections", self.connections)?;
+        at_least_one("request", self.request)?;
+        at_least_one("answer", self.answer)?;
+        self.threads.map_or(Ok(()), |threads| at_least_one("threads", threads))
+    }
+
+    /// Returns the number of threads of a side that may use these CPUs (empty: all).
+    fn threads_on(&self, cpus: &[usize]) -> Result<usize, LabError> {
+        match self.threads {
+            Some(threads) => Ok(threads),
+            None if cpus.is_empty() => allowed_cpus().map(|cpus| cpus.len().max(1)),
+            None => Ok(cpus.len()),
+        }
+    }
+
+    /// Runs the threads of both sides; without endpoints a side has none.
+    fn exchange(
+        &self,
+        clients: Vec<TransactionEndpoint>,
+        servers: Vec<TransactionEndpoint>,
+    ) -> Result<TransactionReport, LabError> {
+        let client_threads = self.threads_on(&self.pinning.client)?;
+        let server_threads = self.threads_on(&self.pinning.server)?;
+        let gate = &Gate::default();
         thread::scope(|scope| {
-            let client = thread::Builder::new().name("lab:client".into());
-            let client = client
-                .spawn_scoped(scope, || self.run_requests(&gate, endpoints))
-                .context(|| "starting a thread".into())?;
+            let mut guard = AbortOnFailure::new(gate);
+            let start = |what: &str| thread::Builder::new().name(format!("lab:{what}"));
+            let (mut running_clients, mut running_servers) = (Vec::new(), Vec::new());
+            for endpoints in distribute(servers, server_threads) {
+                let thread =
+                    start("server").spawn_scoped(scope, move || self.serve(gate, endpoints));
+                running_servers.push(thread.context(|| "starting a thread".into())?);
+            }
+            for endpoints in distribute(clients, client_threads) {
+                let thread =
+                    start("client").spawn_scoped(scope, move || self.run_requests(gate, endpoints));
+                running_clients.push(thread.context(|| "starting a thread".into())?);
+            }
             let before = MachineSample::now()?;
             gate.open();
-            let outcome = client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let clients = join_all(running_clients);
+            let servers = join_all(running_servers);
             let machine = MachineSample::now()?.since(&before);
-            // No other thread can abort the load.
-            let (report, _) = outcome?
-                .ok_or_else(|| LabError::system("TCP_RR", std::io::ErrorKind::Interrupted))?;
-            Ok(TransactionReport { machine, ..report })
+            guard.disarm();
+            match (clients?, servers?) {
+                (Some(mut clients), Some(servers)) => {
+                    compare(&clients.endpoints, &servers.endpoints)?;
+                    clients.report.add(servers.report);
+                    Ok(TransactionReport { machine, ..clients.report })
+                }
+                // A thread stops early only if another one failed, and that error was returned
+                // above.
+                _ => Err(LabError::system("TCP_RR", std::io::ErrorKind::Interrupted)),
+            }
         })
     }
 
-    /// Runs the client's thread.
-    fn run_requests(
-        &self,
-        gate: &Gate,
-        mut endpoints: Vec<TransactionEndpoint>,
-    ) -> Result<Option<(TransactionReport, Vec<TransactionEndpoint>)>, LabError> {
+    /// Runs a thread of the client.
+    fn run_requests(&self, gate: &Gate, mut endpoints: Vec<TransactionEndpoint>) -> ThreadOutcome {
         let mut guard = AbortOnFailure::new(gate);
         let (mut poller, mut buffer) = self.prepare(&self.pinning.client, &endpoints)?;
         let start = gate.wait();
@@ -320,7 +206,7 @@ impl TcpTransactions {
             }
             for &index in &ready {
                 let endpoint = &mut endpoints[index];
-                let mut advance = self.advance(endpoint, index, "client", &mut buffer)?;
+                let mut advance = endpoint.advance("client", &mut buffer)?;
                 let now = Instant::now();
                 progress.record(index, now);
                 if advance == Advance::Message {
@@ -329,37 +215,38 @@ impl TcpTransactions {
                     report.seconds = (now - start).as_secs_f64();
                     if now >= deadline {
                         poller.remove(&endpoint.socket)?;
-                        shutdown(&endpoint.socket, Shutdown::Write)
-                            .context(|| format!("TCP_RR: closing connection {index}"))?;
+                        shutdown(&endpoint.socket, Shutdown::Write).context(|| {
+                            format!("TCP_RR: closing connection {}", endpoint.number)
+                        })?;
                         endpoint.done = true;
                         left -= 1;
                         continue;
                     }
                     (endpoint.to_write, endpoint.to_read, endpoint.message_start) =
                         (self.request, self.answer, now);
-                    advance = self.send_only(endpoint, index, &mut buffer)?;
+                    advance = endpoint.send_only(&mut buffer)?;
                 }
                 if advance == Advance::Closed {
-                    return Err(corrupted(index, "the server closed without an answer".into()));
+                    return Err(corrupted(
+                        endpoint.number,
+                        "the server closed without an answer".into(),
+                    ));
                 }
                 endpoint.watch(&poller, index, &advance)?;
             }
             progress.check(Instant::now(), |index| {
-                (!endpoints[index].done).then(|| (index, endpoints[index].received))
+                let TransactionEndpoint { number, received, done, .. } = endpoints[index];
+                (!done).then_some((number, received))
             })?;
             poller.wait(&mut ready)?;
         }
-        report.client = CpuTime::of_this_thread() - cpu;
+        report.client_threads.push(CpuTime::of_this_thread() - cpu);
         guard.disarm();
-        Ok(Some((report, endpoints)))
+        Ok(Some(TransactionWork { endpoints, report }))
     }
 
-    /// Runs the server's thread.
-    fn serve(
-        &self,
-        gate: &Gate,
-        mut endpoints: Vec<TransactionEndpoint>,
-    ) -> Result<Option<(CpuTime, Vec<TransactionEndpoint>)>, LabError> {
+    /// Runs a thread of the server.
+    fn serve(&self, gate: &Gate, mut endpoints: Vec<TransactionEndpoint>) -> ThreadOutcome {
         let mut guard = AbortOnFailure::new(gate);
         let (mut poller, mut buffer) = self.prepare(&self.pinning.server, &endpoints)?;
         gate.wait();
@@ -377,11 +264,11 @@ impl TcpTransactions {
             poller.wait(&mut ready)?;
             for &index in &ready {
                 let endpoint = &mut endpoints[index];
-                let mut advance = self.advance(endpoint, index, "server", &mut buffer)?;
+                let mut advance = endpoint.advance("server", &mut buffer)?;
                 progress.record(index, Instant::now());
                 if advance == Advance::Message {
                     (endpoint.to_write, endpoint.to_read) = (self.answer, self.request);
-                    advance = self.send_only(endpoint, index, &mut buffer)?;
+                    advance = endpoint.send_only(&mut buffer)?;
                 }
                 if advance == Advance::Closed {
                     poller.remove(&endpoint.socket)?;
@@ -392,11 +279,14 @@ impl TcpTransactions {
                 endpoint.watch(&poller, index, &advance)?;
             }
             progress.check(Instant::now(), |index| {
-                (!endpoints[index].done).then(|| (index, endpoints[index].received))
+                let TransactionEndpoint { number, received, done, .. } = endpoints[index];
+                (!done).then_some((number, received))
             })?;
         }
+        let server_threads = vec![CpuTime::of_this_thread() - cpu];
         guard.disarm();
-        Ok(Some((CpuTime::of_this_thread() - cpu, endpoints)))
+        let report = TransactionReport { server_threads, ..TransactionReport::default() };
+        Ok(Some(TransactionWork { endpoints, report }))
     }
 
     fn prepare(
@@ -411,56 +301,24 @@ impl TcpTransactions {
         }
         Ok((poller, vec![0x55; self.request.max(self.answer).min(1 << 16)]))
     }
-
-    fn advance(
-        &self,
-        endpoint: &mut TransactionEndpoint,
-        index: usize,
-        role: &str,
-        buffer: &mut [u8],
-    ) -> Result<Advance, LabError> {
-        endpoint.advance(buffer).map_err(|fault| match fault {
-            TransactionFault::System(error) => {
-                LabError::system(format!("TCP_RR: {role} of connection {index}"), error)
-            }
-            TransactionFault::Corrupted(detail) => corrupted(index, format!("{role}: {detail}")),
-        })
-    }
-
-    /// Sends the pending message. Does not read, because the answer cannot have arrived yet.
-    fn send_only(
-        &self,
-        endpoint: &mut TransactionEndpoint,
-        index: usize,
-        buffer: &mut [u8],
-    ) -> Result<Advance, LabError> {
-        let to_read = std::mem::take(&mut endpoint.to_read);
-        let sent = self.advance(endpoint, index, "sender", buffer);
-        endpoint.to_read = to_read;
-        Ok(if sent? == Advance::Writing { Advance::Writing } else { Advance::Reading })
-    }
 }
 
-/// Checks that both sides saw the same bytes in each direction.
-fn compare(
-    clients: &[TransactionEndpoint],
-    servers: &[TransactionEndpoint],
-) -> Result<(), LabError> {
-    for (index, (client, server)) in clients.iter().zip(servers).enumerate() {
-        if (client.sent, client.received) != (server.received, server.sent) {
-            let detail = format!(
-                "client sent {} and received {} bytes, server received {} and sent {}",
-                client.sent, client.received, server.received, server.sent
-            );
-            return Err(corrupted(index, detail));
+/// Joins the threads of a side and merges their results; returns the first error.
+fn join_all(threads: Vec<thread::ScopedJoinHandle<'_, ThreadOutcome>>) -> ThreadOutcome {
+    let outcomes = threads
+        .into_iter()
+        .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+    // All threads are joined, so that an error is found behind a thread that it stopped.
+    let outcomes: Vec<ThreadOutcome> = outcomes.collect();
+    let works: Vec<Option<TransactionWork>> = outcomes.into_iter().collect::<Result<_, _>>()?;
+    let works: Option<Vec<TransactionWork>> = works.into_iter().collect();
+    Ok(works.map(|works| {
+        let mut all = TransactionWork::default();
+        for work in works {
+            all.endpoints.extend(work.endpoints);
+            all.report.add(work.report);
         }
-        if client.digests() != server.digests().map(|(sent, received)| (received, sent)) {
-            return Err(corrupted(index, "the sums of both sides differ".into()));
-        }
-    }
-    Ok(())
-}
-
-fn corrupted(flow: usize, detail: String) -> LabError {
-    LabError::Corrupted { load: "TCP_RR".into(), flow, detail }
+        all.endpoints.sort_by_key(|endpoint| endpoint.number);
+        all
+    }))
 }

@@ -118,7 +118,7 @@ fn nothing_is_overheard(joined: &Joined) -> Result<(), LabError> {
         for (side, address) in [a_mac, b_mac].into_iter().enumerate() {
             let address = address.map(|byte| format!("{byte:02x}")).join(":");
             assert!(
-                learned(&joined, side).contains(&address),
+                learned(joined, side).contains(&address),
                 "{address} is known at {}",
                 joined.names[side]
             );

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use superpacket_bridge::fdb::FdbFilter;
 use superpacket_bridge::monitor::MonitorSettings;
 use superpacket_bridge::report::{KernelPathReport, PortStats};
-use superpacket_bridge::settings::{KernelPathMode, PortChange, SettingValue};
+use superpacket_bridge::settings::{KernelPathMode, PortChange, PortSettings, SettingValue};
 use superpacket_lab::{
     Blast, Direction, LabError, RawOptions, RawSocket, TcpBulk, TcpTransactions, Until,
 };
@@ -82,7 +82,7 @@ fn the_kernel_forwards_between_known_stations() -> Result<(), LabError> {
     let [bridge, kernel] = shares(&joined.stats(0));
     assert!(kernel > 10 * bridge, "{bridge} and {kernel}");
     let [a, b] = [joined.stats(0), joined.stats(1)];
-    assert!(a.kernel_rx_bytes > 30 << 20 && b.kernel_tx_bytes == a.kernel_rx_bytes, "{a:?} {b:?}");
+    assert!(a.kernel_rx_bytes > 16 << 20 && b.kernel_tx_bytes == a.kernel_rx_bytes, "{a:?} {b:?}");
     assert_eq!(a.kernel_tx_packets, b.kernel_rx_packets);
     assert!(a.rx_bytes >= a.kernel_rx_bytes && b.tx_packets >= b.kernel_tx_packets);
     // The device merges what the bridge would have merged.
@@ -242,6 +242,29 @@ fn a_disputed_station_is_the_bridges() -> Result<(), LabError> {
     wait_for_the_kernel(&joined)
 }
 
+/// A lone packet port has no programs. When a second one comes, it is opened again on request.
+#[test]
+fn a_lone_port_joins_when_it_is_told_to() -> Result<(), LabError> {
+    let Some(joined) = by_kernel()? else { return Ok(()) };
+    let string = joined.names[1].parse().expect("a port string");
+    joined.middle.run(|| {
+        joined.bridge.remove_port(&joined.names[0]).expect("it is there");
+        let path = PortChange::setting("kernel_path", "off");
+        joined.bridge.set_port(&joined.names[1], &path).expect("it can be set");
+        let path = PortChange::setting("kernel_path", "auto");
+        joined.bridge.set_port(&joined.names[1], &path).expect("it can be set");
+        joined.bridge.remove_port(&joined.names[1]).expect("it is there");
+        joined.bridge.add_port(PortSettings::new(string)).expect("it can be opened");
+        let first = joined.names[0].parse().expect("a port string");
+        joined.bridge.add_port(PortSettings::new(first)).expect("it can be opened");
+        let reason = report(&joined, 1).reason.expect("it was alone");
+        assert!(reason.contains("no other packet port"), "{reason}");
+        joined.bridge.set_port(&joined.names[1], &path).expect("it can be set");
+        Ok::<_, LabError>(())
+    })?;
+    wait_for_the_kernel(&joined)
+}
+
 #[test]
 fn forgotten_stations_and_removed_ports_are_the_bridges() -> Result<(), LabError> {
     let Some(joined) = by_kernel()? else { return Ok(()) };
@@ -293,19 +316,24 @@ fn datagrams_arrive_once_and_in_order_while_paths_change() -> Result<(), LabErro
         let changer = scope.spawn(|| {
             let mut changes = 0u64;
             while !done.load(Ordering::Relaxed) {
-                let mode: SettingValue = if changes % 2 == 0 { "off" } else { "auto" }.into();
+                let mode: SettingValue =
+                    if changes.is_multiple_of(2) { "off" } else { "auto" }.into();
                 let change = PortChange::setting("kernel_path", mode);
                 let name = &joined.names[(changes / 2) as usize % 2];
                 joined.bridge.set_port(name, &change).expect("it can be set");
                 changes += 1;
                 // Long enough for the kernel's path to return.
-                std::thread::sleep(Duration::from_millis(if changes % 2 == 0 { 300 } else { 5 }));
+                std::thread::sleep(Duration::from_millis(if changes.is_multiple_of(2) {
+                    300
+                } else {
+                    5
+                }));
             }
             changes
         });
         let sending = scope.spawn(|| {
             let (mut sent, mut payload) = (0u64, [0x5a; 1000]);
-            while sent < datagrams() {
+            while sent < datagrams() && !done.load(Ordering::Relaxed) {
                 if sent - arrived.load(Ordering::Acquire) >= WINDOW {
                     std::thread::yield_now();
                     continue;
@@ -332,9 +360,8 @@ fn datagrams_arrive_once_and_in_order_while_paths_change() -> Result<(), LabErro
             }
         };
         done.store(true, Ordering::Relaxed);
-        arrived.fetch_add(WINDOW, Ordering::Relaxed);
         let changes = changer.join().expect("no panic");
-        let expected = arrived.load(Ordering::Relaxed) - WINDOW;
+        let expected = arrived.load(Ordering::Relaxed);
         assert!(
             matches!(&last, Ok(end) if end.is_empty()),
             "{last:?}, after {expected} datagrams and {changes} changes: {:?}",
@@ -343,7 +370,7 @@ fn datagrams_arrive_once_and_in_order_while_paths_change() -> Result<(), LabErro
         sending.join().expect("no panic")?;
         Ok(changes)
     })?;
-    assert_eq!(arrived.into_inner() - WINDOW, datagrams());
+    assert_eq!(arrived.into_inner(), datagrams());
     let [bridge, kernel] = shares(&joined.stats(0));
     eprintln!("{changes} changes, {bridge} datagrams by the bridge, {kernel} by the kernel");
     assert!(changes > 10 && bridge > 1000 && kernel > 1000, "{changes}, {bridge}, {kernel}");

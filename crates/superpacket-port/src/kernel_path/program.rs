@@ -206,6 +206,58 @@ impl Assembler {
             .add(STORE_REGISTER_LONG, 0, 1, bytes as i16, 0)
     }
 
+    /// Loads the packet buffer into register 6, the frame's type into register 7, and the keys of
+    /// its source and destination onto the stack.
+    fn keys(&mut self) -> &mut Self {
+        self.add(MOVE_REGISTER, 6, 1, 0, 0)
+            // The keys: the address in 6 bytes, the VLAN in 12 bits, and a bit for the kind. These
+            // loads convert to the machine's byte order, and need the packet buffer in register 6.
+            .add(LOAD_FRAME_WORD, 0, 0, 0, 0)
+            .add(MOVE_REGISTER, 8, 0, 0, 0)
+            .add(SHIFT_LEFT, 8, 0, 0, 16)
+            .add(LOAD_FRAME_HALF, 0, 0, 0, 4)
+            .add(OR_REGISTER, 8, 0, 0, 0)
+            .add(LOAD_FRAME_HALF, 0, 0, 0, 6)
+            .add(MOVE_REGISTER, 7, 0, 0, 0)
+            .add(SHIFT_LEFT, 7, 0, 0, 32)
+            .add(LOAD_FRAME_WORD, 0, 0, 0, 8)
+            .add(OR_REGISTER, 7, 0, 0, 0)
+            .add(LOAD_WORD, 1, 6, VLAN_TCI as i16, 0)
+            .add(AND, 1, 0, 0, 0x0fff)
+            .add(OR, 1, 0, 0, ETHERNET_KEY)
+            .add(SHIFT_LEFT, 1, 0, 0, 48)
+            .add(OR_REGISTER, 7, 1, 0, 0)
+            .add(OR_REGISTER, 8, 1, 0, 0)
+            .add(STORE_REGISTER_LONG, STACK, 7, SOURCE_KEY, 0)
+            .add(STORE_REGISTER_LONG, STACK, 8, DESTINATION_KEY, 0)
+            .add(LOAD_FRAME_HALF, 0, 0, 0, 12)
+            .add(MOVE_REGISTER, 7, 0, 0, 0)
+    }
+
+    /// Ends the filter with the way of frames that the socket receives.
+    fn accept(&mut self, maps: &FilterMaps, port: u32) -> &mut Self {
+        use Label::Accept;
+        // The frame is counted first. Rules and source are read afterwards: rules that are set, or
+        // a source that is added, in between then find a count that includes the frame.
+        self.label(Label::ToSocket)
+            .add(LOAD_LONG, 7, STACK, INGRESS_PORT, 0)
+            .add(MOVE, 8, 0, 0, 1)
+            .add(SHIFT_LEFT, 8, 0, 0, EPOCH_BITS)
+            .add(ATOMIC_LONG, 7, 8, offset_of!(PortState, received) as i16, ATOMIC_FETCH_ADD)
+            .add(LOAD_WORD, 1, 7, offset_of!(PortState, rules) as i16, 0)
+            .jump(JUMP_IF_EQUAL, 1, 0, 0, Accept)
+            .look_up_station(maps, SOURCE_KEY, Accept)
+            // The state of a source at another port refers to that port's epochs.
+            .add(LOAD_WORD, 1, 0, offset_of!(StationState, port) as i16, 0)
+            .jump(JUMP_IF_EQUAL, 1, 0, 0, Label::Note)
+            .jump(JUMP_IF_NOT_EQUAL, 1, 0, port as i32 + 1, Accept)
+            .label(Label::Note)
+            .add(STORE_REGISTER_WORD, 0, 8, offset_of!(StationState, epoch) as i16, 0)
+            .label(Accept)
+            .add(MOVE, 0, 0, 0, WHOLE)
+            .add(EXIT, 0, 0, 0, 0)
+    }
+
     /// Returns the program, with the distances of all jumps.
     fn finish(mut self) -> Vec<Instruction> {
         for (position, target) in self.jumps {
@@ -228,29 +280,7 @@ pub(super) fn filter(maps: &FilterMaps, port: u32, mark: Mark) -> Vec<Instructio
     use Label::{Accept, Fits, SuperPacket, ToSocket};
     let mut program = Assembler::default();
     program
-        .add(MOVE_REGISTER, 6, 1, 0, 0)
-        // The keys: the address in 6 bytes, the VLAN in 12 bits, and a bit for the kind. These
-        // loads convert to the machine's byte order, and need the packet buffer in register 6.
-        .add(LOAD_FRAME_WORD, 0, 0, 0, 0)
-        .add(MOVE_REGISTER, 8, 0, 0, 0)
-        .add(SHIFT_LEFT, 8, 0, 0, 16)
-        .add(LOAD_FRAME_HALF, 0, 0, 0, 4)
-        .add(OR_REGISTER, 8, 0, 0, 0)
-        .add(LOAD_FRAME_HALF, 0, 0, 0, 6)
-        .add(MOVE_REGISTER, 7, 0, 0, 0)
-        .add(SHIFT_LEFT, 7, 0, 0, 32)
-        .add(LOAD_FRAME_WORD, 0, 0, 0, 8)
-        .add(OR_REGISTER, 7, 0, 0, 0)
-        .add(LOAD_WORD, 1, 6, VLAN_TCI as i16, 0)
-        .add(AND, 1, 0, 0, 0x0fff)
-        .add(OR, 1, 0, 0, ETHERNET_KEY)
-        .add(SHIFT_LEFT, 1, 0, 0, 48)
-        .add(OR_REGISTER, 7, 1, 0, 0)
-        .add(OR_REGISTER, 8, 1, 0, 0)
-        .add(STORE_REGISTER_LONG, STACK, 7, SOURCE_KEY, 0)
-        .add(STORE_REGISTER_LONG, STACK, 8, DESTINATION_KEY, 0)
-        .add(LOAD_FRAME_HALF, 0, 0, 0, 12)
-        .add(MOVE_REGISTER, 7, 0, 0, 0)
+        .keys()
         .look_up_port(maps, port, Accept)
         .add(STORE_REGISTER_LONG, STACK, 0, INGRESS_PORT, 0)
         .add(LOAD_WORD, 1, 0, offset_of!(PortState, rules) as i16, 0)
@@ -327,25 +357,7 @@ pub(super) fn filter(maps: &FilterMaps, port: u32, mark: Mark) -> Vec<Instructio
         .label(Label::Forwarded)
         .add(MOVE, 0, 0, 0, 0)
         .add(EXIT, 0, 0, 0, 0)
-        // The frame is counted first. Rules and source are read afterwards: rules that are set, or
-        // a source that is added, in between then find a count that includes the frame.
-        .label(ToSocket)
-        .add(LOAD_LONG, 7, STACK, INGRESS_PORT, 0)
-        .add(MOVE, 8, 0, 0, 1)
-        .add(SHIFT_LEFT, 8, 0, 0, EPOCH_BITS)
-        .add(ATOMIC_LONG, 7, 8, offset_of!(PortState, received) as i16, ATOMIC_FETCH_ADD)
-        .add(LOAD_WORD, 1, 7, offset_of!(PortState, rules) as i16, 0)
-        .jump(JUMP_IF_EQUAL, 1, 0, 0, Accept)
-        .look_up_station(maps, SOURCE_KEY, Accept)
-        // The state of a source at another port refers to that port's epochs.
-        .add(LOAD_WORD, 1, 0, offset_of!(StationState, port) as i16, 0)
-        .jump(JUMP_IF_EQUAL, 1, 0, 0, Label::Note)
-        .jump(JUMP_IF_NOT_EQUAL, 1, 0, port as i32 + 1, Accept)
-        .label(Label::Note)
-        .add(STORE_REGISTER_WORD, 0, 8, offset_of!(StationState, epoch) as i16, 0)
-        .label(Accept)
-        .add(MOVE, 0, 0, 0, WHOLE)
-        .add(EXIT, 0, 0, 0, 0);
+        .accept(maps, port);
     program.finish()
 }
 

@@ -237,6 +237,7 @@ fn report(
                 source: measured(1 + on),
                 ratio: (on == 1).then(|| Ratio::paired(ROWS[0], "sender_demand", &demand)),
                 source_ratio: source.filter(|_| on == 1).map(|source| source[2][3] / source[1][3]),
+                full_cpu: None,
             });
         }
         let throughput = Paired::of(&pair[1], &pair[0], |sample| sample.throughput);

@@ -292,6 +292,7 @@ fn row(
         ],
         ratio: ratio.map(|paired| Ratio::paired(Merge::Not.name(), "throughput", &paired)),
         source_ratio: Some(lro / none).filter(|_| !by_count),
+        full_cpu: None,
     })
 }
 

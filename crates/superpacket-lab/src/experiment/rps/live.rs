@@ -7,15 +7,21 @@ use std::time::Duration;
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::PortStats;
 use superpacket_bridge::settings::{BridgeSettings, InPlace, PortSettings};
-use superpacket_bridge::topology::{Auto, Topology};
+use superpacket_bridge::topology::Topology;
 use superpacket_steer::{Cpu, CpuMask};
 
+use super::full::{self, CpuShares};
+use super::variants::{
+    CONNECTIONS, JoiningBridge, ONE, ONE_ADAPTS, OURS, OURS_ADAPTS, OURS_STEERED, QUEUES,
+    QUEUES_ALONE, QUEUES_STEERED, RpsVariant, auto, configurations,
+};
 use super::{CPU, ENTRY, TRANSACTIONS};
+use crate::cpu::allowed_cpus;
 use crate::error::LabError;
-use crate::experiment::cpu_costs::{self, CpuClocks, CpuCosts, LoadTotals};
+use crate::experiment::cpu_costs::{self, CpuClocks, CpuCosts, LoadTotals, PollThreads};
 use crate::experiment::testbed::{port, start_bridge};
 use crate::experiment::{
-    Column, Experiment, Figure, Form, Mark, Plot, Ratio, Row, Session, Side, Table, Variant,
+    Column, Cpus, Experiment, Figure, Form, Mark, Plot, Ratio, Row, Session, Side, Table, Variant,
 };
 use crate::host::Host;
 use crate::link::Link;
@@ -23,37 +29,16 @@ use crate::load::{Route, TcpTransactions};
 use crate::paired::{Paired, Summary};
 use crate::topology::ThreeHosts;
 
-/// Number of connections, as in the original report.
-const CONNECTIONS: usize = 500;
-
-/// The bridge between the hosts.
-#[derive(Clone, Debug)]
-enum JoiningBridge {
-    /// The kernel's bridge; every interface on the way has this `rps_cpus`.
-    Kernel(CpuMask),
-    /// This project's bridge; both ports have this `rps_cpus` and this in-place setting.
-    Ours(CpuMask, InPlace),
-}
-
-/// A configuration to measure.
-struct RpsVariant {
-    connections: usize,
-    group: &'static str,
-    name: String,
-    middle: JoiningBridge,
-    /// Index of the configuration that it is compared with.
-    against: Option<usize>,
-}
-
-#[derive(Clone, Copy)]
-struct RpsSample {
-    per_second: f64,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RpsSample {
+    pub(super) per_second: f64,
     costs: CpuCosts,
+    shares: CpuShares,
     /// CPU time of both programs and the bridge per transaction, in microseconds.
     transaction: f64,
     /// For this project's bridge: percentage of packets handed to workers, and wake-ups of workers
     /// per 1,000 packets handed over.
-    steered: Option<[f64; 2]>,
+    pub(super) steered: Option<[f64; 2]>,
 }
 
 const COLUMNS: [Column; 4] = [
@@ -73,7 +58,10 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let topology = Topology::read()
         .map_err(|error| LabError::system("the machine's CPUs", io::Error::other(error)))?;
     let usable = topology.usable();
-    let configurations = configurations(&usable, &topology, session.plan.quick);
+    // Packets are steered only to CPUs that the bridge's threads may use.
+    let steered: CpuMask = session.cpus.bridge.iter().copied().filter_map(Cpu::new).collect();
+    let steered = if steered.is_empty() { usable.clone() } else { steered };
+    let configurations = configurations(&steered, &topology, session.plan.quick);
     let mut variants: Vec<Variant<'_, RpsSample>> = configurations
         .iter()
         .map(|configuration| {
@@ -121,7 +109,20 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
         }
     });
     let mut tables: Vec<Table> = tables.collect();
-    let accounts = configurations.iter().zip(&measured).map(|(configuration, measured)| {
+    tables.push(fullness(&configurations, &measured, session.plan.rounds));
+    tables.push(accounts(&configurations, &measured, session.plan.rounds));
+    let marks = marks(&measured, usable.len());
+    Ok(Experiment {
+        tables,
+        marks,
+        notes: notes(&steered, &topology, session.cpus),
+        ..Experiment::new(&ENTRY)
+    })
+}
+
+/// Returns the table of CPU times.
+fn accounts(configurations: &[RpsVariant], measured: &[Vec<RpsSample>], rounds: usize) -> Table {
+    let rows = configurations.iter().zip(measured).map(|(configuration, measured)| {
         let name = format!("{}, {}", connections(configuration.connections), configuration.name);
         let mut row = cpu_costs::row(
             configuration.group,
@@ -131,21 +132,64 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
         row.figures.push(Some(Summary::of(measured, |measured| measured.transaction).into()));
         row
     });
-    let mut accounts = cpu_costs::table(accounts.collect(), session.plan.rounds);
+    let mut accounts = cpu_costs::table(rows.collect(), rounds);
     accounts.columns.push(Column {
         name: "transaction_demand",
         title: "all three",
         unit: "us/Tr",
         digits: 1,
     });
-    tables.push(accounts);
+    accounts
+}
+
+/// Returns the table of CPUs that were full or idle.
+fn fullness(configurations: &[RpsVariant], measured: &[Vec<RpsSample>], rounds: usize) -> Table {
+    let rows = configurations.iter().zip(measured).map(|(configuration, measured)| {
+        let name = format!("{}, {}", connections(configuration.connections), configuration.name);
+        let shares = shares(measured);
+        let full_cpu = Some(full::full(&shares));
+        Row { full_cpu, ..Row::new(configuration.group, name, full::figures(&shares).into()) }
+    });
+    Table::new(Form::Live, "Which CPU was full", &full::COLUMNS, rows.collect(), rounds)
+}
+
+fn shares(measured: &[RpsSample]) -> Vec<CpuShares> {
+    measured.iter().map(|measured| measured.shares).collect()
+}
+
+/// CPUs from which a machine is compared with the original report's.
+const LIKE_THE_SOURCES: usize = 8;
+
+/// Returns the marks on a machine with this number of CPUs. With fewer CPUs than the original
+/// report's machines, steering should at least lose nothing.
+fn marks(measured: &[Vec<RpsSample>], cpus: usize) -> Vec<Mark> {
     let mark = |name: String, [row, against]: [usize; 2], target: f64| {
-        Mark::paired(name, &rates(row, against), Side::AtLeast, target)
+        let rates = Paired::of(&measured[row], &measured[against], |measured| measured.per_second);
+        Mark::paired(name, &rates, Side::AtLeast, target)
     };
-    let marks = vec![
-        mark(format!("rps: this bridge between two hosts on {} CPUs, RPS against none", usable.len()), [OURS_STEERED, OURS], 1.0)
-            .in_brief("this bridge on this machine", None),
-        mark("rps: one connection, this bridge with a mask that adapts against none".into(), [ONE_ADAPTS, ONE], 0.95)
+    // Whether a CPU had time for steered packets shows without steering.
+    let gain = |name: String, rows: [usize; 2], target: f64| {
+        let target = if cpus < LIKE_THE_SOURCES { 1.0 } else { target };
+        full::judged(mark(name, rows, target), &shares(&measured[rows[1]]))
+    };
+    let source = |ratio: f64| (cpus >= LIKE_THE_SOURCES).then_some(ratio);
+    let one_queue = if cpus < 16 { 311.0 / 108.0 } else { 404.0 / 156.0 };
+    let mut marks = vec![
+        gain(
+            format!("rps: this bridge between two hosts on {cpus} CPUs, RPS against none"),
+            [OURS_STEERED, OURS],
+            2.0,
+        )
+        .in_brief("this bridge on this machine", source(one_queue)),
+    ];
+    if measured.len() > QUEUES_STEERED {
+        marks.push(
+            gain(format!("rps: this bridge with {QUEUES} queues per port on {cpus} CPUs, RPS against none"), [QUEUES_STEERED, QUEUES_ALONE], 1.5)
+                .in_brief("the same with 4 queues per port", source(854.0 / 567.0)),
+        );
+    }
+    marks.extend([
+        mark("rps: one connection, this bridge with a mask that adapts against none".into(), [ONE_ADAPTS, ONE], 0.97)
             .in_brief("one connection, adapting", None),
         mark(
             format!("rps: {CONNECTIONS} connections, this bridge with a mask that adapts against one that always steers"),
@@ -153,8 +197,8 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
             1.0,
         )
         .in_brief("500 connections, adapting", None),
-    ];
-    Ok(Experiment { tables, marks, notes: notes(&usable, &topology), ..Experiment::new(&ENTRY) })
+    ]);
+    marks
 }
 
 fn connections(count: usize) -> String {
@@ -173,65 +217,7 @@ fn row_of(configuration: &RpsVariant, measured: &[RpsSample], ratio: Option<Rati
     Row { ratio, ..Row::new(configuration.group, &configuration.name, figures) }
 }
 
-/// Returns the automatic mask. The first usable CPU stands for the receiving one, because the
-/// bridge's threads are not pinned.
-fn auto(usable: &CpuMask, topology: &Topology) -> Auto {
-    match usable.first() {
-        Some(receiving) => topology.sharing_cache(receiving),
-        None => Auto { mask: CpuMask::EMPTY, why: "no CPU is usable".into() },
-    }
-}
-
-/// Index of the configuration of this bridge without RPS.
-const OURS: usize = 2;
-/// Index of the configuration of this bridge with a mask that always steers.
-const OURS_STEERED: usize = 3;
-/// Index of the configuration of this bridge with a mask that adapts.
-const OURS_ADAPTS: usize = 4;
-/// Index of the configuration of this bridge without RPS, for one connection.
-const ONE: usize = 5;
-/// Index of the configuration of this bridge with a mask that adapts, for one connection.
-const ONE_ADAPTS: usize = 7;
-
-fn configurations(usable: &CpuMask, topology: &Topology, quick: bool) -> Vec<RpsVariant> {
-    const KERNEL: &str = "the kernel's bridge";
-    const BRIDGE: &str = "this bridge";
-    let configuration = |group, name: String, middle, against| RpsVariant {
-        group,
-        name,
-        middle,
-        against,
-        connections: CONNECTIONS,
-    };
-    let mask = |mask: &CpuMask| format!("with RPS, mask {mask}");
-    let adapting = |mask: &CpuMask| format!("with RPS, mask {mask}, adapting");
-    let one = |configuration: RpsVariant| RpsVariant { connections: 1, ..configuration };
-    let without = || JoiningBridge::Ours(CpuMask::EMPTY, InPlace::NEVER);
-    let steers = |mask: &CpuMask| JoiningBridge::Ours(mask.clone(), InPlace::NEVER);
-    let adapts = |mask: &CpuMask| JoiningBridge::Ours(mask.clone(), InPlace::Automatic);
-    let mut all = vec![
-        configuration(KERNEL, "without RPS".into(), JoiningBridge::Kernel(CpuMask::EMPTY), None),
-        configuration(KERNEL, mask(usable), JoiningBridge::Kernel(usable.clone()), Some(0)),
-        configuration(BRIDGE, "without RPS".into(), without(), None),
-        configuration(BRIDGE, mask(usable), steers(usable), Some(OURS)),
-        configuration(BRIDGE, adapting(usable), adapts(usable), Some(OURS)),
-        one(configuration(BRIDGE, "without RPS".into(), without(), None)),
-        one(configuration(BRIDGE, mask(usable), steers(usable), Some(ONE))),
-        one(configuration(BRIDGE, adapting(usable), adapts(usable), Some(ONE))),
-    ];
-    let Auto { mask: near, .. } = auto(usable, topology);
-    if !quick && !near.is_empty() && near != *usable {
-        all.push(configuration(
-            BRIDGE,
-            format!("{}: auto", mask(&near)),
-            steers(&near),
-            Some(OURS),
-        ));
-    }
-    all
-}
-
-fn notes(usable: &CpuMask, topology: &Topology) -> Vec<String> {
+fn notes(steered: &CpuMask, topology: &Topology, cpus: &Cpus) -> Vec<String> {
     let mut notes = vec![
         "In the live form both hosts, with all of their TCP, share this machine's CPUs with the bridge. Kernel TCP is most of the work, and runs on the CPU that sends packets to a host, not on \
          the CPU to which they are steered."
@@ -241,22 +227,40 @@ fn notes(usable: &CpuMask, topology: &Topology) -> Vec<String> {
             cpu_costs::NOTE
         ),
     ];
-    if usable.len() < 8 {
+    if topology.usable().len() < LIKE_THE_SOURCES {
         notes.push(format!(
-            "Without RPS, the source's machines with 8 and 16 CPUs were 33 % and 15 % busy with one queue, and 61 to 96 % with several. This machine has {} CPUs, which the load saturates \
-             without steering: no gain is expected.",
-            usable.len()
+            "Without RPS, the source's machines with 8 and 16 CPUs were 33 % and 15 % busy with one queue, and 61 to 96 % with several. This machine has {} CPUs. From {LIKE_THE_SOURCES} CPUs on, \
+             gains have the source's as their target.",
+            topology.usable().len()
+        ));
+    }
+    notes.push(full::NOTE.into());
+    if cpus != Cpus::ANY {
+        let list = |cpus: &[usize]| match cpus {
+            [] => "any".to_owned(),
+            cpus => {
+                cpus.iter().copied().filter_map(Cpu::new).collect::<CpuMask>().list().to_string()
+            }
+        };
+        notes.push(format!(
+            "The machine was divided: sender on CPUs {}, receiver on {}, bridge and masks on {}.",
+            list(&cpus.sender),
+            list(&cpus.receiver),
+            list(&cpus.bridge)
         ));
     }
     notes.push(format!(
         "rps_cpus auto, if CPU {} receives: {}.",
-        usable.first().map_or(0, Cpu::number),
-        auto(usable, topology).why
+        steered.first().map_or(0, Cpu::number),
+        auto(steered, topology).why
     ));
     notes
 }
 
-fn measure(configuration: &RpsVariant, session: &Session<'_>) -> Result<RpsSample, LabError> {
+pub(super) fn measure(
+    configuration: &RpsVariant,
+    session: &Session<'_>,
+) -> Result<RpsSample, LabError> {
     let RpsVariant { middle, connections, .. } = configuration;
     let connections = *connections;
     let hosts = ThreeHosts::new()?;
@@ -267,18 +271,32 @@ fn measure(configuration: &RpsVariant, session: &Session<'_>) -> Result<RpsSampl
         .run(&route)?;
     let (time, pinning) = (session.plan.time, session.cpus.pinning());
     let transactions = TcpTransactions { connections, time, pinning, ..TcpTransactions::default() };
+    let polling = bridge.is_some().then(PollThreads::now).transpose()?;
     let before = CpuClocks::now()?;
     let report = transactions.run(&route)?;
+    let shares = CpuShares::of(&report, &resolved(session.cpus)?, polling.as_ref())?;
     let bytes = transactions.request + transactions.answer;
     let costs = before.costs_of(&LoadTotals::transactions(&report, bytes as u64))?;
     Ok(RpsSample {
         per_second: report.per_second(),
+        shares,
         transaction: costs.demand * bytes as f64 / 1024.0,
         // The kernel's bridge has no threads; the senders do its work.
         costs: CpuCosts { bridge: costs.bridge.filter(|_| bridge.is_some()), ..costs },
         steered: bridge
-            .filter(|_| matches!(middle, JoiningBridge::Ours(mask, _) if !mask.is_empty()))
+            .filter(|_| matches!(middle, JoiningBridge::Ours(mask, ..) if !mask.is_empty()))
             .map(|bridge| steered(&bridge.stats())),
+    })
+}
+
+/// Returns the CPUs of the parts, with all that this process may use in place of empty lists.
+fn resolved(cpus: &Cpus) -> Result<Cpus, LabError> {
+    let all = allowed_cpus()?;
+    let or_all = |list: &[usize]| if list.is_empty() { all.clone() } else { list.to_vec() };
+    Ok(Cpus {
+        sender: or_all(&cpus.sender),
+        receiver: or_all(&cpus.receiver),
+        bridge: or_all(&cpus.bridge),
     })
 }
 
@@ -310,18 +328,26 @@ fn join(
             }
             Ok((Some(bridge), None))
         }
-        JoiningBridge::Ours(mask, in_place) => {
-            let ports =
-                [&hosts.a_side, &hosts.b_side].map(|side| steered_port(side, mask, *in_place));
+        JoiningBridge::Ours(mask, in_place, queues) => {
+            let ports = [&hosts.a_side, &hosts.b_side]
+                .map(|side| steered_port(side, mask, *in_place, *queues));
             let ports = ports.into_iter().collect::<Result<_, LabError>>()?;
-            let settings = BridgeSettings { ports, ..BridgeSettings::default() };
+            // A thread per queue, as far as there are CPUs.
+            let most = if cpus.is_empty() { allowed_cpus()?.len() } else { cpus.len() };
+            let threads = (2 * queues).min(most.max(1));
+            let settings = BridgeSettings { ports, threads, ..BridgeSettings::default() };
             Ok((None, Some(start_bridge(&hosts.middle, settings, cpus)?)))
         }
     }
 }
 
-fn steered_port(side: &Link, mask: &CpuMask, in_place: InPlace) -> Result<PortSettings, LabError> {
-    let mut port = port(&format!("packet:{}", side.name()))?;
+fn steered_port(
+    side: &Link,
+    mask: &CpuMask,
+    in_place: InPlace,
+    queues: usize,
+) -> Result<PortSettings, LabError> {
+    let mut port = port(&format!("packet:{}?queues={queues}", side.name()))?;
     port.steering.rps_cpus.set(None, mask.clone());
     port.steering.in_place = Some(in_place);
     Ok(port)

@@ -1,8 +1,11 @@
 use std::sync::Mutex;
 
+use superpacket_bridge::topology::Topology;
+use superpacket_steer::CpuMask;
+
 use super::*;
 use crate::error::available_or_skip;
-use crate::experiment::{Form, Plan, Row, Session, Watch};
+use crate::experiment::{Cpus, Form, Plan, Row, Session, Watch};
 
 /// Records the descriptions of measurements, and never cancels.
 #[derive(Default)]
@@ -156,7 +159,9 @@ fn the_same_load_runs_on_this_machine() {
     let Some(experiment) = available_or_skip(live::run(&Session::new(plan, &steps))) else {
         return;
     };
-    let [many, one, accounts] = &experiment.tables[..] else { panic!("{:?}", experiment.tables) };
+    let [many, one, fullness, accounts] = &experiment.tables[..] else {
+        panic!("{:?}", experiment.tables)
+    };
     for row in many.rows.iter().chain(&one.rows) {
         println!("   {} {:60} {:?} {:?}", row.group, row.name, row.figures, row.ratio);
         let figures: Vec<_> =
@@ -181,6 +186,39 @@ fn the_same_load_runs_on_this_machine() {
         let filled: Vec<_> = row.figures.iter().map(Option::is_some).collect();
         assert_eq!(filled, [true, true, row.group == "this bridge", true, true, true], "{row:?}");
     }
+    for row in &fullness.rows {
+        // The queue's CPU, the load's, the idlest.
+        let filled: Vec<_> = row.figures.iter().map(Option::is_some).collect();
+        assert_eq!(filled, [row.group == "this bridge", true, true], "{row:?}");
+        assert!(row.full_cpu.is_some(), "{row:?}");
+    }
+    assert_eq!(fullness.rows.len(), 8);
     assert_eq!(accounts.rows.len(), 8);
     assert_eq!(steps.0.lock().expect("no panic").len(), accounts.rows.len() * plan.rounds);
+}
+
+#[test]
+fn several_queues_and_divided_cpus_carry_the_load() {
+    let Ok(topology) = Topology::read() else { return };
+    let usable = topology.usable();
+    let (Some(first), Some(last)) = (usable.first(), usable.last()) else { return };
+    let plan = Plan { rounds: 1, time: std::time::Duration::from_millis(60), quick: false };
+    let steps = Steps::default();
+    for cpus in [
+        Cpus::default(),
+        Cpus {
+            sender: vec![first.number()],
+            receiver: vec![first.number()],
+            bridge: vec![last.number()],
+        },
+    ] {
+        let mask: CpuMask =
+            if cpus.bridge.is_empty() { usable.clone() } else { [last].into_iter().collect() };
+        let configurations = variants::configurations(&mask, &topology, plan.quick);
+        let session = Session::new(plan, &steps).with_cpus(&cpus);
+        let measured = live::measure(&configurations[variants::QUEUES_STEERED], &session);
+        let Some(measured) = available_or_skip(measured) else { return };
+        assert!(measured.per_second > 0.0, "{measured:?}");
+        assert!(measured.steered.is_some_and(|[share, _]| share > 90.0), "{measured:?}");
+    }
 }

@@ -95,6 +95,7 @@ fn client_rows(client: Client, rounds: &[&[LoadResult]]) -> Vec<Row> {
         ratio: (variant != 0)
             .then(|| Ratio::paired(VARIANTS[0], "average", &speed(loads, rounds[0]))),
         source_ratio: source_ratio(client, variant),
+        full_cpu: None,
     };
     rounds.iter().enumerate().map(row).collect()
 }
@@ -124,6 +125,7 @@ fn beta_rows() -> impl Iterator<Item = Row> {
         source: source(speeds),
         ratio: None,
         source_ratio: (variant == 1).then(|| BETA_SPEED[1][0] / BETA_SPEED[0][0]),
+        full_cpu: None,
     })
 }
 
