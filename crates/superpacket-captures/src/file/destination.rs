@@ -188,6 +188,8 @@ impl Unfinished {
         }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
+        #[cfg(not(unix))]
+        let _ = old;
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(
             &mut options,
