@@ -260,10 +260,7 @@ impl RawSocket {
     /// Returns the number of frames dropped since the last call (the kernel resets
     /// `PACKET_STATISTICS` with each read).
     fn dropped(&self) -> Result<u32, LabError> {
-        let statistics = self.socket.take_statistics();
-        let (_, drops) =
-            statistics.context(|| format!("{}: counters of the packet socket", self.link))?;
-        Ok(drops)
+        self.socket.take_drops().context(|| format!("{}: counters of the packet socket", self.link))
     }
 
     fn send_messages(&self, messages: &[Vec<IoSlice<'_>>]) -> Result<(), LabError> {

@@ -229,7 +229,7 @@ impl Socket {
 
     /// Returns the number of packets dropped for lack of room since the last call.
     pub fn take_drops(&self) -> u64 {
-        let drops = self.socket.take_statistics().map_or(0, |(_, drops)| u64::from(drops));
+        let drops = self.socket.take_drops().map_or(0, u64::from);
         self.drops.fetch_add(drops, Ordering::Relaxed);
         drops
     }

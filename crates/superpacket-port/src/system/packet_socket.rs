@@ -129,12 +129,21 @@ impl PacketSocket {
         Ok(whole)
     }
 
+    /// Returns the number of packets dropped for lack of room since the last call
+    /// (`PACKET_STATISTICS`).
+    ///
+    /// # Errors
+    /// The system call's error.
+    pub fn take_drops(&self) -> io::Result<u32> {
+        Ok(self.take_statistics()?.1)
+    }
+
     /// Returns the number of packets received since the last call, and how many of them were
     /// dropped for lack of room (`PACKET_STATISTICS`).
     ///
     /// # Errors
     /// The system call's error.
-    pub fn take_statistics(&self) -> io::Result<(u32, u32)> {
+    pub(crate) fn take_statistics(&self) -> io::Result<(u32, u32)> {
         // The longer structure of `TPACKET_V3` begins with the fields of the shorter one.
         let statistics = self.get(PACKET_STATISTICS)?;
         Ok((statistics.tp_packets, statistics.tp_drops))
