@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use superpacket_port::{KernelPathCounts, KernelPathPort, Port, PortError};
+use superpacket_port::{KernelPathCounts, KernelPathPort, Port, PortError, PortKind};
 
 use crate::cpus::possible_cpus;
 use crate::kernel_path::{ALONE, KernelAvailability, KernelForwarding, SWITCHED_OFF};
@@ -75,7 +75,8 @@ impl PortKernelPath {
         KernelPathReport {
             requested: requested.to_string(),
             active: self.refusal.is_none() && self.joined.is_ok(),
-            reason: self.refusal.clone(),
+            // Without a kernel path of the bridge, nothing was decided for the port.
+            reason: self.refusal.clone().or_else(|| self.joined.as_ref().err().cloned()),
         }
     }
 }
@@ -99,13 +100,17 @@ pub(super) fn create(table: &AddressTable, table_size: usize) -> KernelAvailabil
 /// [`PortError::Unsupported`] if the port cannot join and `mode` demands it.
 pub(super) fn join(
     port: &mut dyn Port,
+    kind: PortKind,
     mode: KernelPathMode,
     kernel: impl FnOnce() -> KernelAvailability,
 ) -> Result<JoinedKernelPath, PortError> {
     if mode == KernelPathMode::Off {
         return Ok(Err(SWITCHED_OFF.to_owned()));
     }
-    let joined = kernel().and_then(|kernel| port.join_kernel_path(kernel.path()));
+    let joined = match kind {
+        PortKind::Packet => kernel().and_then(|kernel| port.join_kernel_path(kernel.path())),
+        _ => Err("only a packet port can have it".to_owned()),
+    };
     match joined {
         Err(reason) if mode == KernelPathMode::On && reason != ALONE => {
             Err(PortError::Unsupported {
@@ -114,5 +119,23 @@ pub(super) fn join(
             })
         }
         joined => Ok(joined),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Bridge;
+    use super::super::tests::settings;
+
+    #[test]
+    fn a_port_without_a_kernel_path_says_why() {
+        let bridge = Bridge::start(settings(&["memory:no-path-a", "memory:no-path-b"]))
+            .expect("no privilege");
+        for features in bridge.features() {
+            let report = features.kernel_path.expect("each port of a bridge reports it");
+            assert!(!report.active, "{report:?}");
+            let reason = report.reason.expect("it has a reason");
+            assert!(reason.contains("only a packet port"), "{reason}");
+        }
     }
 }

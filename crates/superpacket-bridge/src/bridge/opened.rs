@@ -29,7 +29,8 @@ impl OpenedPort {
     ) -> Result<Self, BridgeError> {
         let claim = claim(&settings.port, shared_interfaces)?;
         let mut port = open(&settings.port)?;
-        let kernel_path = kernel_path::join(port.as_mut(), settings.kernel_path, kernel)?;
+        let kernel_path =
+            kernel_path::join(port.as_mut(), settings.port.kind(), settings.kernel_path, kernel)?;
         Ok(OpenedPort { port, claim, kernel_path })
     }
 }

@@ -199,7 +199,7 @@ impl Inner {
     ) -> Result<(Box<dyn Port>, JoinedKernelPath), PortError> {
         let mut port = open(spec)?;
         let mode = shared.settings().kernel_path;
-        let kernel_path = kernel_path::join(port.as_mut(), mode, || {
+        let kernel_path = kernel_path::join(port.as_mut(), spec.kind(), mode, || {
             self.kernel(self.kernel_partners(&shared.name))
         })?;
         Ok((port, kernel_path))

@@ -206,8 +206,8 @@ impl KernelPath {
             let (seen, used) = (since(now, &state.seen), since(now, &state.used));
             let station = KernelPathStation { key, seen, used };
             if !keep(station) {
-                state.port.store(0, Ordering::SeqCst);
                 let mut known = lock(&self.known);
+                state.port.store(0, Ordering::SeqCst);
                 // A station that cannot be removed from the map keeps its state.
                 if self.stations.remove(key).is_ok() {
                     known.indices.remove(&key);
@@ -215,6 +215,12 @@ impl KernelPath {
                 }
             }
         }
+    }
+
+    /// Calls `each` for the stations behind the port with this index.
+    fn stations_of(&self, port: u32, known: &Known, each: impl FnMut(&StationState)) {
+        let states = known.indices.values().filter_map(|&index| self.states.get(index));
+        states.filter(|station| station.port.load(Ordering::SeqCst) == port + 1).for_each(each);
     }
 
     /// Loads a port's programs and attaches them.
@@ -319,6 +325,10 @@ impl Drop for PortIndex {
         if let Some(state) = self.state() {
             state.rules.store(0, Ordering::SeqCst);
         }
+        // The next port with this index has other stations.
+        self.path.stations_of(self.index, &lock(&self.path.known), |station| {
+            station.port.store(0, Ordering::SeqCst);
+        });
         lock(&self.path.free_ports).insert(self.index);
     }
 }
@@ -360,12 +370,10 @@ impl KernelPathPort {
         if state.rules.load(Ordering::SeqCst) == 0 {
             // The filter has not noted epochs. It does from now on.
             state.rules.store(Rules::NOTING, Ordering::SeqCst);
-            let known = lock(&self.0.index.path.known);
-            let states =
-                known.indices.values().filter_map(|&index| self.0.index.path.states.get(index));
-            states
-                .filter(|station| station.port.load(Ordering::SeqCst) == self.index() + 1)
-                .for_each(|station| note_epoch(station, state));
+            let path = &self.0.index.path;
+            path.stations_of(self.index(), &lock(&path.known), |station| {
+                note_epoch(station, state);
+            });
         }
         let bits = [(rules.isolated, Rules::ISOLATED), (rules.super_packets, Rules::SUPER_PACKETS)];
         let bits: u32 = bits.into_iter().filter(|(on, _)| *on).map(|(_, bit)| bit).sum();
