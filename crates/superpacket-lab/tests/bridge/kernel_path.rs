@@ -383,11 +383,12 @@ fn bytes_are_intact_while_paths_change() -> Result<(), LabError> {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| -> Result<(), LabError> {
         let changer = scope.spawn(|| {
-            let modes = ["off", "auto"].into_iter().cycle();
-            for mode in modes.take_while(|_| !done.load(Ordering::Relaxed)) {
+            // The kernel's path returns up to half a second after it is allowed.
+            let modes = [("off", 250), ("auto", 800)].into_iter().cycle();
+            for (mode, time) in modes.take_while(|_| !done.load(Ordering::Relaxed)) {
                 let change = PortChange::setting("kernel_path", mode);
                 joined.bridge.set_port(&joined.names[0], &change).expect("it can be set");
-                std::thread::sleep(Duration::from_millis(250));
+                std::thread::sleep(Duration::from_millis(time));
             }
         });
         let load = TcpBulk {
