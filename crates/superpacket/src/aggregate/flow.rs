@@ -87,7 +87,7 @@ pub(super) struct Held<B> {
     id_run: IdRun,
     outer_id_run: IdRun,
     nested_id_run: IdRun,
-    /// Bytes of payload so far.
+    /// Number of payload bytes held so far.
     payload: u32,
     /// Payload of the first segment in bytes; in GRO mode no other segment may be longer.
     segment_size: u32,
