@@ -25,6 +25,7 @@
 
 mod batch;
 mod buffer;
+mod clock;
 mod error;
 mod ethtool;
 pub mod features;
@@ -34,9 +35,11 @@ mod open;
 mod outgoing;
 mod packet;
 mod replay;
+mod slots;
 mod spec;
 pub mod system;
 mod tap;
+mod unix;
 #[cfg(test)]
 mod without_memory;
 pub mod xdp;
