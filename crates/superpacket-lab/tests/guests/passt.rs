@@ -2,7 +2,7 @@
 //! itself.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
@@ -105,13 +105,11 @@ fn exchange(guest: &Host) -> Result<(), LabError> {
     let sent: Vec<u8> = (0..20_000_000u32).map(|index| (index ^ index >> 9) as u8).collect();
     let mut writer = stream.try_clone().expect("a socket");
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            writer.write_all(&sent).expect("all is taken");
-            writer.shutdown(Shutdown::Write).expect("a socket");
-        });
-        let mut got = Vec::new();
-        stream.read_to_end(&mut got).expect("all comes back");
-        assert!(got == sent, "{} of {} bytes", got.len(), sent.len());
+        scope.spawn(|| writer.write_all(&sent).expect("all is taken"));
+        // Debian's passt of 2023 does not pass on the end of the stream.
+        let mut got = vec![0; sent.len()];
+        stream.read_exact(&mut got).expect("all comes back");
+        assert!(got == sent, "other bytes came back");
     });
     Ok(())
 }
