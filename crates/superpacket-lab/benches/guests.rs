@@ -1,5 +1,5 @@
-//! CPU time that a gigabyte costs between two guests behind UNIX sockets, of which one, both or none
-//! have offloads; and what batches save when they are written to a stream.
+//! CPU time that a gigabyte costs between two guests behind UNIX sockets, of which one, both or
+//! none have offloads; and what batches save when they are written to a stream.
 //!
 //! `cargo bench -p superpacket-lab --bench guests [-- [--rounds N] [--megabytes N]]`: each round
 //! measures all pairs in turn. A row has the median cost, and how many times cheaper that is than
@@ -94,8 +94,8 @@ fn connect(path: &Path, kind: &str) -> std::io::Result<GuestSocket> {
     Ok(GuestSocket::Datagram(socket))
 }
 
-/// Returns the CPU nanoseconds per frame of `length` bytes that a port writes to a stream in batches
-/// of `batch`, and that a peer reads.
+/// Returns the CPU nanoseconds per frame of `length` bytes that a port writes to a stream in
+/// batches of `batch`, and that a peer reads.
 fn write_cost(length: usize, batch: usize) -> Result<f64, LabError> {
     let folder = tempfile::tempdir().map_err(system("a folder"))?;
     let path = folder.path().join("port");
