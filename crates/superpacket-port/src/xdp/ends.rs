@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::time::{ClockId, clock_gettime};
-use superpacket::packet::{RxChecksum, RxPacket};
+use superpacket::packet::RxPacket;
 use superpacket::wire::ethernet;
 
 use super::counts::XdpCounts;
@@ -137,16 +137,7 @@ impl XdpSender {
 
     /// Returns the reason why a frame can never be sent, whatever room there is in the ring.
     fn unfit(&self, frame: &TxFrame, longest: usize) -> Option<StopReason> {
-        let is_able = match frame.checksum {
-            // The kernel would never send such a frame, and no later one.
-            RxChecksum::Partial { start, offset } => {
-                let end = usize::from(start) + usize::from(offset) + 2;
-                let room = self.queue.umem().send_room().min(frame.length as usize);
-                self.shared.takes_checksums() && end <= room
-            }
-            _ => true,
-        };
-        if frame.gso.is_some() || !is_able {
+        if !frame.is_plain() {
             XdpCounts::add(&self.queue.counts.tx_refused, 1);
             return Some(StopReason::Offload(Errno::INVAL.into()));
         }

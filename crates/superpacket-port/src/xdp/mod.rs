@@ -293,7 +293,6 @@ impl Port for XdpPort {
             .with(Feature::RxUdpGroForwarding)
             .with(Feature::LargeReceiveOffload)
             .with(Feature::RxChecksumming)
-            .set(Feature::TxChecksumming, self.shared.takes_checksums())
             .set(Feature::ReceiveHashing, self.shared.facts.hash);
         Capabilities { features, gso: GsoSupport::NONE, max_slices: MAX_SLICES }
     }

@@ -9,13 +9,12 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
-use superpacket::packet::RxChecksum;
 
 use super::counts::XdpCounts;
 use super::facts::PortFacts;
 use super::option::MAX_CHUNKS;
 use super::ring::{Consumer, Producer};
-use super::umem::{ChecksumRequest, TX_METADATA, Umem};
+use super::umem::Umem;
 use crate::{Outgoing, PortError, Region, Slice, StopReason, TxBatch, TxFrame};
 
 /// Number of checks for completions before a socket is closed. A device usually sends its queue
@@ -23,12 +22,6 @@ use crate::{Outgoing, PortError, Region, Slice, StopReason, TxBatch, TxFrame};
 const SETTLE_CHECKS: u32 = 20;
 /// Time between two of the checks before a socket is closed.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(1);
-
-/// `XDP_TX_METADATA` of `linux/if_xdp.h`: a request lies before the frame.
-const HAS_REQUEST: XdpDescOptions = XdpDescOptions::from_bits_retain(1 << 1);
-
-/// `XDP_TXMD_FLAGS_CHECKSUM` of `linux/if_xdp.h`: the request is for a checksum.
-const CHECKSUM: u64 = 1 << 1;
 
 /// The sending half of an AF_XDP socket.
 #[derive(Debug)]
@@ -161,7 +154,7 @@ impl SendHalf {
 
     /// Returns the maximum length of a frame that can be sent, in bytes.
     pub(super) fn longest(&self) -> usize {
-        self.umem.send_room() * if self.several { MAX_CHUNKS } else { 1 }
+        self.umem.frame_size() as usize * if self.several { MAX_CHUNKS } else { 1 }
     }
 
     /// Writes the descriptors of a frame to the TX ring; returns whether there was room.
@@ -173,11 +166,7 @@ impl SendHalf {
         counts: &XdpCounts,
     ) -> bool {
         let slices = batch.slices(frame);
-        let request = match frame.checksum {
-            RxChecksum::Partial { start, offset } => Some(request(start, offset)),
-            _ => None,
-        };
-        let place = self.place(outgoing, frame, slices);
+        let place = self.place(outgoing, slices, frame.length as usize);
         let descriptors = match place {
             FramePlacement::Chunk(_) => 1,
             FramePlacement::Chunks | FramePlacement::Gathered { .. } => slices.len(),
@@ -188,20 +177,19 @@ impl SendHalf {
         }
         match place {
             FramePlacement::Chunk(address) => {
-                self.post(address, frame.length, XdpDescOptions::empty(), request)
+                self.post(address, frame.length, XdpDescOptions::empty())
             }
             FramePlacement::Chunks => {
                 for (index, slice) in slices.iter().enumerate() {
                     let options = continued(index + 1 < slices.len());
                     // `place` has just located this slice.
                     if let Some(address) = self.umem.locate(outgoing.slice(*slice)) {
-                        let request = request.filter(|_| index == 0);
-                        self.post(address, slice.length() as u32, options, request);
+                        self.post(address, slice.length() as u32, options);
                     }
                 }
             }
             FramePlacement::Copy(chunks) => {
-                if self.free.len() < chunks || !self.copy(outgoing, slices, chunks, request) {
+                if self.free.len() < chunks || !self.copy(outgoing, slices, chunks) {
                     return false;
                 }
                 self.pending += descriptors;
@@ -210,7 +198,7 @@ impl SendHalf {
                 return true;
             }
             FramePlacement::Gathered { copied } => {
-                if self.free.len() < copied || !self.gather(outgoing, slices, request, counts) {
+                if self.free.len() < copied || !self.gather(outgoing, slices, counts) {
                     return false;
                 }
                 self.pending += descriptors;
@@ -223,19 +211,10 @@ impl SendHalf {
         true
     }
 
-    fn place(&self, outgoing: &Outgoing, frame: &TxFrame, slices: &[Slice]) -> FramePlacement {
-        let (chunk, length) = (self.umem.send_room(), frame.length as usize);
+    fn place(&self, outgoing: &Outgoing, slices: &[Slice], length: usize) -> FramePlacement {
+        let chunk = self.umem.frame_size() as usize;
         let locate = |slice: &Slice| self.umem.locate(outgoing.slice(*slice));
-        // A request needs bytes of its own before the frame, and the checksum in the first chunk.
-        let fits_request = match (frame.checksum, slices.first()) {
-            (RxChecksum::Partial { start, offset }, Some(first)) => {
-                usize::from(start) + usize::from(offset) + 2 <= first.length()
-                    && locate(first).is_none_or(|address| self.umem.is_start(address))
-            }
-            _ => true,
-        };
         match slices {
-            _ if !fits_request => FramePlacement::Copy(length.div_ceil(chunk)),
             [slice] => locate(slice)
                 .map_or(FramePlacement::Copy(length.div_ceil(chunk)), FramePlacement::Chunk),
             _ if self.gather && slices.len() <= MAX_CHUNKS => {
@@ -263,101 +242,65 @@ impl SendHalf {
         }
     }
 
-    /// Pushes a descriptor for bytes in a receive chunk, and writes the request before them.
-    fn post(
-        &mut self,
-        addr: u64,
-        len: u32,
-        mut options: XdpDescOptions,
-        request: Option<ChecksumRequest>,
-    ) {
-        if let Some(request) = request {
-            self.umem.request(addr, request);
-            options |= HAS_REQUEST;
-        }
+    /// Pushes a descriptor for bytes in a receive chunk.
+    fn post(&mut self, addr: u64, len: u32, options: XdpDescOptions) {
         let chunk = (addr / u64::from(self.umem.frame_size())) as u32;
         self.umem.post(chunk);
         self.posted[chunk as usize] += 1;
         self.tx.push(XdpDesc { addr, len, options });
     }
 
-    /// Takes a free chunk of this queue, and writes the request into it. Returns the bytes after
-    /// the place for requests, and a descriptor without a length.
-    fn own_chunk(&mut self, request: Option<ChecksumRequest>) -> Option<(&mut [u8], XdpDesc)> {
-        let slot = self.free.pop()?;
-        let addr = u64::from(self.first + slot) * u64::from(self.umem.frame_size())
-            + u64::from(TX_METADATA);
-        let chunk = self.region.as_mut()?.slot_mut(slot as usize)?;
-        let (metadata, bytes) = chunk.split_at_mut_checked(TX_METADATA as usize)?;
-        let mut options = XdpDescOptions::empty();
-        if let Some(request) = request {
-            for (place, word) in metadata.chunks_exact_mut(size_of::<u64>()).zip(request) {
-                place.copy_from_slice(&word.to_ne_bytes());
-            }
-            options |= HAS_REQUEST;
-        }
-        Some((bytes, XdpDesc { addr, len: 0, options }))
-    }
-
     /// Writes a descriptor for each slice: received bytes stay in place, and each other slice is
-    /// copied to a chunk. The request is for the first one. The caller has checked that enough
-    /// chunks are free.
-    fn gather(
-        &mut self,
-        outgoing: &Outgoing,
-        slices: &[Slice],
-        mut request: Option<ChecksumRequest>,
-        counts: &XdpCounts,
-    ) -> bool {
+    /// copied to a chunk. The caller has checked that enough chunks are free.
+    fn gather(&mut self, outgoing: &Outgoing, slices: &[Slice], counts: &XdpCounts) -> bool {
+        let size = u64::from(self.umem.frame_size());
         for (index, slice) in slices.iter().enumerate() {
             let (bytes, options) = (outgoing.slice(*slice), continued(index + 1 < slices.len()));
-            let request = request.take();
             if let Some(address) = self.umem.locate(bytes) {
-                self.post(address, bytes.len() as u32, options, request);
+                self.post(address, bytes.len() as u32, options);
                 continue;
             }
-            let Some((chunk, mut descriptor)) = self.own_chunk(request) else { return false };
-            let Some(chunk) = chunk.get_mut(..bytes.len()) else { return false };
+            let Some(slot) = self.free.pop() else { return false };
+            let chunk = self
+                .region
+                .as_mut()
+                .and_then(|region| region.slot_mut(slot as usize)?.get_mut(..bytes.len()));
+            let Some(chunk) = chunk else { return false };
             chunk.copy_from_slice(bytes);
             XdpCounts::add(&counts.bytes_copied, bytes.len() as u64);
-            descriptor.len = bytes.len() as u32;
-            descriptor.options |= options;
-            self.tx.push(descriptor);
+            self.tx.push(XdpDesc {
+                addr: u64::from(self.first + slot) * size,
+                len: bytes.len() as u32,
+                options,
+            });
         }
         true
     }
 
-    /// Copies a frame into `chunks` chunks, with the request in the first one; the caller has
-    /// checked that enough are free.
-    fn copy(
-        &mut self,
-        outgoing: &Outgoing,
-        slices: &[Slice],
-        chunks: usize,
-        mut request: Option<ChecksumRequest>,
-    ) -> bool {
+    /// Copies a frame into `chunks` chunks; the caller has checked that enough are free.
+    fn copy(&mut self, outgoing: &Outgoing, slices: &[Slice], chunks: usize) -> bool {
+        let Some(region) = &mut self.region else { return false };
+        let size = self.umem.frame_size() as usize;
         let mut slices = slices.iter().map(|slice| outgoing.slice(*slice));
         let mut rest: &[u8] = &[];
         for number in 1..=chunks {
-            let Some((bytes, mut descriptor)) = self.own_chunk(request.take()) else {
-                return false;
-            };
+            let Some(slot) = self.free.pop() else { return false };
+            let Some(bytes) = region.slot_mut(slot as usize) else { return false };
             let mut filled = 0;
-            while filled < bytes.len() {
+            while filled < size {
                 if rest.is_empty() {
                     match slices.next() {
                         Some(slice) => rest = slice,
                         None => break,
                     }
                 }
-                let length = rest.len().min(bytes.len() - filled);
+                let length = rest.len().min(size - filled);
                 bytes[filled..filled + length].copy_from_slice(&rest[..length]);
                 filled += length;
                 rest = &rest[length..];
             }
-            descriptor.len = filled as u32;
-            descriptor.options |= continued(number < chunks);
-            self.tx.push(descriptor);
+            let addr = u64::from(self.first + slot) * size as u64;
+            self.tx.push(XdpDesc { addr, len: filled as u32, options: continued(number < chunks) });
         }
         true
     }
@@ -408,11 +351,4 @@ impl SendHalf {
 /// Returns the options of a descriptor: whether the frame continues in the next one.
 fn continued(is_continued: bool) -> XdpDescOptions {
     if is_continued { XdpDescOptions::XDP_PKT_CONTD } else { XdpDescOptions::empty() }
-}
-
-/// Returns the request for the checksum at `offset` of the bytes from `start` to the end of the
-/// frame.
-fn request(start: u16, offset: u16) -> ChecksumRequest {
-    let ([a, b], [c, d]) = (start.to_ne_bytes(), offset.to_ne_bytes());
-    [CHECKSUM, u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0])]
 }

@@ -59,12 +59,6 @@ impl XdpShared {
         is_within()
     }
 
-    /// Returns whether checksums of sent frames may be left to the device. If it moves the frames
-    /// itself, it may ignore the request; otherwise the kernel computes what the device cannot.
-    pub(super) fn takes_checksums(&self) -> bool {
-        !self.facts.zero_copy && self.queues.iter().all(|queue| queue.umem().takes_metadata())
-    }
-
     /// Tries again to send the frames that are left in the port's TX rings.
     pub(super) fn resume(&self) {
         self.facts.stalled.store(false, Ordering::Relaxed);

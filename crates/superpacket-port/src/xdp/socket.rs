@@ -13,7 +13,7 @@ use rustix::net::xdp::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::ring::{Consumer, Producer};
-use super::umem::{TX_METADATA, Umem};
+use super::umem::Umem;
 use crate::system::{
     PacketSocket, SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, SO_PREFER_BUSY_POLL, XDP_MAX_TX_SKB_BUDGET,
 };
@@ -32,10 +32,6 @@ const SEND_BUFFER: usize = 16 << 20;
 
 /// Maximum number of frames that one busy poll of the device processes.
 const BUSY_POLL_BUDGET: libc::c_int = 64;
-
-/// `XDP_UMEM_TX_METADATA_LEN` of `linux/if_xdp.h`: the kernel reads requests before frames to be
-/// sent.
-const UMEM_TX_METADATA: XdpUmemRegFlags = XdpUmemRegFlags::from_bits_retain(1 << 2);
 
 /// A failed system call.
 #[derive(Debug)]
@@ -134,30 +130,23 @@ impl Socket {
     }
 }
 
-/// Registers `umem` for the socket. The kernel charges its whole length to the user. If the kernel
-/// can, it is to read requests before frames.
+/// Registers `umem` for the socket. The kernel charges its whole length to the user.
 fn register(socket: BorrowedFd<'_>, umem: &Umem) -> Result<(), Errno> {
     let start = Instant::now();
-    let mut flags = UMEM_TX_METADATA;
     loop {
         let registration = XdpUmemReg {
             addr: umem.start(),
             len: umem.length() as u64,
             chunk_size: umem.frame_size(),
             headroom: 0,
-            flags,
-            tx_metadata_len: if flags.is_empty() { 0 } else { TX_METADATA },
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
         };
         match sockopt::set_xdp_umem_reg(socket, registration) {
             Err(Errno::NOBUFS) if start.elapsed() < RELEASE_TIMEOUT => {
                 std::thread::sleep(Duration::from_millis(5))
             }
-            // The flag is unknown before Linux 6.8.
-            Err(Errno::INVAL) if !flags.is_empty() => flags = XdpUmemRegFlags::empty(),
-            result => {
-                umem.set_takes_metadata(!flags.is_empty());
-                return result;
-            }
+            result => return result,
         }
     }
 }

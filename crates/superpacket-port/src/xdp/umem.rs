@@ -26,12 +26,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::option::HEADROOM;
 use crate::Region;
 
 /// Minimum number of parts of a UMEM: two ports of two queues.
@@ -39,16 +38,6 @@ const MIN_PARTS: usize = 4;
 
 /// Maximum size of a UMEM in bytes; all of it is pinned.
 const MAX_UMEM_BYTES: u64 = 16 << 30;
-
-/// Bytes left free before each frame in the TX ring, for what the port asks of the device
-/// (`tx_metadata_len`): `struct xsk_tx_metadata` of `linux/if_xdp.h`.
-pub(super) const TX_METADATA: u32 = 24;
-
-/// The part of `struct xsk_tx_metadata` that asks for a checksum: the flags, and where the
-/// checksummed bytes and the checksum begin.
-pub(super) type ChecksumRequest = [u64; 2];
-
-const _: () = assert!(HEADROOM >= TX_METADATA && (HEADROOM - TX_METADATA).is_multiple_of(8));
 
 /// All UMEMs of this process.
 static ALL: Mutex<Vec<Weak<Umem>>> = Mutex::new(Vec::new());
@@ -61,8 +50,6 @@ pub(super) struct Umem {
     frames: u32,
     /// Number of descriptors in TX rings that refer to each chunk.
     in_flight: Box<[AtomicU32]>,
-    /// Whether the kernel reads the bytes before frames to be sent.
-    takes_metadata: AtomicBool,
     /// The parts that no queue uses. The part returned first is used next.
     free: Mutex<VecDeque<UmemPart>>,
     /// Memory of closed sockets that the kernel may still use.
@@ -340,7 +327,6 @@ impl Umem {
             mapping,
             frame_size,
             frames,
-            takes_metadata: AtomicBool::new(false),
             free: Mutex::new(free),
             withheld: Mutex::default(),
         })
@@ -383,46 +369,8 @@ impl Umem {
         self.in_flight.len()
     }
 
-    /// Records whether the kernel reads the [`TX_METADATA`] bytes before frames to be sent.
-    pub(super) fn set_takes_metadata(&self, takes_metadata: bool) {
-        self.takes_metadata.store(takes_metadata, Ordering::Relaxed);
-    }
-
-    /// Returns whether the kernel reads the [`TX_METADATA`] bytes before frames to be sent.
-    pub(super) fn takes_metadata(&self) -> bool {
-        self.takes_metadata.load(Ordering::Relaxed)
-    }
-
-    /// Returns the maximum number of bytes that can be sent from one chunk.
-    pub(super) const fn send_room(&self) -> usize {
-        (self.frame_size - TX_METADATA) as usize
-    }
-
-    /// Returns whether a received frame begins at this offset in the UMEM, so that nothing lies
-    /// before it in its chunk.
-    pub(super) fn is_start(&self, address: u64) -> bool {
-        address < self.length() as u64 && address % u64::from(self.frame_size) == HEADROOM.into()
-    }
-
-    /// Writes a request before the received frame that begins at `address`, for the kernel to read
-    /// when the frame is sent. Does nothing if [`is_start`](Self::is_start) is false.
-    pub(super) fn request(&self, address: u64, request: ChecksumRequest) {
-        if !self.is_start(address) {
-            return;
-        }
-        for (index, word) in request.into_iter().enumerate() {
-            let offset = address as usize - TX_METADATA as usize + index * size_of::<u64>();
-            // SAFETY: the word lies in the mapping, before the frame in its chunk, and is aligned
-            // to 8 bytes since chunks are. No reference to it exists: the frame is lent, which
-            // begins later. Other threads that send the same frame write the same value.
-            let place =
-                unsafe { AtomicU64::from_ptr(self.mapping.data.as_ptr().add(offset).cast()) };
-            place.store(word, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns the offset in the UMEM of bytes that lie within one receive chunk, behind its
-    /// headroom; `None` for other bytes.
+    /// Returns the offset in the UMEM of bytes that lie within one receive chunk; `None` for other
+    /// bytes.
     pub(super) fn locate(&self, bytes: &[u8]) -> Option<u64> {
         let offset = bytes.as_ptr().addr().checked_sub(self.mapping.data.as_ptr().addr())?;
         if offset >= self.mapping.length || bytes.is_empty() {
@@ -430,9 +378,7 @@ impl Umem {
         }
         let within = offset % self.frame_size as usize;
         let chunk = (offset / self.frame_size as usize) as u32;
-        (within >= HEADROOM as usize
-            && within + bytes.len() <= self.frame_size as usize
-            && chunk % self.frames < self.frames / 2)
+        (within + bytes.len() <= self.frame_size as usize && chunk % self.frames < self.frames / 2)
             .then_some(offset as u64)
     }
 

@@ -6,7 +6,7 @@ mod open_port;
 mod rings;
 mod super_packets;
 mod traffic;
-pub mod witness;
+mod witness;
 
 use crate::support::{ip, quiet};
 

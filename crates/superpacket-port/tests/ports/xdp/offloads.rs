@@ -9,11 +9,10 @@ use superpacket::packet::{Layer, RxChecksum};
 use superpacket::wire::IpVersion;
 use superpacket_port::features::Feature;
 use superpacket_port::xdp::XdpPort;
-use superpacket_port::{Outgoing, Port, PortError, TxBatch};
+use superpacket_port::{Port, PortError};
 
-use super::{Passage, datagram, frame, has_program, open, receiver, refused, send_all, with_links};
+use super::{datagram, frame, has_program, open, receiver, refused, with_links};
 use crate::cable::{bytes, receive};
-use crate::packet::witness::{ETHTOOL_STXCSUM, Witness, set_offload};
 use crate::support::{PacketSocket, ip, not_built_in};
 
 /// The XDP program asks the driver for the hash, and stores it before each frame.
@@ -142,74 +141,17 @@ fn unfinished_checksums_of_a_veth_are_recognized() {
     });
 }
 
-/// Sends what the other end's stack left to its device on to a second device: as it was received,
-/// and copied. The second device's other end sees it as it was, or completed by the kernel.
-#[test]
-fn unfinished_checksums_are_left_to_the_device() {
-    with_links(9000, || {
-        ip("addr add 192.0.2.1/24 dev a0");
-        ip("neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev a0");
-        let sender = UdpSocket::bind("192.0.2.1:0").expect("the address is ours");
-        for options in ["?mode=native", "?mode=generic", "?gather=on"] {
-            set_offload("b1", ETHTOOL_STXCSUM, true);
-            let (mut one, mut other) =
-                (open(&format!("xdp:a1{options}")), open(&format!("xdp:b1{options}")));
-            if !other.capabilities().features.contains(Feature::TxChecksumming) {
-                return not_built_in("requests to an AF_XDP port's device (Linux 6.8)");
-            }
-            let (mut receiver, mut transmitter) =
-                (receiver(&mut one), other.transmitter().expect("one"));
-            let witness = Witness::open("b0");
-            let (mut passage, mut outgoing, mut batch) =
-                (Passage::new(), Outgoing::new(), TxBatch::new());
-            for device in [true, false] {
-                set_offload("b1", ETHTOOL_STXCSUM, device);
-                // In one chunk; in two that fit one; in several.
-                for length in [333, 1760, 8000] {
-                    sender.send_to(&vec![7; length], "192.0.2.2:9").expect("sent");
-                    let mut packets = receive(&mut *receiver, 1);
-                    let (sent, checksum) = (bytes(&packets[0]), packets[0].checksum);
-                    assert_eq!(checksum, RxChecksum::Partial { start: 34, offset: 6 });
-                    batch.push_bytes(&mut outgoing, &sent, checksum, None, Layer::Ethernet);
-                    passage.pass(&mut packets, &mut *transmitter);
-                    send_all(&mut *transmitter, &outgoing, &batch);
-                    outgoing.clear();
-                    batch.clear();
-                    receiver.give_back();
-                    for way in ["as received", "copied"] {
-                        let what = format!("{length} bytes {way}, {other}, by device {device}");
-                        let seen = witness.receive();
-                        if device {
-                            assert_eq!(seen.kind.0 & 1, 1, "{what}");
-                            assert_eq!((seen.numbers.1, seen.numbers.2), (34, 6), "{what}");
-                            assert_eq!(seen.bytes, sent, "{what}");
-                        } else {
-                            assert_eq!(seen.kind.0 & 1, 0, "{what}");
-                            let transport = seen.bytes.len() as u32 - 34;
-                            let pseudo =
-                                pseudo_header(&seen.bytes[14..], IpVersion::V4, 17, transport);
-                            let sum = sum_ranges(Simd::scalar(), [&seen.bytes[34..]]);
-                            assert!(pseudo.add(sum).is_valid(), "{what}");
-                            assert_eq!(seen.bytes[42..], sent[42..], "{what}");
-                        }
-                    }
-                }
-            }
-            let statistics = other.statistics();
-            assert!(statistics.sent_in_place >= 4, "{statistics:?}");
-            assert_eq!((statistics.tx_invalid, statistics.tx_refused), (0, 0), "{statistics:?}");
-        }
-    });
-}
-
 #[test]
 fn capabilities_are_those_of_af_xdp() {
     with_links(1500, || {
         let port = open("xdp:a1");
         let capabilities = port.capabilities();
-        for feature in
-            [Feature::TcpSegmentationOffload, Feature::TxUdpSegmentation, Feature::ReceiveHashing]
-        {
+        for feature in [
+            Feature::TxChecksumming,
+            Feature::TcpSegmentationOffload,
+            Feature::TxUdpSegmentation,
+            Feature::ReceiveHashing,
+        ] {
             assert!(!capabilities.features.contains(feature), "{feature}");
         }
         for feature in [Feature::ScatterGather, Feature::GenericReceiveOffload] {
