@@ -258,3 +258,29 @@ fn a_guest_that_leaves_and_returns_is_the_same_port() -> Result<(), LabError> {
     }
     Ok(())
 }
+
+/// An option of the port string changes: the socket is created anew at the same path, and guests
+/// connect to it again.
+#[test]
+fn an_option_changes_while_a_guest_is_connected() -> Result<(), LabError> {
+    for kind in ["", "&type=datagram"] {
+        let Some(mut guests) = by_unix(kind, [PLAIN, PLAIN])? else { return Ok(()) };
+        guests.joined.carries(1, 1 << 20)?;
+        let name = guests.joined.names[1].clone();
+        let mut settings = guests.joined.bridge.settings();
+        settings.ports[1].port =
+            format!("{name}&mtu=1400").parse::<superpacket_port::PortSpec>().expect("formed");
+        guests.joined.bridge.apply(settings).expect("the port is opened again");
+        guests.joined.names[1] = format!("{name}&mtu=1400");
+        guests.guests.truncate(1);
+        let path = guests.folder.path().join("b");
+        let again = guest(&path, 2, PLAIN, &name)?;
+        guests.joined.b = again.station.clone();
+        guests.guests.push(again);
+        guests.wait_until_up();
+        assert_eq!(guests.joined.bridge.ports()[1].mtu, 1400);
+        guests.joined.b.link.set_mtu(1400)?;
+        guests.joined.carries(1, 1 << 20)?;
+    }
+    Ok(())
+}
