@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use superpacket::virtio::Format;
 use superpacket_bridge::report::PortStats;
+use superpacket_bridge::settings::PortChange;
 use superpacket_lab::{
     Direction, GuestForm, GuestSocket, Host, LabError, SocketGuest, Station, TcpBulk,
     TcpTransactions, Until, available_or_skip,
@@ -267,11 +268,12 @@ fn an_option_changes_while_a_guest_is_connected() -> Result<(), LabError> {
         let Some(mut guests) = by_unix(kind, [PLAIN, PLAIN])? else { return Ok(()) };
         guests.joined.carries(1, 1 << 20)?;
         let name = guests.joined.names[1].clone();
-        let mut settings = guests.joined.bridge.settings();
-        settings.ports[1].port =
-            format!("{name}&mtu=1400").parse::<superpacket_port::PortSpec>().expect("formed");
-        guests.joined.bridge.apply(settings).expect("the port is opened again");
-        guests.joined.names[1] = format!("{name}&mtu=1400");
+        let change = PortChange {
+            options: [("mtu".to_owned(), Some("1400".to_owned()))].into(),
+            ..PortChange::default()
+        };
+        let changed = guests.joined.bridge.set_port(&name, &change);
+        guests.joined.names[1] = changed.expect("the port is opened again").port;
         guests.guests.truncate(1);
         let path = guests.folder.path().join("b");
         let again = guest(&path, 2, PLAIN, &name)?;
