@@ -249,11 +249,11 @@ pub(crate) type ChecksumFields = [Option<ChecksumField>; 6];
 /// Which checksums of a packet are to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// None.
+    /// No checksums.
     Nothing,
-    /// Unfinished ones.
+    /// Unfinished checksums, but no wrong ones.
     Unfinished,
-    /// Unfinished and wrong ones.
+    /// Unfinished and wrong checksums.
     All,
 }
 

@@ -25,7 +25,7 @@ pub enum Output<'a> {
     Stream {
         /// The name in reports and errors.
         file: String,
-        /// Where the bytes go.
+        /// The stream to which the capture is written.
         stream: Box<dyn Write + Send>,
     },
     /// A sink of the caller, such as [`Packets`](crate::Packets).

@@ -31,11 +31,11 @@ pub enum DotRow {
     Section(String),
     /// A heading of the rows below it.
     Heading(String),
-    /// Marks.
+    /// Marks on the axis, with the name of their row.
     Dots {
         /// Name of the row.
         name: String,
-        /// The marks in figures; empty for none.
+        /// The values of the marks as text; empty for no text.
         text: String,
         /// The marks, from back to front.
         dots: Vec<Dot>,
