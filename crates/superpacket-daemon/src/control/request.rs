@@ -179,7 +179,7 @@ pub enum Request {
         /// The receive queue; without it, all queues of the port.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         queue: Option<u16>,
-        /// The change.
+        /// The change to the steering settings.
         change: RpsChange,
     },
     /// Asks for the steering settings that apply to all ports, and for the workers.

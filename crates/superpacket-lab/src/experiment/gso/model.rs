@@ -9,7 +9,7 @@ use crate::experiment::report::{Column, Experiment, Form, Mark, Ratio, Row, Side
 use crate::experiment::segmentation::forwarding::{CardOutput, forward};
 use crate::experiment::segmentation::stack::{SenderStack, StackProtocol};
 
-/// Super-packets per stream.
+/// Number of super-packets per stream.
 const SUPER_PACKETS: u64 = 64;
 
 const COLUMNS: [Column; 8] = [
