@@ -11,15 +11,15 @@ use crate::report::KernelPathReport;
 use crate::settings::KernelPathMode;
 use crate::switch::table::AddressTable;
 
-/// A port's programs in the kernel's path; otherwise why it has none.
+/// A port's programs in the kernel's path or, for `Err`, the reason why it has none.
 pub(super) type JoinedKernelPath = Result<KernelPathPort, String>;
 
 /// A port's part in the kernel's path.
 #[derive(Debug)]
 pub(super) struct PortKernelPath {
-    /// The port's programs; otherwise why it has none.
+    /// The port's programs or, for `Err`, the reason why it has none.
     pub(super) joined: JoinedKernelPath,
-    /// Why the bridge forwards the port's frames itself.
+    /// The condition that forbids the kernel to forward the port's frames; `None` if there is none.
     pub(super) refusal: Option<String>,
     /// When something last forbade the kernel's path.
     pub(super) refused_at: Option<Instant>,
