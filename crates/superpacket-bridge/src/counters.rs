@@ -225,7 +225,7 @@ pub struct PortCounter {
     pub name: &'static str,
     /// A description of what is counted, as a sentence without the full stop.
     pub help: &'static str,
-    /// Returns the value of the counter.
+    /// Returns the counter's value.
     pub read: fn(&PortStats) -> u64,
 }
 

@@ -57,7 +57,7 @@ pub struct PortFeatures {
 /// state, without the bridge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelPathReport {
-    /// The setting: `auto`, `on` or `off`.
+    /// The requested mode: `auto`, `on` or `off`.
     pub requested: String,
     /// Whether the kernel forwards frames of the port now.
     pub active: bool,
@@ -103,9 +103,9 @@ pub struct FeatureReport {
 pub struct QueueStats {
     /// Number of the queue, from 0.
     pub queue: u16,
-    /// Number of packets that passed through the queue; a super-packet counts once.
+    /// Number of packets received; a super-packet counts once.
     pub packets: u64,
-    /// Total length of these packets, in bytes.
+    /// Number of bytes of these packets.
     pub bytes: u64,
     /// Packets dropped because the receive queue was full; absent if the port does not count them
     /// per queue.

@@ -124,11 +124,11 @@ impl Sub for CpuTime {
 /// CPU time by type, in seconds (`/proc/stat`, in steps of a clock tick).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuUsage {
-    /// Seconds in user mode, including niced processes.
+    /// Time in user mode, including niced processes.
     pub user: f64,
-    /// Seconds in kernel mode, without interrupts.
+    /// Time in kernel mode without interrupts.
     pub system: f64,
-    /// Seconds in hardware interrupts.
+    /// Time in hardware interrupts.
     pub interrupt: f64,
     /// Seconds in softirqs, in which the network stack receives packets.
     pub soft_interrupt: f64,

@@ -25,7 +25,7 @@ pub enum Output<'a> {
     Stream {
         /// The name in reports and errors.
         file: String,
-        /// The stream to which the capture is written.
+        /// The stream that the capture is written to.
         stream: Box<dyn Write + Send>,
     },
     /// A sink of the caller, such as [`Packets`](crate::Packets).

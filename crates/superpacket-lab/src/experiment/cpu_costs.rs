@@ -51,7 +51,7 @@ pub(crate) struct CpuCosts {
 pub(crate) struct LoadTotals {
     /// Number of payload bytes received.
     pub(crate) bytes: u64,
-    /// Duration of the load, in seconds.
+    /// Duration of the load, in seconds of wall time.
     pub(crate) seconds: f64,
     /// CPU time of the sending program.
     pub(crate) sender: Duration,

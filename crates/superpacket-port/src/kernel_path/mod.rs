@@ -58,13 +58,13 @@ pub struct KernelPathRules {
 /// The traffic of a port that the kernel forwarded by itself. A super-packet counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelPathCounts {
-    /// Number of packets received from the port.
+    /// Number of packets that the kernel forwarded from the port.
     pub rx_packets: u64,
-    /// Total length of the packets received from the port, in bytes.
+    /// Number of bytes of the packets from the port.
     pub rx_bytes: u64,
-    /// Number of packets sent to the port.
+    /// Number of packets that the kernel forwarded to the port.
     pub tx_packets: u64,
-    /// Total length of the packets sent to the port, in bytes.
+    /// Number of bytes of the packets to the port.
     pub tx_bytes: u64,
 }
 

@@ -41,13 +41,13 @@ pub struct PartOptions {
 /// earlier part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// Number of packets with the policy LRO.
+    /// Number of such packets with LRO.
     pub lro: u64,
-    /// Number of packets with the policy GRO without UDP.
+    /// Number of such packets with GRO without UDP.
     pub gro: u64,
-    /// Number of packets with the policy GRO with UDP.
+    /// Number of such packets with GRO with UDP.
     pub gro_udp: u64,
-    /// Number of packets with the policy LRO that absorbs pure ACKs too.
+    /// Number of such packets with LRO that absorbs pure ACKs too.
     pub lro_acks: u64,
 }
 

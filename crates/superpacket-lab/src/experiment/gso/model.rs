@@ -28,13 +28,13 @@ fn without_tso() -> NicSettings {
     NicSettings { tso: TsoLimit::Off, uso: false, ..NicSettings::default() }
 }
 
-/// Counts of one stream.
+/// What was counted for one stream.
 #[derive(Clone, Debug)]
 struct StreamCounts {
     handled: u64,
     wakes: u64,
     exit: CardOutput,
-    /// Checksums that the engine computed.
+    /// Number of checksums that the engine computed.
     sums: u64,
 }
 
