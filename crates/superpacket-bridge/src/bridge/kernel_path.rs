@@ -11,7 +11,7 @@ use crate::report::KernelPathReport;
 use crate::settings::KernelPathMode;
 use crate::switch::table::AddressTable;
 
-/// A port's programs in the kernel's path; otherwise why it has none.
+/// A port's programs in the kernel's path or, for `Err`, the reason why it has none.
 pub(super) type JoinedKernelPath = Result<KernelPathPort, NoKernelPath>;
 
 /// A port's part in the kernel's path.
