@@ -37,6 +37,7 @@ mod replay;
 mod spec;
 pub mod system;
 mod tap;
+pub mod vhost;
 #[cfg(test)]
 mod without_memory;
 pub mod xdp;
