@@ -25,6 +25,7 @@
 
 mod batch;
 mod buffer;
+mod clock;
 mod error;
 mod ethtool;
 pub mod features;
@@ -34,6 +35,7 @@ mod open;
 mod outgoing;
 mod packet;
 mod replay;
+mod slots;
 mod spec;
 pub mod system;
 mod tap;

@@ -40,11 +40,13 @@ pub enum PortKind {
     Xdp,
     /// A capture file, replayed or recorded: `pcap:in.pcap`.
     Pcap,
+    /// A virtual machine, by vhost-user: `vhost:/run/vm0.sock`.
+    Vhost,
 }
 
 impl PortKind {
     /// All kinds of ports.
-    pub const ALL: [PortKind; 7] = [
+    pub const ALL: [PortKind; 8] = [
         PortKind::Memory,
         PortKind::Nic,
         PortKind::Tap,
@@ -52,6 +54,7 @@ impl PortKind {
         PortKind::Packet,
         PortKind::Xdp,
         PortKind::Pcap,
+        PortKind::Vhost,
     ];
 
     /// Returns the name of this kind, with which port strings of the kind begin.
@@ -64,6 +67,7 @@ impl PortKind {
             PortKind::Packet => "packet",
             PortKind::Xdp => "xdp",
             PortKind::Pcap => "pcap",
+            PortKind::Vhost => "vhost",
         }
     }
 }
@@ -302,6 +306,7 @@ mod tests {
             ("packet:eth0", PortKind::Packet, "eth0"),
             ("xdp:eth0?queue=0", PortKind::Xdp, "eth0"),
             ("pcap:in.pcap", PortKind::Pcap, "in.pcap"),
+            ("vhost:/run/vm0.sock?queues=2", PortKind::Vhost, "/run/vm0.sock"),
             ("nic:", PortKind::Nic, ""),
         ] {
             let spec: PortSpec = text.parse().expect(text);
