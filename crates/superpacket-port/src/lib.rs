@@ -39,6 +39,7 @@ mod slots;
 mod spec;
 pub mod system;
 mod tap;
+mod unix;
 pub mod vhost;
 #[cfg(test)]
 mod without_memory;

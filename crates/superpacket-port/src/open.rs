@@ -3,6 +3,7 @@
 use super::packet::PacketPort;
 use super::replay::ReplayPort;
 use super::tap::TapPort;
+use super::unix::UnixPort;
 use super::vhost::VhostPort;
 use super::xdp::XdpPort;
 use super::{Port, PortError, PortKind, PortSpec, SpecError};
@@ -18,6 +19,7 @@ pub fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
         PortKind::Packet => Ok(Box::new(PacketPort::open(spec)?)),
         PortKind::Xdp => Ok(Box::new(XdpPort::open(spec)?)),
         PortKind::Pcap => Ok(Box::new(ReplayPort::open(spec)?)),
+        PortKind::Unix => Ok(Box::new(UnixPort::open(spec)?)),
         PortKind::Vhost => Ok(Box::new(VhostPort::open(spec)?)),
         PortKind::Memory | PortKind::Nic => Err(modelled(spec).into()),
     }
@@ -33,6 +35,7 @@ pub fn check(spec: &PortSpec) -> Result<(), SpecError> {
         PortKind::Packet => PacketPort::check(spec),
         PortKind::Xdp => XdpPort::check(spec),
         PortKind::Pcap => ReplayPort::check(spec),
+        PortKind::Unix => UnixPort::check(spec),
         PortKind::Vhost => VhostPort::check(spec),
         PortKind::Memory | PortKind::Nic => Err(modelled(spec)),
     }

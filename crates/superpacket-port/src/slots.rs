@@ -15,7 +15,7 @@ const LARGE_SLOTS: usize = 64;
 
 /// Size in bytes of a slot for small packets: a frame with 1,500 bytes of payload. An odd number of
 /// cache lines, so that packets spread over the cache's sets.
-const SMALL_SLOT: usize = 33 * 64;
+pub(crate) const SMALL_SLOT: usize = 33 * 64;
 
 /// Number of small slots per queue, if there are few queues: two polls of packets.
 const SMALL_SLOTS: usize = 2 * POLL_LIMIT;
@@ -81,7 +81,7 @@ impl PacketSlots {
         self.large.rewind();
     }
 
-    /// Returns a free slot of at least `length` bytes, the smaller kind if one is free.
+    /// Returns a free slot of at least `length` bytes, of the smaller kind if one is free.
     #[inline]
     pub(crate) fn free(&mut self, length: usize) -> Option<FreeSlot<'_>> {
         if length <= SMALL_SLOT
@@ -95,7 +95,63 @@ impl PacketSlots {
         self.large.free().map(|slot| FreeSlot { pool: &mut self.large, slot })
     }
 
+    /// Returns a free slot of [`LARGE_SLOT`] bytes, or `None` if all are lent.
+    pub(crate) fn free_large(&mut self) -> Option<usize> {
+        self.large.free()
+    }
+
+    /// Returns the bytes of a large slot for writing; `None` if it is lent.
+    pub(crate) fn large_mut(&mut self, slot: usize) -> Option<&mut [u8]> {
+        self.large.slot_mut(slot)
+    }
+
+    /// Lends the packet in a range of a large slot, and returns whether it keeps that slot. A small
+    /// packet is copied into a small slot instead.
+    pub(crate) fn lend(&mut self, large: usize, range: Range<usize>) -> Option<(Buffer, bool)> {
+        let packet = self.large.slot_mut(large)?.get(range.clone())?;
+        match copy(&mut self.small, packet) {
+            Some(buffer) => Some((buffer, false)),
+            None => Some((self.large.lend(large, range)?, true)),
+        }
+    }
+
+    /// Lends a range of a large slot; `None` if the slot is lent, or the range exceeds it.
+    pub(crate) fn lend_large(&mut self, large: usize, range: Range<usize>) -> Option<Buffer> {
+        self.large.lend(large, range)
+    }
+
+    /// Lends a copy of a packet; `None` if no slot of sufficient size is free.
+    pub(crate) fn copy(&mut self, packet: &[u8]) -> Option<Buffer> {
+        copy(&mut self.small, packet).or_else(|| copy(&mut self.large, packet))
+    }
+
     pub(crate) fn is_crowded(&self) -> bool {
         self.small.is_crowded() || self.large.is_crowded()
+    }
+}
+
+/// Copies a packet into a free slot of the pool, and lends it; `None` if there is none of
+/// sufficient size.
+#[inline]
+fn copy(pool: &mut BufferPool, packet: &[u8]) -> Option<Buffer> {
+    if packet.len() > pool.slot_size() {
+        return None;
+    }
+    let slot = pool.free()?;
+    pool.slot_mut(slot)?[..packet.len()].copy_from_slice(packet);
+    pool.lend(slot, 0..packet.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_queues_have_fewer_slots_each() {
+        let slots = [1, 32, 33, 64, 128, 256]
+            .map(|queues| (share(SMALL_SLOTS, queues), share(LARGE_SLOTS, queues)));
+        assert_eq!(slots, [(1024, 64), (1024, 64), (992, 62), (512, 32), (256, 16), (256, 16)]);
+        let mebibytes = [1, 32, 64, 128, 256].map(|queues| PacketSlots::bytes(queues) >> 20);
+        assert_eq!(mebibytes, [6, 202, 202, 202, 404]);
     }
 }

@@ -40,13 +40,15 @@ pub enum PortKind {
     Xdp,
     /// A capture file, replayed or recorded: `pcap:in.pcap`.
     Pcap,
+    /// A UNIX socket, as virtual machines use it: `unix:/run/vm0.sock`.
+    Unix,
     /// A virtual machine, by vhost-user: `vhost:/run/vm0.sock`.
     Vhost,
 }
 
 impl PortKind {
     /// All kinds of ports.
-    pub const ALL: [PortKind; 8] = [
+    pub const ALL: [PortKind; 9] = [
         PortKind::Memory,
         PortKind::Nic,
         PortKind::Tap,
@@ -54,6 +56,7 @@ impl PortKind {
         PortKind::Packet,
         PortKind::Xdp,
         PortKind::Pcap,
+        PortKind::Unix,
         PortKind::Vhost,
     ];
 
@@ -67,6 +70,7 @@ impl PortKind {
             PortKind::Packet => "packet",
             PortKind::Xdp => "xdp",
             PortKind::Pcap => "pcap",
+            PortKind::Unix => "unix",
             PortKind::Vhost => "vhost",
         }
     }
@@ -205,7 +209,7 @@ impl PortSpec {
         self.kind
     }
 
-    /// Returns the interface, device, link or file that the port string names; empty for a model
+    /// Returns the interface, device, link, file or socket that the port string names; empty for a model
     /// NIC.
     pub fn device(&self) -> &str {
         &self.device
@@ -306,6 +310,7 @@ mod tests {
             ("packet:eth0", PortKind::Packet, "eth0"),
             ("xdp:eth0?queue=0", PortKind::Xdp, "eth0"),
             ("pcap:in.pcap", PortKind::Pcap, "in.pcap"),
+            ("unix:/run/vm0.sock?mtu=9000", PortKind::Unix, "/run/vm0.sock"),
             ("vhost:/run/vm0.sock?queues=2", PortKind::Vhost, "/run/vm0.sock"),
             ("nic:", PortKind::Nic, ""),
         ] {

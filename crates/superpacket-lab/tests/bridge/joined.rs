@@ -187,6 +187,11 @@ fn by_device(
 }
 
 impl Joined {
+    /// Joins two hosts by the ports `names` of a bridge that runs already.
+    pub fn new(middle: Host, bridge: Bridge, names: [String; 2], [a, b]: [Station; 2]) -> Self {
+        Joined { a, b, middle, bridge, names, sides: None, wires: Vec::new() }
+    }
+
     /// Adds a third host, C, behind port `packet:port-c` of the bridge.
     pub fn third(&self) -> Result<Station, LabError> {
         let (c, _) = Link::veth(&Host::new("C")?, "eth0", &self.middle, "port-c")?;

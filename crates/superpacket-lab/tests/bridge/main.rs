@@ -16,5 +16,6 @@ mod rates;
 mod steering;
 mod too_big;
 mod traffic;
+mod unix;
 
 superpacket_lab::enter_user_namespace_before_main!();

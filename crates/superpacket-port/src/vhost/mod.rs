@@ -37,7 +37,6 @@ mod ring;
 mod serve;
 mod session;
 mod shared;
-mod socket_file;
 mod transmit;
 
 use std::io;
@@ -53,13 +52,13 @@ use self::options::VhostOptions;
 use self::receive::VhostReceiver;
 use self::serve::{FrontEnds, serve};
 use self::shared::VhostShared;
-use self::socket_file::SocketFile;
 use self::transmit::VhostTransmitter;
 use super::{
     Capabilities, Port, PortCounters, PortError, PortSpec, PortState, Receive, SpecError, Transmit,
 };
 use crate::slots::PacketSlots;
 use crate::system::StoppableThread;
+use crate::unix::socket_file::SocketFile;
 
 /// Number of front ends that may wait to be refused.
 const BACKLOG: i32 = 8;

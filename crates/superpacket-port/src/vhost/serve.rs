@@ -16,7 +16,7 @@ use vhost::vhost_user::{BackendReqHandler, Error};
 use super::memory::MemoryTrust;
 use super::session::Session;
 use super::shared::VhostShared;
-use super::socket_file::{SocketFile, new_socket};
+use crate::unix::socket_file::{SocketFile, new_socket};
 
 /// Interval between attempts to connect to a front end that listens.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
