@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::Gso;
-use superpacket_guest::{Guest, GuestSettings};
+use superpacket_front_end::{Guest, GuestSettings};
 use superpacket_port::{
     Buffer, LinkState, Outgoing, POLL_LIMIT, Port, Progress, Receive, Transmit, TxBatch, open,
 };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use superpacket::packet::RxChecksum;
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::virtio::{ByteOrder, Format, Header, Offload, flags};
-use superpacket_guest::{FrontEnd, Guest, GuestSettings, feature};
+use superpacket_front_end::{FrontEnd, Guest, GuestSettings, feature};
 use superpacket_port::features::Feature;
 use superpacket_port::{LinkState, StopReason, open};
 use superpacket_traffic::frame::{Checksum, Frame};
@@ -232,7 +232,7 @@ fn each_pair_of_queues_is_its_own() {
     let settings = GuestSettings { queues: 3, ..GuestSettings::default() };
     let mut guest = bench.guest(settings);
     assert!(guest.has(feature::MQ));
-    let queues = guest.front_end.ask(superpacket_guest::request::GET_QUEUE_NUM, &[], &[]);
+    let queues = guest.front_end.ask(superpacket_front_end::request::GET_QUEUE_NUM, &[], &[]);
     assert_eq!(queues.expect("an answer").number(), 4);
     let header = vec![0; guest.header_length()];
     for pair in 0..3 {
@@ -328,7 +328,7 @@ fn a_port_connects_to_a_front_end_that_listens() {
 
 #[test]
 fn memory_may_come_in_slots_and_change_while_rings_run() {
-    use superpacket_guest::{MemoryRegion, request};
+    use superpacket_front_end::{MemoryRegion, request};
     let mut bench = Bench::new("");
     let mut guest = bench.guest(GuestSettings::default());
     let header = vec![0; guest.header_length()];
@@ -361,7 +361,7 @@ fn memory_may_come_in_slots_and_change_while_rings_run() {
 
 #[test]
 fn rings_stop_and_start_again_on_request() {
-    use superpacket_guest::request;
+    use superpacket_front_end::request;
     let mut bench = Bench::new("");
     let mut guest = bench.guest(GuestSettings::default());
     let header = vec![0; guest.header_length()];

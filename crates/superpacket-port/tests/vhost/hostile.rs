@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use superpacket::virtio::{ByteOrder, Format, Header, flags, gso_type};
-use superpacket_guest::{Descriptor, Guest, GuestSettings, descriptor_flag};
+use superpacket_front_end::{Descriptor, Guest, GuestSettings, descriptor_flag};
 use superpacket_traffic::frame::Frame;
 
 use crate::bench::{Bench, bytes, frame};
@@ -33,7 +33,7 @@ fn is_reset(attack: impl FnOnce(&mut Guest)) {
 fn is_reset_when_sent_to(attack: impl FnOnce(&mut Guest)) {
     let mut bench = Bench::new("");
     let mut guest = Guest::prepare(
-        superpacket_guest::FrontEnd::connect(&bench.path).expect("it listens"),
+        superpacket_front_end::FrontEnd::connect(&bench.path).expect("it listens"),
         GuestSettings::default(),
     )
     .expect("agreed");
@@ -96,7 +96,7 @@ fn attack_1_a_buffer_over_the_end_of_the_memory() {
 /// CVE-2020-10725.
 #[test]
 fn attack_5_an_address_that_does_not_translate() {
-    for address in [u64::MAX, u64::MAX - 50, 1 << 40, superpacket_guest::USER] {
+    for address in [u64::MAX, u64::MAX - 50, 1 << 40, superpacket_front_end::USER] {
         is_reset(|guest| {
             offer(guest, &[(0, Descriptor { address, length: 100, ..Default::default() })]);
         });
@@ -292,7 +292,7 @@ fn attack_13_a_full_receive_queue_resumes() {
 #[test]
 fn buffers_too_short_for_a_frame_are_not_used_up() {
     let mut bench = Bench::new("");
-    let features = !(1 << superpacket_guest::feature::MRG_RXBUF);
+    let features = !(1 << superpacket_front_end::feature::MRG_RXBUF);
     let settings = GuestSettings { features, receive_buffer: 200, ..GuestSettings::default() };
     let mut guest = bench.guest(settings);
     for _ in 0..300 {

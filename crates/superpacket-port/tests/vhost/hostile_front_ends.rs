@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use superpacket_guest::{FrontEnd, Guest, GuestSettings, MemoryRegion, USER, request};
+use superpacket_front_end::{FrontEnd, Guest, GuestSettings, MemoryRegion, USER, request};
 
 use crate::bench::{Bench, bytes, frame, open_descriptors};
 use crate::without_memory::is_run_in_a_child;

@@ -1,6 +1,6 @@
 //! Rings of well-behaved and of hostile guests.
 
-use superpacket_guest::{Descriptor, DriverRing, Memory, USER, descriptor_flag};
+use superpacket_front_end::{Descriptor, DriverRing, Memory, USER, descriptor_flag};
 
 use super::*;
 use crate::vhost::memory::{MemoryTrust, RegionPlace};
