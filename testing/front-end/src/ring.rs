@@ -151,8 +151,8 @@ impl DriverRing {
         }
     }
 
-    /// Returns the next used buffer: its head and the number of bytes written to it. Its descriptors
-    /// are free again.
+    /// Returns the next used buffer: its head and the number of bytes written to it. Its
+    /// descriptors are free again.
     pub fn take_used(&mut self, memory: &Memory) -> Option<(u16, u32)> {
         if memory.read_u16(self.used + 2) == self.next_used {
             return None;

@@ -127,9 +127,9 @@ impl Drop for MappedRegion {
 /// Returns whether a file keeps its length and its pages: shared memory of normal pages that is
 /// sealed against shrinking.
 fn is_sealed(file: std::os::fd::BorrowedFd<'_>) -> bool {
-    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
     // Huge pages may run out when they are first touched, whatever the seals.
-    let is_shmem = rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type as i64 == TMPFS_MAGIC);
+    let is_shmem = rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC);
     is_shmem
         && rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
 }

@@ -271,8 +271,8 @@ impl SplitRing {
         self.cursor = (0, 0);
     }
 
-    /// Takes the next buffer; `None` if the guest has made no more available. Its bytes follow those
-    /// taken since [`begin`](Self::begin).
+    /// Takes the next buffer; `None` if the guest has made no more available. Its bytes follow
+    /// those taken since [`begin`](Self::begin).
     ///
     /// # Errors
     /// [`RingFault`]; the ring must not be used any more.

@@ -46,8 +46,8 @@ pub(super) struct Session {
     trust: MemoryTrust,
     features: GuestFeatures,
     memory: Arc<GuestMemory>,
-    /// The rings of all pairs: first the one from which the guest receives, then the one by which it
-    /// sends.
+    /// The rings of all pairs: first the one from which the guest receives, then the one by which
+    /// it sends.
     rings: Vec<RingSetup>,
 }
 
@@ -177,8 +177,8 @@ impl Drop for Session {
     }
 }
 
-/// Checks that a descriptor is an eventfd: only these never keep a thread waiting that watches them.
-/// Makes it nonblocking, and closes it in programs that this process starts.
+/// Checks that a descriptor is an eventfd: only these never keep a thread waiting that watches
+/// them. Makes it nonblocking, and closes it in programs that this process starts.
 fn event(file: Option<File>) -> Result<Option<OwnedFd>> {
     let Some(file) = file else { return Ok(None) };
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
