@@ -133,8 +133,11 @@ fn talk(
             break Ok(());
         }
         if has_request {
-            if let Err(error) = requests.handle_request() {
-                break Err(error);
+            match requests.handle_request() {
+                // QEMU enables rings before it has accepted features, and again when it starts
+                // them. The crate refuses the first.
+                Ok(()) | Err(Error::InactiveFeature(_)) => {}
+                Err(error) => break Err(error),
             }
         } else if has_other && let Ok(other) = accept_with(listener, SocketFlags::CLOEXEC) {
             tracing::debug!(port = %shared.name, fd = other.as_raw_fd(), "a second front end is refused");
