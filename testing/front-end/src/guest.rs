@@ -116,6 +116,8 @@ pub struct Guest {
     pub features: u64,
     /// The rings: those for receiving have even numbers.
     pub queues: Vec<GuestQueue>,
+    /// Whether rings are enabled when they start.
+    pub enables_rings: bool,
 }
 
 /// Bytes that a sent frame may have, with its header.
@@ -165,7 +167,7 @@ impl Guest {
             });
         }
         let memory = Memory::new(&[(0, at)]);
-        Ok(Guest { front_end, memory, settings, features, queues })
+        Ok(Guest { front_end, memory, settings, features, queues, enables_rings: true })
     }
 
     /// Passes memory and rings to the device, and starts it.
@@ -212,7 +214,10 @@ impl Guest {
         let fd = u64::from(number).to_ne_bytes();
         front_end.demand(request::SET_VRING_CALL, &fd, &[call.as_fd()])?;
         front_end.demand(request::SET_VRING_KICK, &fd, &[kick.as_fd()])?;
-        front_end.demand(request::SET_VRING_ENABLE, &state(1), &[])
+        if self.enables_rings {
+            front_end.demand(request::SET_VRING_ENABLE, &state(1), &[])?;
+        }
+        Ok(())
     }
 
     /// Returns the body of the message with the ring's addresses.

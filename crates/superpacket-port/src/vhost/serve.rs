@@ -10,12 +10,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{SocketAddrUnix, SocketFlags, SocketType, accept_with, connect};
-use vhost::vhost_user::{BackendReqHandler, Error};
+use rustix::net::{
+    RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, recv, send,
+};
+use vhost::vhost_user::message::FrontendReq;
+use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut};
 
 use super::memory::MemoryTrust;
 use super::session::Session;
-use super::shared::VhostShared;
+use super::shared::{VhostShared, lock};
 use crate::unix::socket_file::{SocketFile, new_socket};
 
 /// Interval between attempts to connect to a front end that listens.
@@ -120,7 +123,7 @@ fn talk(
     // A request may wait for the rest of its message. Whoever ends the connection wakes it.
     let copy = socket.try_clone().map_err(Error::SocketError)?;
     let session = Arc::new(Mutex::new(Session::new(Arc::clone(shared), trust)));
-    let mut requests = BackendReqHandler::from_stream(socket, session);
+    let mut requests = BackendReqHandler::from_stream(socket, Arc::clone(&session));
     shared.begin_connection(copy.try_clone().map_err(Error::SocketError)?);
     let result = loop {
         let listener = match front_ends {
@@ -133,10 +136,9 @@ fn talk(
             break Ok(());
         }
         if has_request {
-            match requests.handle_request() {
-                // QEMU enables rings before it has accepted features, and again when it starts
-                // them. The crate refuses the first.
-                Ok(()) | Err(Error::InactiveFeature(_)) => {}
+            let enabled = enable_early(&copy, &session);
+            match enabled.unwrap_or_else(|| requests.handle_request()) {
+                Ok(()) => {}
                 Err(error) => break Err(error),
             }
         } else if has_other && let Ok(other) = accept_with(listener, SocketFlags::CLOEXEC) {
@@ -145,4 +147,43 @@ fn talk(
     };
     shared.end_connection();
     result
+}
+
+/// Carries out a request to enable a ring if it comes before the features, and is the next one.
+/// QEMU sends these, and does not repeat them; the crate would refuse them.
+fn enable_early(socket: &UnixStream, session: &Mutex<Session>) -> Option<Result<(), Error>> {
+    /// Version 1, and the answer that is the only other flag which a request may have.
+    const VERSION: u32 = 1;
+    const NEED_REPLY: u32 = 8;
+    const REPLY: u32 = 4;
+    let mut session = lock(session);
+    if session.has_features() {
+        return None;
+    }
+    let mut bytes = [0; 20];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let (_, count) = recv(socket, &mut bytes, flags).ok()?;
+    let word =
+        |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let (request, flags, length) = (word(0), word(4), word(8));
+    let (index, enable) = (word(12), word(16));
+    if count != bytes.len()
+        || request != u32::from(FrontendReq::SET_VRING_ENABLE)
+        || flags & !NEED_REPLY != VERSION
+        || length != 8
+        || enable > 1
+    {
+        return None;
+    }
+    recv(socket, &mut bytes, RecvFlags::DONTWAIT).ok()?;
+    let result = session.set_vring_enable(index, enable == 1);
+    if flags & NEED_REPLY != 0 && session.answers() {
+        let header = [request, VERSION | REPLY, 8].map(u32::to_ne_bytes).concat();
+        let answer = [header, u64::from(result.is_err()).to_ne_bytes().to_vec()].concat();
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        if let Err(error) = send(socket, &answer, flags) {
+            return Some(Err(Error::SocketError(error.into())));
+        }
+    }
+    Some(result)
 }

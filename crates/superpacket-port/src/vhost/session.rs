@@ -45,6 +45,7 @@ pub(super) struct Session {
     shared: Arc<VhostShared>,
     trust: MemoryTrust,
     features: GuestFeatures,
+    protocol_features: u64,
     memory: Arc<GuestMemory>,
     /// The rings of all pairs: first the one from which the guest receives, then the one by which
     /// it sends.
@@ -54,7 +55,24 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(shared: Arc<VhostShared>, trust: MemoryTrust) -> Self {
         let rings = (0..2 * shared.pairs.len()).map(|_| RingSetup::default()).collect();
-        Session { shared, trust, features: GuestFeatures::default(), memory: Arc::default(), rings }
+        Session {
+            shared,
+            trust,
+            features: GuestFeatures::default(),
+            protocol_features: 0,
+            memory: Arc::default(),
+            rings,
+        }
+    }
+
+    /// Returns whether the front end has accepted features by which it enables rings.
+    pub(super) const fn has_features(&self) -> bool {
+        self.features.enables_rings()
+    }
+
+    /// Returns whether the front end gets answers to requests that have none by themselves.
+    pub(super) const fn answers(&self) -> bool {
+        self.protocol_features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0
     }
 
     fn queues(&self) -> u16 {
@@ -313,6 +331,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         if features & !self.get_protocol_features()?.bits() != 0 {
             return Err(refused("protocol features that were not offered"));
         }
+        self.protocol_features = features;
         Ok(())
     }
 

@@ -468,3 +468,40 @@ fn descriptors_of_guests_that_left_are_closed() {
     });
     assert!(after.into_iter().any(|after| after <= before));
 }
+
+/// QEMU enables rings before it accepts features, and does not repeat that.
+#[test]
+fn rings_may_be_enabled_before_features_are_accepted() {
+    use superpacket_front_end::request;
+    for flags in [1_u32, 9] {
+        let mut bench = Bench::new("queues=2");
+        let front_end = FrontEnd::connect(&bench.path).expect("it listens");
+        let protocol = front_end.ask(request::GET_PROTOCOL_FEATURES, &[], &[]).expect("an answer");
+        let body = protocol.number().to_ne_bytes();
+        front_end.send(request::SET_PROTOCOL_FEATURES, &body, &[]).expect("it listens");
+        for (index, on) in [(0, 1), (1, 1), (0, 0), (0, 1), (2, 0), (3, 0)] {
+            let words = [request::SET_VRING_ENABLE, flags, 8, index, on];
+            front_end.send_bytes(&words.map(u32::to_ne_bytes).concat(), &[]).expect("it listens");
+            if flags & 8 != 0 {
+                assert_eq!(front_end.reply().expect("an answer").number(), 0);
+            }
+        }
+        let settings = GuestSettings { queues: 2, ..GuestSettings::default() };
+        let mut guest = Guest::prepare(front_end, settings).expect("agreed");
+        guest.enables_rings = false;
+        guest.start().expect("accepted");
+        let header = vec![0; guest.header_length()];
+        assert!(guest.send(0, &header, &frame(60)) && guest.send(1, &header, &frame(61)));
+        assert_eq!(bytes(&bench.receive(0, 1)[0]), frame(60));
+        let mut packets = Vec::new();
+        assert_eq!(bench.poll(1, &mut packets), 0, "the second pair is not enabled");
+        assert!(bench.send_plain(&frame(62)));
+        assert_eq!(guest.wait_for_frame(0).expect("it was sent").bytes, frame(62));
+    }
+    // A ring that there is not.
+    let bench = Bench::new("");
+    let front_end = FrontEnd::connect(&bench.path).expect("it listens");
+    let body = [2_u32, 1].map(u32::to_ne_bytes).concat();
+    front_end.send(request::SET_VRING_ENABLE, &body, &[]).expect("it listens");
+    assert!(front_end.is_closed());
+}
