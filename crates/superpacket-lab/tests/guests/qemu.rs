@@ -93,7 +93,8 @@ impl Network {
     /// queues.
     fn has_carried(&self) {
         let stats = self.bridge.stats();
-        assert!(stats.iter().any(|stats| stats.port == "vm" && stats.rx_bytes > 3_000_000));
+        let vm = stats.iter().find(|stats| stats.port == "vm").expect("the port is there");
+        assert!(vm.rx_bytes > 3_000_000, "{stats:?}");
         for stats in &stats {
             for (reason, count) in &stats.drops {
                 let is_usual = ["full", "down"].contains(&reason.as_str());
