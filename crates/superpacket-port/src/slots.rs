@@ -37,12 +37,14 @@ pub(crate) struct PacketSlots {
 }
 
 /// A slot that is free until it is lent.
+#[cfg(target_os = "linux")]
 #[derive(Debug)]
 pub(crate) struct FreeSlot<'a> {
     pool: &'a mut BufferPool,
     slot: usize,
 }
 
+#[cfg(target_os = "linux")]
 impl FreeSlot<'_> {
     /// Returns the slot's bytes for writing.
     #[inline]
@@ -82,6 +84,7 @@ impl PacketSlots {
     }
 
     /// Returns a free slot of at least `length` bytes, of the smaller kind if one is free.
+    #[cfg(target_os = "linux")]
     #[inline]
     pub(crate) fn free(&mut self, length: usize) -> Option<FreeSlot<'_>> {
         if length <= SMALL_SLOT

@@ -209,8 +209,8 @@ impl PortSpec {
         self.kind
     }
 
-    /// Returns the interface, device, link, file or socket that the port string names; empty for a model
-    /// NIC.
+    /// Returns the interface, device, link, file or socket that the port string names; empty for a
+    /// model NIC.
     pub fn device(&self) -> &str {
         &self.device
     }

@@ -173,8 +173,8 @@ fn super_packets_pass_whole_between_guests_with_headers() -> Result<(), LabError
     Ok(())
 }
 
-/// vmnet-helper's issue 255: 10.3 Gb/s fell to 2.3 Mb/s where a guest with offloads was on a network
-/// that has none, since its super-packets were lost and TCP sent them again piece by piece.
+/// vmnet-helper's issue 255: 10.3 Gb/s fell to 2.3 Mb/s where a guest with offloads was on a
+/// network that has none, since its super-packets were lost and TCP sent them again piece by piece.
 #[test]
 fn vmnet_helper_255_a_guest_with_offloads_on_a_network_that_has_none() -> Result<(), LabError> {
     let Some(guests) = by_unix("&type=datagram", [STRIPPED, PLAIN])? else { return Ok(()) };

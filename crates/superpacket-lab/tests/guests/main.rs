@@ -1,5 +1,5 @@
-//! Programs that others wrote, at the bridge's UNIX sockets: QEMU with an emulated guest, and passt.
-//! Every byte is compared.
+//! Programs that others wrote, at the bridge's UNIX sockets: QEMU with an emulated guest, and
+//! passt. Every byte is compared.
 //!
 //! They are ignored unless asked for, since they boot virtual machines: `.ci/run guests`.
 

@@ -127,9 +127,7 @@ impl StreamInput {
         }
         loop {
             let waiting = &mut self.bytes[self.start..self.end];
-            let Some((length, rest)) = waiting.split_first_chunk_mut::<LENGTH>() else {
-                return None;
-            };
+            let (length, rest) = waiting.split_first_chunk_mut::<LENGTH>()?;
             let length = u32::from_be_bytes(*length) as usize;
             // Nothing was allocated for this length yet.
             if !shared.format.lengths().contains(&length) {

@@ -102,8 +102,9 @@ impl UnixPort {
         let (name, path) = (spec.name(), Path::new(spec.device()));
         let system = |action| move |error: io::Error| PortError::system(name, action, error);
         let slots = PacketSlots::try_new(1).ok_or_else(|| {
-            let action = "take memory for received frames";
-            PortError::system(name, action, io::Error::from(io::ErrorKind::OutOfMemory))
+            let says = format!("there are no {} MiB", PacketSlots::bytes(1) >> 20);
+            let error = io::Error::new(io::ErrorKind::OutOfMemory, says);
+            PortError::system(name, "take memory for received frames", error)
         })?;
         let readiness = Readiness::new().map_err(system("create an epoll (epoll_create1)"))?;
         let format = FrameFormat { header: options.header, mtu: options.mtu };

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, chmod, fchmod, lstat, unlink};
+use rustix::fs::{Mode, chmod, fchmod, unlink};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType, bind, connect, sockopt};
 
@@ -100,14 +101,8 @@ impl Drop for SocketFile {
 }
 
 /// Returns the device and the number of a file.
-fn identity(path: &Path) -> Result<(u64, u64), Errno> {
-    let file = lstat(path)?;
-    #[expect(
-        clippy::unnecessary_cast,
-        clippy::useless_conversion,
-        reason = "the types differ between systems"
-    )]
-    Ok((file.st_dev as u64, file.st_ino as u64))
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    path.symlink_metadata().map(|file| (file.dev(), file.ino()))
 }
 
 /// Removes the file of a socket that no process uses any more.
@@ -121,9 +116,10 @@ fn remove_unused(
         port: port.into(),
         reason: format!("{} {reason}", path.display()),
     };
-    let file =
-        lstat(path).map_err(|error| PortError::system(port, "look at the socket's file", error))?;
-    if FileType::from_raw_mode(file.st_mode) != FileType::Socket {
+    let file = path
+        .symlink_metadata()
+        .map_err(|error| PortError::system(port, "look at the socket's file", error))?;
+    if !file.file_type().is_socket() {
         return Err(unsupported("exists and is not a socket"));
     }
     let probe = new_socket(kind)
