@@ -13,7 +13,8 @@ use crate::served::{PORT, echo};
 /// Bytes that the guest sends and gets back. Emulated, a frame takes about a millisecond.
 const BYTES: &str = "3000000";
 
-/// QEMU's network card, without interrupts of its own, which QEMU 7.2 cannot emulate for vhost-user.
+/// QEMU's network card, without interrupts of its own, which QEMU 7.2 cannot emulate for
+/// vhost-user.
 const CARD: &str = "virtio-net-pci,netdev=n0,vectors=0";
 
 /// Sets the guest's network up.
