@@ -9,7 +9,9 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+
+use superpacket_simd::{prefetch_read, prefetch_write};
 
 use super::memory::{GuestBytes, GuestMemory, copy};
 
@@ -22,6 +24,12 @@ const MAX_FRAME_DESCRIPTORS: usize = 1024;
 
 /// Size of a descriptor in bytes: address (8), length (4), flags (2), next (2).
 const DESCRIPTOR: usize = 16;
+
+/// Number of buffers by which descriptors are prefetched ahead: some two cache lines of them.
+const DESCRIPTOR_AHEAD: u16 = 8;
+
+/// Number of buffers by which the first bytes of buffers are prefetched ahead.
+const BYTES_AHEAD: u16 = 3;
 
 /// Bits of a descriptor's flags.
 mod descriptor_flags {
@@ -281,9 +289,8 @@ impl SplitRing {
         if self.next == self.seen && self.look()? == 0 {
             return Ok(None);
         }
-        // Relaxed: ordered after the index by its acquire.
-        let head =
-            u16::from_le(self.available_word(2 + self.slot(self.next)).load(Ordering::Relaxed));
+        self.prefetch();
+        let head = self.head(self.next);
         self.next = self.next.wrapping_add(1);
         // A longer chain contains a loop.
         let most = (self.walked + usize::from(self.size)).min(MAX_FRAME_DESCRIPTORS);
@@ -315,6 +322,46 @@ impl SplitRing {
                 return Ok(Some(TakenBuffer { head, length }));
             }
             index = next;
+        }
+    }
+
+    /// Returns the number of the first descriptor of the buffer at an index.
+    #[inline]
+    fn head(&self, index: u16) -> u16 {
+        // Relaxed: ordered after the index by its acquire.
+        u16::from_le(self.available_word(2 + self.slot(index)).load(Ordering::Relaxed))
+    }
+
+    /// Prefetches what later buffers need: the guest wrote it on another core.
+    #[inline]
+    fn prefetch(&self) {
+        let waiting = self.seen.wrapping_sub(self.next);
+        let head = self.head(self.next.wrapping_add(DESCRIPTOR_AHEAD));
+        if waiting > DESCRIPTOR_AHEAD && head < self.size {
+            // SAFETY: as in `take`; the words are aligned, and nothing is read.
+            prefetch_read(unsafe {
+                self.descriptors.add(usize::from(head)).cast::<AtomicU64>().as_ref()
+            });
+        }
+        let head = self.head(self.next.wrapping_add(BYTES_AHEAD));
+        if waiting > BYTES_AHEAD && head < self.size {
+            // SAFETY: as in `take`. What is read here is only a hint: `take` reads it again, and
+            // checks that.
+            let [address, _] = unsafe { self.descriptors.add(usize::from(head)).read_volatile() };
+            let (base, region) = self.region;
+            let offset = u64::from_le(address).wrapping_sub(base);
+            for line in [0, 64] {
+                if offset < (region.length as u64).saturating_sub(line) {
+                    // SAFETY: the place lies within the region; nothing is read.
+                    let place = unsafe {
+                        region.start.add((offset + line) as usize).cast::<AtomicU8>().as_ref()
+                    };
+                    match self.direction {
+                        Direction::FromGuest => prefetch_read(place),
+                        Direction::ToGuest => prefetch_write(place),
+                    }
+                }
+            }
         }
     }
 
