@@ -225,7 +225,7 @@ pub struct PortCounter {
     pub name: &'static str,
     /// What it counts, as a sentence without the full stop.
     pub help: &'static str,
-    /// Returns its value.
+    /// Returns the counter's value.
     pub read: fn(&PortStats) -> u64,
 }
 

@@ -126,7 +126,7 @@ pub enum BridgeError {
     /// The setting can only be changed by a restart.
     #[error("{setting} cannot be changed while the bridge runs: start it again")]
     Fixed {
-        /// What the setting is, in words.
+        /// Description of the setting, in words.
         setting: &'static str,
     },
     /// The CPU mask is invalid; the kernel would refuse it too.

@@ -130,7 +130,7 @@ pub(crate) struct RecentOffers {
     pairs: [[u64; 2]; 16],
     /// When the first of the pairs was offered, in ticks.
     since: u64,
-    /// Until when nothing is offered.
+    /// Time until which no station is offered to the kernel.
     paused_until: u64,
 }
 

@@ -57,7 +57,7 @@ pub struct PortFeatures {
 /// state, without the bridge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelPathReport {
-    /// The setting: `auto`, `on` or `off`.
+    /// The requested mode: `auto`, `on` or `off`.
     pub requested: String,
     /// Whether the kernel forwards frames.
     pub active: bool,
@@ -103,9 +103,9 @@ pub struct FeatureReport {
 pub struct QueueStats {
     /// Number of the queue, from 0.
     pub queue: u16,
-    /// Packets, a super-packet counted once.
+    /// Number of packets received; a super-packet counts once.
     pub packets: u64,
-    /// Bytes of these packets.
+    /// Number of bytes of these packets.
     pub bytes: u64,
     /// Packets dropped because the receive queue was full; absent if the port does not count them
     /// per queue.
@@ -212,7 +212,7 @@ pub struct SteeringReport {
     pub usable_cpus: String,
     /// The workers, in order of CPU.
     pub workers: Vec<WorkerReport>,
-    /// Panics caught in the receiving threads.
+    /// Number of panics caught in the receiving threads.
     pub receive_panics: u64,
 }
 
@@ -224,12 +224,12 @@ pub struct WorkerReport {
     /// `running`; `leaving` if no mask names the CPU any more but packets are still queued; or
     /// `ended`. The counters are kept after the end.
     pub state: String,
-    /// Packets processed, a super-packet counted once.
+    /// Number of packets processed; a super-packet counts once.
     pub processed: u64,
     /// Times that the worker processed a backlog, each time at most `dev_weight` packets.
     pub turns: u64,
     /// Times that the worker was woken for packets.
     pub wake_ups: u64,
-    /// Panics caught in the worker.
+    /// Number of panics caught in the worker.
     pub panics: u64,
 }

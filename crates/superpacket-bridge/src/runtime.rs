@@ -362,7 +362,7 @@ pub(crate) mod tests {
         shared_as(0, change)
     }
 
-    /// Returns the same with this number.
+    /// Returns a shared port with this number, for tests.
     pub(crate) fn shared_as(number: u16, change: impl FnOnce(&mut PortSettings)) -> SharedPort {
         let mut gso = GsoSupport::LINUX;
         (gso.udp_tunnels, gso.max_segments) = (false, 65_535);

@@ -39,7 +39,7 @@ struct PartialRead {
 pub struct ReaderCounters {
     /// Packets read from the device; a super-packet counts once.
     pub reads: u64,
-    /// Packets returned to the caller.
+    /// Number of packets returned to the caller.
     pub packets: u64,
     /// Bytes of the packets returned to the caller.
     pub bytes: u64,

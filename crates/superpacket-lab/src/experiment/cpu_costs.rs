@@ -49,9 +49,9 @@ pub(crate) struct CpuCosts {
 /// Payload and CPU times of any load.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LoadTotals {
-    /// Payload bytes received.
+    /// Number of payload bytes received.
     pub(crate) bytes: u64,
-    /// Duration, in seconds.
+    /// Duration of the load, in seconds of wall time.
     pub(crate) seconds: f64,
     /// CPU time of the sending program.
     pub(crate) sender: Duration,

@@ -58,13 +58,13 @@ pub struct KernelPathRules {
 /// The traffic of a port that the kernel forwarded by itself. A super-packet counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelPathCounts {
-    /// Packets from the port.
+    /// Number of packets that the kernel forwarded from the port.
     pub rx_packets: u64,
-    /// Bytes of these packets.
+    /// Number of bytes of the packets from the port.
     pub rx_bytes: u64,
-    /// Packets to the port.
+    /// Number of packets that the kernel forwarded to the port.
     pub tx_packets: u64,
-    /// Bytes of these packets.
+    /// Number of bytes of the packets to the port.
     pub tx_bytes: u64,
 }
 

@@ -15,7 +15,7 @@ use std::mem::offset_of;
 use super::shared::{EPOCH_BITS, ForwardingCounts, PortState, Rules, StationState};
 use crate::system::bpf::Instruction;
 
-/// What the filter program refers to.
+/// The maps and numbers that the filter program refers to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FilterMaps {
     /// The hash table from station keys to the indices of their states.
@@ -120,7 +120,7 @@ enum Label {
     SuperPacket,
     /// The frame's length has been examined.
     Fits,
-    /// The frame is the kernel's.
+    /// The kernel forwards the frame.
     Forwarded,
     /// The epoch is noted for the source.
     Note,

@@ -122,7 +122,7 @@ pub struct XdpStatistics {
     /// Frames sent partly from the chunks in which they were received, and partly from copies, for
     /// example of headers (`gather=on`).
     pub sent_gathered: u64,
-    /// Bytes copied to chunks.
+    /// Number of bytes copied to chunks.
     pub bytes_copied: u64,
     /// Number of times that a TX ring or the device's queue was full.
     pub tx_full: u64,

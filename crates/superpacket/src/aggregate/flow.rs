@@ -87,7 +87,7 @@ pub(super) struct Held<B> {
     id_run: IdRun,
     outer_id_run: IdRun,
     nested_id_run: IdRun,
-    /// Bytes of payload so far.
+    /// Number of payload bytes held so far.
     payload: u32,
     /// Payload of the first segment in bytes; in GRO mode no other segment may be longer.
     segment_size: u32,
@@ -552,9 +552,10 @@ impl IdRun {
         self.first.wrapping_add(self.step.wrapping_mul(count as u16))
     }
 
-    /// Returns the sequence with one more packet after `count`; `None` if its identification does
-    /// not fit. `only_one`: a single packet precedes, which does not show the step. `form` tells
-    /// how the identification changes inside the packet itself, if it is a super-packet.
+    /// Returns the sequence with one more packet, whose identification is `id`, after `count`
+    /// packets; `None` if `id` does not continue it. `only_one` says that a single packet precedes,
+    /// so that the step is not known yet. `form` is how the identification changes inside the new
+    /// packet, if that is a super-packet.
     #[inline(always)]
     fn next(self, count: u32, only_one: bool, id: u16, form: Option<IpId>) -> Option<IdRun> {
         let run = match (id == self.expected(count), only_one && id == self.first) {

@@ -1190,7 +1190,7 @@ impl<B, P: Memory<B>> Poll<B> for RefusingPoll<'_, P> {
     }
 }
 
-/// A memory without bytes.
+/// A memory that yields no bytes, whatever the buffer.
 struct NoMemory;
 
 impl<B> Memory<B> for NoMemory {

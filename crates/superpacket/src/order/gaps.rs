@@ -50,7 +50,7 @@ impl GapLimits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GapCounters {
-    /// Packets that had to wait.
+    /// Number of packets that had to wait.
     pub waited: u64,
     /// Waiting packets that left because the missing ones came.
     pub filled: u64,
@@ -60,7 +60,7 @@ pub struct GapCounters {
     /// Waiting packets that left because another packet must not overtake them, because of a limit,
     /// or on request.
     pub released: u64,
-    /// Packets that wait now.
+    /// Number of packets that wait now.
     pub waiting: u64,
     /// Bytes of the frames that wait now.
     pub waiting_bytes: u64,

@@ -41,9 +41,9 @@ pub enum SegmentError {
     /// The packet would have more segments than the limit.
     #[error("{needed} segments are needed, at most {limit} are allowed")]
     TooManySegments {
-        /// Segments that the packet needs.
+        /// Number of segments that the packet needs.
         needed: u32,
-        /// Segments that are allowed.
+        /// Number of segments that are allowed.
         limit: u32,
     },
     /// A segment would be too long for its length fields.
@@ -68,7 +68,7 @@ pub enum SegmentError {
     Coverage {
         /// Bytes of payload that the checksum covers.
         needed: usize,
-        /// Payload of the shortest segment.
+        /// Length of the shortest segment's payload in bytes.
         got: usize,
     },
     /// The packet must not be fragmented: it has the don't-fragment bit, or is IPv6 and the caller
@@ -99,9 +99,9 @@ pub enum SegmentError {
     /// The caller's buffers are too small for the segments.
     #[error("{needed} bytes are needed for the segments, there is room for {got}")]
     OutputTooSmall {
-        /// Bytes that the segments need.
+        /// Number of bytes that the segments need.
         needed: usize,
-        /// Bytes that the buffers have.
+        /// Number of bytes that the buffers have.
         got: usize,
     },
 }

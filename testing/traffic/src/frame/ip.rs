@@ -6,9 +6,9 @@ use crate::{addresses, checksum};
 /// An IP header of either version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ip {
-    /// Version 4.
+    /// An IPv4 header.
     V4(Ipv4),
-    /// Version 6.
+    /// An IPv6 header.
     V6(Ipv6),
 }
 

@@ -35,11 +35,11 @@ pub struct FlowEffect {
     pub protocol: &'static str,
     /// The innermost source address.
     pub source: Option<IpAddr>,
-    /// The port at that address.
+    /// The transport port of the source.
     pub source_port: Option<u16>,
     /// The innermost destination address.
     pub destination: Option<IpAddr>,
-    /// The port at that address.
+    /// The transport port of the destination.
     pub destination_port: Option<u16>,
     /// The outermost tunnel, by its [title](superpacket::wire::Tunnel::title).
     pub tunnel: Option<&'static str>,
@@ -47,9 +47,9 @@ pub struct FlowEffect {
     pub vlan: Option<String>,
     /// Index of the interface in the capture, from 0.
     pub interface: Option<u32>,
-    /// Packets captured.
+    /// Number of packets of the flow in the capture.
     pub packets: u64,
-    /// Bytes of their frames.
+    /// Number of bytes of their frames, link headers included.
     pub bytes: u64,
     /// Packets that left, with the policy GRO with UDP.
     pub packets_after: u64,
@@ -73,7 +73,7 @@ pub enum FlowCell<'a> {
     Text(Option<Cow<'a, str>>),
     /// A number, if there is one.
     Number(Option<u64>),
-    /// Packets by reason.
+    /// Number of packets out for each reason, by its name.
     Reasons(&'a BTreeMap<&'static str, u64>),
 }
 
@@ -150,7 +150,7 @@ impl CaptureFlows {
 const OTHER: usize = 0;
 const UNLISTED: usize = 1;
 
-/// Place of the first flow.
+/// Row of a table at which the first flow stands.
 const FIRST_FLOW: usize = 2;
 
 /// End points, VLANs and interface of a flow.

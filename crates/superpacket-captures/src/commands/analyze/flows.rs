@@ -127,9 +127,9 @@ struct FlowEntry {
 pub struct TopFlow {
     /// Protocol and end points: `TCP 10.0.0.1:443 > 10.3.0.0:10000`.
     pub flow: String,
-    /// Packets captured.
+    /// Number of packets of the flow in the capture.
     pub packets_in: u64,
-    /// Bytes of their frames.
+    /// Number of bytes of their frames, link headers included.
     pub bytes: u64,
     /// Packets that left, with the policy GRO with UDP.
     pub packets_out: u64,
@@ -257,7 +257,7 @@ impl TopFlows {
 struct FlowJson {
     flow: FlowId,
     protocol: u8,
-    /// An index into [`Tunnel::ALL`].
+    /// The outermost tunnel, as an index into [`Tunnel::ALL`].
     tunnel: Option<usize>,
     source: IpAddr,
     destination: IpAddr,

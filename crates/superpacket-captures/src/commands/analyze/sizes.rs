@@ -23,7 +23,7 @@ macro_rules! histogram {
         pub struct $name([u64; $classes]);
 
         impl $name {
-            /// Counts a value.
+            /// Adds a value to the histogram.
             #[inline]
             pub(super) fn count(&mut self, value: usize) {
                 self.weigh(value, 1);

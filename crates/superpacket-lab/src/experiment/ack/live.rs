@@ -28,7 +28,7 @@ const SEGMENT: u32 = 1500 - HEADERS;
 /// The result of one measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AckSample {
-    /// Payload, in 10^9 bits per second.
+    /// Received payload, in 10^9 bits per second.
     pub(super) throughput: f64,
     /// The sender's CPU usage, in percent of one CPU.
     pub(super) sender_cpu: f64,

@@ -29,7 +29,7 @@ const SETTINGS: [(&str, &str); 3] = [
 /// The result of one measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LroSample {
-    /// Payload, in 10^9 bits per second.
+    /// Received payload, in 10^9 bits per second.
     pub(super) throughput: f64,
     /// The receiver's CPU usage, in percent of two CPUs, as the original report's receiver had.
     pub(super) cpu: f64,
