@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use superpacket::virtio::Format;
 use superpacket_bridge::report::PortStats;
+use superpacket_bridge::settings::PortChange;
 use superpacket_lab::{
     Direction, GuestForm, GuestSocket, Host, LabError, SocketGuest, Station, TcpBulk,
     TcpTransactions, Until, available_or_skip,
@@ -255,6 +256,33 @@ fn a_guest_that_leaves_and_returns_is_the_same_port() -> Result<(), LabError> {
         }
         assert_eq!(guests.joined.bridge.ports()[1].reopened, 0);
         nothing_was_refused(&guests.stats());
+    }
+    Ok(())
+}
+
+/// An option of the port string changes: the socket is created anew at the same path, and guests
+/// connect to it again.
+#[test]
+fn an_option_changes_while_a_guest_is_connected() -> Result<(), LabError> {
+    for kind in ["", "&type=datagram"] {
+        let Some(mut guests) = by_unix(kind, [PLAIN, PLAIN])? else { return Ok(()) };
+        guests.joined.carries(1, 1 << 20)?;
+        let name = guests.joined.names[1].clone();
+        let change = PortChange {
+            options: [("mtu".to_owned(), Some("1400".to_owned()))].into(),
+            ..PortChange::default()
+        };
+        let changed = guests.joined.bridge.set_port(&name, &change);
+        guests.joined.names[1] = changed.expect("the port is opened again").port;
+        guests.guests.truncate(1);
+        let path = guests.folder.path().join("b");
+        let again = guest(&path, 2, PLAIN, &name)?;
+        guests.joined.b = again.station.clone();
+        guests.guests.push(again);
+        guests.wait_until_up();
+        assert_eq!(guests.joined.bridge.ports()[1].mtu, 1400);
+        guests.joined.b.link.set_mtu(1400)?;
+        guests.joined.carries(1, 1 << 20)?;
     }
     Ok(())
 }
