@@ -234,6 +234,19 @@ impl SharedPort {
         self.set_mtu(state.mtu);
     }
 
+    /// Sets the capabilities of a port whose other end may change while it is open, and returns
+    /// whether they changed.
+    pub(crate) fn set_capabilities(&self, capabilities: Capabilities) -> bool {
+        if self.requested.read().unwrap_or_else(PoisonError::into_inner).capabilities
+            == capabilities
+        {
+            return false;
+        }
+        self.forget_refusals();
+        self.requested.write().unwrap_or_else(PoisonError::into_inner).capabilities = capabilities;
+        true
+    }
+
     /// Returns the number of this opening, from 0 on. Events of an earlier opening are ignored.
     pub(crate) fn opening(&self) -> u32 {
         self.opening.load(Ordering::Relaxed)

@@ -49,6 +49,8 @@ pub mod system;
 #[cfg(target_os = "linux")]
 mod tap;
 mod unix;
+#[cfg(target_os = "linux")]
+pub mod vhost;
 #[cfg(all(test, target_os = "linux"))]
 mod without_memory;
 #[cfg(target_os = "linux")]

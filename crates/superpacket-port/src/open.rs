@@ -8,6 +8,8 @@ use super::replay::ReplayPort;
 use super::tap::TapPort;
 use super::unix::UnixPort;
 #[cfg(target_os = "linux")]
+use super::vhost::VhostPort;
+#[cfg(target_os = "linux")]
 use super::xdp::XdpPort;
 use super::{Port, PortError, PortKind, PortSpec, SpecError};
 
@@ -27,6 +29,8 @@ pub fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
         #[cfg(target_os = "linux")]
         PortKind::Pcap => Ok(Box::new(ReplayPort::open(spec)?)),
         PortKind::Unix => Ok(Box::new(UnixPort::open(spec)?)),
+        #[cfg(target_os = "linux")]
+        PortKind::Vhost => Ok(Box::new(VhostPort::open(spec)?)),
         PortKind::Memory | PortKind::Nic => Err(modelled(spec).into()),
         #[cfg(not(target_os = "linux"))]
         _ => Err(PortError::Unsupported {
@@ -52,6 +56,8 @@ pub fn check(spec: &PortSpec) -> Result<(), SpecError> {
         #[cfg(target_os = "linux")]
         PortKind::Pcap => ReplayPort::check(spec),
         PortKind::Unix => UnixPort::check(spec),
+        #[cfg(target_os = "linux")]
+        PortKind::Vhost => VhostPort::check(spec),
         PortKind::Memory | PortKind::Nic => Err(modelled(spec)),
         #[cfg(not(target_os = "linux"))]
         _ => Ok(()),

@@ -36,6 +36,29 @@ pub(crate) struct PacketSlots {
     large: BufferPool,
 }
 
+/// A slot that is free until it is lent.
+#[cfg(target_os = "linux")]
+#[derive(Debug)]
+pub(crate) struct FreeSlot<'a> {
+    pool: &'a mut BufferPool,
+    slot: usize,
+}
+
+#[cfg(target_os = "linux")]
+impl FreeSlot<'_> {
+    /// Returns the slot's bytes for writing.
+    #[inline]
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        self.pool.slot_mut(self.slot).unwrap_or_default()
+    }
+
+    /// Lends a range of the slot; `None` if the range exceeds it.
+    #[inline]
+    pub(crate) fn lend(self, range: Range<usize>) -> Option<Buffer> {
+        self.pool.lend(self.slot, range)
+    }
+}
+
 impl PacketSlots {
     /// Allocates the memory of one of `queues` queues; `None` if there is not enough. Slots occupy
     /// memory from their first use on.
@@ -58,6 +81,21 @@ impl PacketSlots {
     pub(crate) const fn rewind(&mut self) {
         self.small.rewind();
         self.large.rewind();
+    }
+
+    /// Returns a free slot of at least `length` bytes, of the smaller kind if one is free.
+    #[cfg(target_os = "linux")]
+    #[inline]
+    pub(crate) fn free(&mut self, length: usize) -> Option<FreeSlot<'_>> {
+        if length <= SMALL_SLOT
+            && let Some(slot) = self.small.free()
+        {
+            return Some(FreeSlot { pool: &mut self.small, slot });
+        }
+        if length > LARGE_SLOT {
+            return None;
+        }
+        self.large.free().map(|slot| FreeSlot { pool: &mut self.large, slot })
     }
 
     /// Returns a free slot of [`LARGE_SLOT`] bytes, or `None` if all are lent.

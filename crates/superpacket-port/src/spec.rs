@@ -42,11 +42,13 @@ pub enum PortKind {
     Pcap,
     /// A UNIX socket, as virtual machines use it: `unix:/run/vm0.sock`.
     Unix,
+    /// A virtual machine, by vhost-user: `vhost:/run/vm0.sock`.
+    Vhost,
 }
 
 impl PortKind {
     /// All kinds of ports.
-    pub const ALL: [PortKind; 8] = [
+    pub const ALL: [PortKind; 9] = [
         PortKind::Memory,
         PortKind::Nic,
         PortKind::Tap,
@@ -55,6 +57,7 @@ impl PortKind {
         PortKind::Xdp,
         PortKind::Pcap,
         PortKind::Unix,
+        PortKind::Vhost,
     ];
 
     /// Returns the name of this kind, with which port strings of the kind begin.
@@ -68,6 +71,7 @@ impl PortKind {
             PortKind::Xdp => "xdp",
             PortKind::Pcap => "pcap",
             PortKind::Unix => "unix",
+            PortKind::Vhost => "vhost",
         }
     }
 }
@@ -307,6 +311,7 @@ mod tests {
             ("xdp:eth0?queue=0", PortKind::Xdp, "eth0"),
             ("pcap:in.pcap", PortKind::Pcap, "in.pcap"),
             ("unix:/run/vm0.sock?mtu=9000", PortKind::Unix, "/run/vm0.sock"),
+            ("vhost:/run/vm0.sock?queues=2", PortKind::Vhost, "/run/vm0.sock"),
             ("nic:", PortKind::Nic, ""),
         ] {
             let spec: PortSpec = text.parse().expect(text);

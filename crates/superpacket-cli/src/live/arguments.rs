@@ -28,8 +28,8 @@ pub(crate) enum LiveCommand {
   superpacket bridge unix:/run/vm0.sock 'unix:/run/passt.sock?connect=on' packet:eth1
   superpacket bridge --config /etc/superpacket/bridge.toml
 
-Ports are tap:DEVICE, tun:DEVICE, packet:INTERFACE, xdp:INTERFACE, unix:SOCKET, pcap:FILE, \
-nic:SETTINGS@PORT. \
+Ports are tap:DEVICE, tun:DEVICE, packet:INTERFACE, xdp:INTERFACE, unix:SOCKET, vhost:SOCKET, \
+pcap:FILE, nic:SETTINGS@PORT. \
 Options follow a question mark and are separated by ampersands; quote them for the shell: \
 'packet:eth0?version=v3&block=512k'. Commands, counters and metrics use the name before the port \
 string, as in left=packet:eth0; without one, they use the whole string. Packet and XDP ports take \

@@ -31,7 +31,7 @@
 mod device;
 mod offload;
 mod options;
-mod outer_checksum;
+pub(crate) mod outer_checksum;
 mod receive;
 mod transmit;
 

@@ -44,7 +44,7 @@ mod readiness;
 mod receive;
 mod send;
 mod shared;
-mod socket_file;
+pub(crate) mod socket_file;
 
 use std::io;
 use std::os::fd::OwnedFd;

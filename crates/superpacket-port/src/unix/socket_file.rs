@@ -22,7 +22,7 @@ pub(super) const SEND_FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NO
 pub(super) const SEND_FLAGS: SendFlags = SendFlags::DONTWAIT;
 
 /// Creates a socket that never blocks.
-pub(super) fn new_socket(kind: SocketType) -> Result<OwnedFd, Errno> {
+pub(crate) fn new_socket(kind: SocketType) -> Result<OwnedFd, Errno> {
     #[cfg(target_os = "linux")]
     let socket = {
         use rustix::net::{SocketFlags, socket_with};
@@ -53,7 +53,7 @@ pub(super) fn prepare(socket: impl AsFd) {
 
 /// The file of a socket that this port has created, removed when dropped.
 #[derive(Debug)]
-pub(super) struct SocketFile {
+pub(crate) struct SocketFile {
     path: PathBuf,
     /// Device and number of the file, so that another one with the same path is not removed.
     identity: Option<(u64, u64)>,
@@ -64,7 +64,7 @@ impl SocketFile {
     ///
     /// # Errors
     /// [`PortError`] if a socket in use or another file has this path, or if a system call fails.
-    pub(super) fn bind(
+    pub(crate) fn bind(
         port: &str,
         path: &Path,
         kind: SocketType,
