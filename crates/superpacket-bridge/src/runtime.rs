@@ -26,12 +26,13 @@ pub(crate) struct SharedPort {
     /// The port's name.
     pub(crate) name: String,
     pub(crate) counts: PortCounts,
-    /// The token buckets of its rate limits.
+    /// The token buckets of the port's rate limits.
     pub(crate) buckets: PortBuckets,
     pub(crate) layer: Layer,
     /// The type of VLAN tag that the bridge filters by; `None` without VLAN filtering.
     pub(crate) vlan_filtering: Option<VlanProtocol>,
-    /// Changed under the lock; threads reread it when the bridge's epoch changes.
+    /// The requested settings and the capabilities. Threads reread them when the bridge's epoch
+    /// changes.
     requested: RwLock<Requested>,
     /// The current MTU in bytes; 0 for no limit.
     mtu: AtomicU32,
@@ -81,7 +82,7 @@ impl Runtime {
         self.active.contains(feature)
     }
 
-    /// Returns the maximum number of pieces per frame.
+    /// Returns the maximum number of slices of memory that a frame to be sent may consist of.
     #[inline]
     pub(crate) fn max_slices(&self) -> usize {
         if self.has(Feature::ScatterGather) { self.capabilities.max_slices } else { 1 }

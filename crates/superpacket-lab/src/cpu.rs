@@ -130,11 +130,11 @@ pub struct CpuUsage {
     pub system: f64,
     /// Time in hardware interrupts.
     pub interrupt: f64,
-    /// Softirqs, in which the network stack receives.
+    /// Seconds in softirqs, in which the network stack receives packets.
     pub soft_interrupt: f64,
-    /// Idle time, including waiting for I/O.
+    /// Seconds idle, including waiting for I/O.
     pub idle: f64,
-    /// Time that the hypervisor gave to other guests.
+    /// Seconds that the hypervisor gave to other guests.
     pub stolen: f64,
 }
 

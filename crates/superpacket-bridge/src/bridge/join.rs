@@ -100,7 +100,10 @@ impl Inner {
         let string = settings.port.is_named().then(|| settings.port.string());
         tracing::info!(port = name, string, mtu = state.mtu, queues, "port opened");
         if state.link == LinkState::Down && interface_of(&settings.port).is_some() {
-            tracing::warn!(port = name, "the interface is down: packets are dropped until it is up");
+            tracing::warn!(
+                port = name,
+                "the interface is down: packets are dropped until it is up"
+            );
         }
         warn_of_interface(&settings.port);
         // The number is still free, because all callers hold `changes`.

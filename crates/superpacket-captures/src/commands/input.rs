@@ -49,7 +49,7 @@ pub enum Input<'a> {
     Live {
         /// The name in reports and errors.
         file: String,
-        /// The bytes of the capture.
+        /// The stream from which the capture is read.
         stream: Box<dyn Read + Send>,
     },
     /// Packets in memory.
@@ -58,7 +58,7 @@ pub enum Input<'a> {
     Filtered {
         /// The input whose packets are filtered.
         input: Box<Input<'a>>,
-        /// The filter's expression.
+        /// The filter expression, in the syntax of pcap-filter(7).
         expression: &'a str,
     },
 }
@@ -162,7 +162,7 @@ pub(crate) struct OpenInput<'a> {
     strict: bool,
     /// The filters that frames must match.
     filters: Vec<Filter>,
-    /// Number of frames that did not match.
+    /// Number of frames that did not match the filters.
     filtered_out: u64,
     /// Number of the last packet that was read.
     packets: u64,

@@ -17,6 +17,10 @@ use crate::slots::{PacketSlots, SMALL_SLOT};
 /// Bytes read at once, if frames are short: as many as the longest frame has.
 const READ: usize = 64 * 1024;
 
+/// Maximum number of reads per poll. A peer that writes single bytes all the time must not keep the
+/// thread busy.
+const MAX_READS: usize = 1024;
+
 /// Bytes read behind the rest of a long frame. They are copied if the next one is long too.
 const READ_BEHIND: usize = 4096;
 
@@ -45,7 +49,7 @@ struct LongFrame {
 pub(super) enum StreamState {
     /// The stream has no more bytes now.
     Empty,
-    /// Frames may be left: so many were delivered as wanted, or all slots are lent.
+    /// Frames may be left: as many were taken as wanted, or all slots are lent.
     Pending,
     /// The peer has closed the connection.
     Closed,
@@ -66,7 +70,7 @@ impl StreamInput {
         had_part
     }
 
-    /// Delivers at most `limit` frames, received at `time`. Returns their number.
+    /// Takes at most `limit` frames, received at `time`. Returns how many of them were delivered.
     pub(super) fn receive(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -76,39 +80,39 @@ impl StreamInput {
         limit: usize,
         time: u64,
     ) -> (usize, StreamState) {
-        let before = packets.len();
-        let state = loop {
-            let wanted = limit - (packets.len() - before);
-            if let Some(state) = self.deliver(shared, slots, packets, wanted, time) {
-                break state;
+        let (before, mut left) = (packets.len(), limit);
+        for _ in 0..MAX_READS {
+            if let Some(state) = self.deliver(shared, slots, packets, &mut left, time) {
+                return (packets.len() - before, state);
             }
-            match self.read(socket, slots) {
-                Ok(0) => break StreamState::Closed,
-                Ok(_) => {}
-                Err(Errno::AGAIN) => break StreamState::Empty,
-                Err(_) => break StreamState::Closed,
-            }
-        };
-        (packets.len() - before, state)
+            let state = match self.read(socket, slots) {
+                Ok(0) => StreamState::Closed,
+                Ok(_) => continue,
+                Err(Errno::AGAIN) => StreamState::Empty,
+                Err(_) => StreamState::Closed,
+            };
+            return (packets.len() - before, state);
+        }
+        (packets.len() - before, StreamState::Pending)
     }
 
-    /// Delivers the frames that have arrived completely, at most `limit`. Returns why it stopped,
-    /// if not for lack of bytes.
+    /// Delivers the frames that have arrived completely, at most `left`, which also counts those
+    /// with an unusable header. Returns why it stopped, if not for lack of bytes.
     fn deliver(
         &mut self,
         shared: &UnixShared,
         slots: &mut PacketSlots,
         packets: &mut Vec<RxPacket<Buffer>>,
-        mut limit: usize,
+        left: &mut usize,
         time: u64,
     ) -> Option<StreamState> {
         if let Some(LongFrame { slot, filled, length }) = self.long
             && filled == length
         {
-            if limit == 0 {
+            if *left == 0 {
                 return Some(StreamState::Pending);
             }
-            limit -= 1;
+            *left -= 1;
             self.long = None;
             let offload =
                 slots.large_mut(slot).map(|bytes| shared.format.offload(&mut bytes[..length]));
@@ -137,7 +141,7 @@ impl StreamInput {
             let Some(bytes) = rest.get_mut(..length) else {
                 return self.begin_long(slots, length);
             };
-            if limit == 0 {
+            if *left == 0 {
                 return Some(StreamState::Pending);
             }
             match shared.format.offload(bytes) {
@@ -146,10 +150,10 @@ impl StreamInput {
                         return Some(StreamState::Pending);
                     };
                     packets.push(packet(buffer, offload, time));
-                    limit -= 1;
                 }
                 Err(error) => shared.refuse_header(&error),
             }
+            *left -= 1;
             self.start += LENGTH + length;
         }
     }

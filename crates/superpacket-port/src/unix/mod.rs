@@ -118,7 +118,7 @@ impl UnixPort {
                 }
                 let mut receiver =
                     StreamReceiver::new(Arc::clone(&shared), source, readiness, slots);
-                if receiver.join().is_none() && options.connect {
+                if receiver.join()?.is_none() && options.connect {
                     tracing::info!(port = name, "no peer listens yet: connecting is retried");
                 }
                 (file, None, Box::new(receiver))

@@ -1,5 +1,6 @@
 //! The receiving end of a stream port, which also accepts the peer, or connects to it.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -51,27 +52,38 @@ impl StreamReceiver {
     }
 
     /// Accepts a peer, or connects to it, if that is possible now.
-    pub(super) fn join(&mut self) -> Option<Arc<Connection>> {
-        let socket = self.new_connection()?;
-        self.readiness.watch(&socket).ok()?;
+    pub(super) fn join(&mut self) -> Result<Option<Arc<Connection>>, PortError> {
+        let system = |action| {
+            let name = self.shared.name.clone();
+            move |error: io::Error| PortError::system(&name, action, error)
+        };
+        let joined = self.new_connection().map_err(system("accept the peer (accept)"))?;
+        let Some(socket) = joined else { return Ok(None) };
+        let watch = system("watch the peer (epoll_ctl)");
+        self.readiness.watch(&socket).map_err(watch)?;
         let room = self.readiness.room_watch();
         let connection = Arc::new(Connection::new(socket, SocketKind::Stream, room));
         self.shared.set_connection(Some(Arc::clone(&connection)));
         tracing::info!(port = %self.shared.name, "the peer is connected");
-        Some(connection)
+        Ok(Some(connection))
     }
 
-    fn new_connection(&self) -> Option<OwnedFd> {
+    /// Returns a new connection; `None` if there is no peer now.
+    fn new_connection(&self) -> io::Result<Option<OwnedFd>> {
         match &self.source {
             Source::Listen(listener) => {
-                let (stream, _) = listener.accept().ok()?;
-                stream.set_nonblocking(true).ok()?;
+                let stream = match listener.accept() {
+                    Ok((stream, _)) => stream,
+                    Err(error) if is_temporary(&error) => return Ok(None),
+                    Err(error) => return Err(error),
+                };
+                stream.set_nonblocking(true)?;
                 prepare(&stream);
-                Some(stream.into())
+                Ok(Some(stream.into()))
             }
             Source::Connect(address) => {
-                let socket = new_socket(SocketType::STREAM).ok()?;
-                connect(&socket, address).ok().map(|()| socket)
+                let socket = new_socket(SocketType::STREAM)?;
+                Ok(connect(&socket, address).ok().map(|()| socket))
             }
         }
     }
@@ -105,6 +117,12 @@ impl StreamReceiver {
     }
 }
 
+/// Returns whether accepting may succeed when a peer connects.
+fn is_temporary(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+    matches!(error.kind(), WouldBlock | ConnectionAborted | Interrupted)
+}
+
 impl Receive for StreamReceiver {
     fn poll(
         &mut self,
@@ -115,7 +133,16 @@ impl Receive for StreamReceiver {
         let time = monotonic_nanoseconds();
         let mut count = 0;
         for _ in 0..MAX_ACCEPTS {
-            let Some(connection) = self.shared.connection().or_else(|| self.join()) else { break };
+            let connection = match self.shared.connection() {
+                Some(connection) => connection,
+                None => match self.join() {
+                    Ok(Some(connection)) => connection,
+                    Ok(None) => break,
+                    // The listening socket stays readable, so that the port is polled again later.
+                    Err(error) if count == 0 => return Err(error),
+                    Err(_) => return Ok(count),
+                },
+            };
             connection.send_waiting();
             let (received, state) = self.input.receive(
                 connection.socket.as_fd(),

@@ -72,9 +72,9 @@ impl Held {
 /// The captures that were read in parts.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Cuts {
-    /// Number of captures.
+    /// Number of captures that were read in parts.
     pub files: u64,
-    /// Number of parts.
+    /// Number of parts of all these captures together.
     pub parts: u64,
     /// Packets whose result may have changed because of the cuts.
     pub held: Held,

@@ -41,7 +41,7 @@ pub struct FlowRow {
     pub packets_in: u64,
     /// Number of bytes of the captured frames, link headers included.
     pub bytes_in: u64,
-    /// Packets that left, with the policy GRO with UDP.
+    /// Number of packets after aggregation by the policy GRO with UDP.
     pub packets_out: u64,
     /// The first packet's time, in nanoseconds since 1970.
     pub first_time: Option<u64>,
@@ -62,7 +62,7 @@ pub struct PacketsRow {
     pub packets_in: u64,
     /// Number of bytes of the captured frames, link headers included.
     pub bytes_in: u64,
-    /// Packets that left, with the policy GRO with UDP.
+    /// Number of packets after aggregation by the policy GRO with UDP.
     pub packets_out: u64,
     /// Number of bytes of the frames that left, link headers included.
     pub bytes_out: u64,

@@ -35,7 +35,7 @@ pub enum DotRow {
     Dots {
         /// Name of the row.
         name: String,
-        /// The marks in figures; empty for none.
+        /// The values of the marks as text; empty for no text.
         text: String,
         /// The marks, from back to front.
         dots: Vec<Dot>,

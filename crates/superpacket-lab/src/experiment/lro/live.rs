@@ -12,7 +12,7 @@ use crate::experiment::cpu_costs::{CpuClocks, CpuCosts};
 use crate::experiment::testbed::{Hosts, Testbed, port};
 use crate::load::{Pinning, Source, TcpBulk, Until};
 
-/// Length of the IPv4 and TCP headers of a segment without timestamps.
+/// Length of the IPv4 and TCP headers of a segment without timestamps, in bytes.
 const HEADERS: u32 = 40;
 
 /// Cores of the original report's machines; its CPU figures are for both.

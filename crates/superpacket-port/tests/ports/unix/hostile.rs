@@ -88,6 +88,39 @@ fn an_unusable_virtio_header_costs_its_frame_only() {
     }
 }
 
+#[test]
+fn unusable_headers_count_towards_the_limit_of_a_poll() {
+    let mut opened = Opened::new("?header=10");
+    let mut peer = opened.connect();
+    for length in [100, 3000] {
+        let before = opened.port.counters().rx_errors;
+        let bad = [&[0, 99][..], &vec![0; 8 + length]].concat();
+        (0..20).for_each(|_| peer.send(&bad));
+        let mut packets = Vec::new();
+        for polls in 1..=4 {
+            opened.receiver.poll(&mut packets, 5).expect("the port lives");
+            assert_eq!(opened.port.counters().rx_errors, before + 5 * polls);
+        }
+        assert!(packets.is_empty());
+    }
+    peer.send(&[&[0; 10][..], &frame(60)].concat());
+    assert_eq!(bytes(&opened.receive(1)[0]), frame(60));
+}
+
+#[test]
+fn single_bytes_end_a_poll_all_the_same() {
+    let mut opened = Opened::new("");
+    let peer = opened.connect();
+    let mut socket = peer.0.try_clone().expect("a socket");
+    let writer = std::thread::spawn(move || {
+        stream_frame(&frame(20_000))
+            .iter()
+            .for_each(|byte| socket.write_all(&[*byte]).expect("read"))
+    });
+    assert_eq!(bytes(&opened.receive(1)[0]), frame(20_000));
+    writer.join().expect("all was written");
+}
+
 /// Returns pseudo-random bytes.
 fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed | 1;
