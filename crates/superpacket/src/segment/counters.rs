@@ -18,7 +18,7 @@ use super::SegmentError;
 pub struct SegmentCounters {
     /// Packets received for segmentation.
     pub packets: u64,
-    /// Packets that left as segments or fragments, even as a single one.
+    /// Packets that were segmented or fragmented, including those that gave a single segment.
     pub cut: u64,
     /// Packets that passed whole, because they were not super-packets or fitted the MTU.
     pub passed: u64,
@@ -29,7 +29,7 @@ pub struct SegmentCounters {
     pub payload_in: u64,
     /// Bytes behind the headers of the segments that came out, added up segment by segment.
     pub payload_out: u64,
-    /// Packets refused, by [`SegmentError::number`].
+    /// Number of refused packets for each error; the index is [`SegmentError::number`].
     pub errors: [u64; SegmentError::COUNT],
 }
 

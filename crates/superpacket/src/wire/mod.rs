@@ -38,9 +38,9 @@ pub const MAX_HEADER: usize = 256;
 /// IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IpVersion {
-    /// Version 4.
+    /// IPv4.
     V4,
-    /// Version 6.
+    /// IPv6.
     V6,
 }
 
