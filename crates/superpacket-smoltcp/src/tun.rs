@@ -57,7 +57,8 @@ struct TunWriter {
     queue: Queue,
     layer: Layer,
     segmenter: Segmenter,
-    /// Whether the device accepts super-packets.
+    /// Whether the device accepts super-packets; if not, packets are segmented before they are
+    /// written.
     takes_super_packets: bool,
     /// Buffer into which smoltcp writes a packet, after room for the virtio header.
     sending: Vec<u8>,
@@ -70,15 +71,15 @@ struct TunWriter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TunCounters {
-    /// Packets read.
+    /// Packets read from the device; a super-packet counts once.
     pub read: u64,
-    /// Bytes of the packets read.
+    /// Total length in bytes of the packets counted in `read`.
     pub bytes_read: u64,
     /// Packets read with a header that contradicts the packet; they are dropped.
     pub malformed: u64,
     /// Packets written.
     pub written: u64,
-    /// Bytes of the packets written.
+    /// Total length in bytes of the packets counted in `written`.
     pub bytes_written: u64,
     /// Packets that the device refused, or that could not be segmented; they are dropped.
     pub rejected: u64,
