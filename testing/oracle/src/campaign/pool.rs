@@ -184,13 +184,14 @@ struct WordChange {
 /// payload.
 #[derive(Clone, Copy, Debug)]
 enum WordPosition {
-    /// In the destination or source MAC address.
+    /// Offset in bytes from the start of the Ethernet header, in the destination or source MAC
+    /// address.
     Mac(usize),
-    /// In the outermost IP header.
+    /// Offset in bytes from the start of the outermost IP header.
     Ip(usize),
-    /// In the innermost transport header.
+    /// Offset in bytes from the start of the innermost transport header.
     Transport(usize),
-    /// In the payload.
+    /// Offset in bytes from the start of the payload.
     Payload(usize),
 }
 
@@ -199,7 +200,8 @@ enum WordPosition {
 struct CoveringSums {
     /// Whether the IPv4 header checksum of the header at offset `network` covers the word.
     header: bool,
-    /// Offset of the outermost IP header, if the word is in it.
+    /// Offset of the outermost IP header, in bytes from the start of the frame; meaningful only if
+    /// the word is in that header.
     network: usize,
     /// Whether the innermost transport checksum covers the word.
     transport: bool,

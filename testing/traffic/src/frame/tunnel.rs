@@ -107,9 +107,9 @@ pub struct Gre {
     pub checksum: Option<Checksum>,
     /// The 16 bits after the checksum, which exist only with it.
     pub reserved1: u16,
-    /// Key (K).
+    /// The key field; `None` without one. If present, the flag K is set.
     pub key: Option<u32>,
-    /// Sequence number (S).
+    /// The sequence number field; `None` without one. If present, the flag S is set.
     pub sequence: Option<u32>,
     /// Further bits of the first word, including the version.
     pub flags: u16,
