@@ -117,9 +117,9 @@ impl Reading {
 
 /// A capture that a command reads in place of its owner.
 pub(crate) enum Given {
-    /// All of it.
+    /// The capture, of which nothing has been read yet.
     Reader(Box<Reader>),
-    /// What its owner has not read.
+    /// The packets that the owner of the capture has not read.
     Rest(PacketList),
 }
 

@@ -21,7 +21,7 @@ use crate::progress::Reporter;
 pub(crate) enum CommandInput {
     Path(PathBuf),
     Packets(Arc<Packets>),
-    /// None once it is being read.
+    /// A reader; `None` once it is being read.
     Reader(Option<Box<Reader>>, bool),
     /// A name, and an object with `read` that a command reads once.
     File(String, Option<FileObject>),
@@ -123,10 +123,10 @@ pub(crate) struct Page {
 }
 
 pub(crate) enum Pages {
-    /// As it was pickled.
+    /// The text of a report that was pickled.
     Rendered(String),
     Analyze(Box<captures::AnalyzeReport>),
-    /// With so many flows.
+    /// A steering report, and the number of flows that its text lists.
     Steer(Box<captures::SteerReport>, usize),
 }
 

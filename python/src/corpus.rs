@@ -169,7 +169,7 @@ fn packets_batch(rows: &[PacketsRow]) -> Result<RecordBatch, ArrowError> {
 /// Gives rows to a Python function, by the name of their table.
 struct Takes {
     take: Py<PyAny>,
-    /// What it raised.
+    /// The exception that the callback raised.
     raised: Option<PyErr>,
 }
 

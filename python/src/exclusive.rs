@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 
 thread_local! {
-    /// Its address tells threads apart.
+    /// A variable of each thread, by whose address threads are told apart.
     static HERE: u8 = const { 0 };
 }
 

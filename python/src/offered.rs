@@ -17,7 +17,7 @@ use crate::packet::Packet;
 pub(crate) struct Details {
     /// Of packets that do not say it themselves.
     pub(crate) link_type: u16,
-    /// In nanoseconds since 1970.
+    /// Time of the packet, in nanoseconds since 1970.
     pub(crate) time: Option<u64>,
     pub(crate) original_length: Option<u64>,
     pub(crate) interface: Option<String>,

@@ -36,7 +36,7 @@ pub(crate) struct Gathered {
     pub(crate) bytes: Vec<u8>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) options: Vec<u8>,
-    /// Those that the packets refer to.
+    /// The interfaces that the packets refer to.
     pub(crate) interfaces: Arc<[Interface]>,
     /// Number of the first packet, from 1.
     pub(crate) first: u64,

@@ -17,7 +17,7 @@ use crate::errors::capture_error;
 /// Packets as they are pickled.
 #[derive(FromPyObject, IntoPyObject)]
 pub(crate) struct PickledPackets(
-    /// The number of the first.
+    /// The number of the first packet in its capture.
     u64,
     Py<PyBytes>,
     /// What pcapng does not hold: the index of a packet, its segments' size or 0, and whether it

@@ -18,7 +18,7 @@ pub(crate) struct Reporter {
     /// Bytes that the bar was told of.
     told: u64,
     length: Option<u64>,
-    /// What Python raised.
+    /// The exception that the callback raised.
     raised: Option<PyErr>,
 }
 

@@ -19,7 +19,7 @@ use crate::exclusive::Exclusive;
 use crate::interruptible::name_of;
 use crate::offered::{Details, with_frame};
 
-/// What is written to.
+/// The output while it is open.
 struct Open {
     writer: file::Writer,
     interfaces: Vec<Interface>,
@@ -108,7 +108,7 @@ pub(crate) fn write_frames(py: Python<'_>, path: PathBuf, packets: &Packets) -> 
 #[pyclass(frozen, module = "superpacket")]
 pub(crate) struct Writer {
     file: String,
-    /// None after it was closed.
+    /// The open output; `None` after it was closed.
     open: Exclusive<Option<Open>>,
 }
 

@@ -33,7 +33,7 @@ use superpacket_steer::FlowHashKey;
 use crate::consumer::Factory;
 use crate::error::BridgeError;
 use crate::icmp;
-use crate::kernel_path::{ALONE, KernelAvailability, partners};
+use crate::kernel_path::{KernelAvailability, NoKernelPath, partners};
 use crate::links;
 use crate::monitor::Monitors;
 use crate::poll_thread::{PollThread, SupervisorEvent, ThreadContext};
@@ -99,7 +99,7 @@ fn open_ports(
 ) -> Result<Vec<OpenedPort>, BridgeError> {
     let create = || kernel_path::create(table, settings.table_size);
     let kernel = || match partners(&settings.ports) {
-        0 => Err(ALONE.to_owned()),
+        0 => Err(NoKernelPath::Alone),
         _ => kernel.get_or_init(create).clone(),
     };
     let open = |port| OpenedPort::new(port, settings.shared_interfaces, kernel);

@@ -23,7 +23,7 @@ pub(crate) enum ThreadCommand {
     Close { number: u16, done: Sender<()> },
     /// Process the packets of this backlog from now on.
     Backlog(BacklogReceiver<Arc<SharedPort>>),
-    /// End as soon as no backlog is left.
+    /// End as soon as the worker has no backlog left.
     Retire,
     /// Send the packets that are held, and end.
     StopReason,

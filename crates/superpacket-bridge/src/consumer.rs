@@ -92,7 +92,7 @@ pub struct PortEnd<'a> {
     outgoing: &'a mut Outgoing,
     segmenter: &'a mut Segmenter,
     packetizer: &'a mut Aggregator<Buffer>,
-    /// The current time in nanoseconds.
+    /// The time at which the packets are processed, in nanoseconds of the monotonic clock.
     now: u64,
 }
 

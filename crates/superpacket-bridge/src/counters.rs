@@ -21,9 +21,9 @@ pub(crate) enum DropReason {
     CannotSegment,
     /// The egress port's queue is full.
     Full,
-    /// The egress port is down.
+    /// The egress port's interface is down.
     Down,
-    /// The egress port is gone.
+    /// The egress port is gone: its interface no longer exists, or its other end is closed.
     Gone,
     /// The kernel or device refused to send the packet, even after software had done the work of
     /// all offloads.
@@ -221,11 +221,11 @@ port_counters! {
 /// A counter of a port that is one number.
 #[derive(Clone, Copy, Debug)]
 pub struct PortCounter {
-    /// The name of its field in [`PortStats`], and in JSON.
+    /// The name of the counter's field in [`PortStats`], and in JSON.
     pub name: &'static str,
-    /// What it counts, as a sentence without the full stop.
+    /// A description of what is counted, as a sentence without the full stop.
     pub help: &'static str,
-    /// Returns its value.
+    /// Returns the counter's value.
     pub read: fn(&PortStats) -> u64,
 }
 

@@ -17,7 +17,7 @@ pub enum BridgeError {
     /// No port has this name.
     #[error("there is no port {port:?}: there are {}", .known.join(", "))]
     NoSuchPort {
-        /// The requested name.
+        /// The name that was requested.
         port: String,
         /// The names of all ports.
         known: Vec<String>,
@@ -63,7 +63,7 @@ pub enum BridgeError {
     /// The bridge has the maximum number of monitors.
     #[error("a bridge has at most {limit} monitors at a time: end one of them first")]
     TooManyMonitors {
-        /// The maximum number of monitors.
+        /// The maximum number of monitors at the same time.
         limit: usize,
     },
     /// A setting of a monitor is out of range.
@@ -126,7 +126,7 @@ pub enum BridgeError {
     /// The setting can only be changed by a restart.
     #[error("{setting} cannot be changed while the bridge runs: start it again")]
     Fixed {
-        /// What the setting is, in words.
+        /// Description of the setting, in words.
         setting: &'static str,
     },
     /// The CPU mask is invalid; the kernel would refuse it too.
@@ -142,9 +142,9 @@ pub enum BridgeError {
     NoSuchQueue {
         /// The port's name.
         port: String,
-        /// The requested queue.
+        /// The number of the receive queue that was requested.
         queue: u16,
-        /// The number of receive queues.
+        /// The number of receive queues of the port.
         queues: usize,
     },
     /// A steering setting is unknown or out of range.
@@ -160,9 +160,9 @@ pub enum BridgeError {
     /// The operating system could not provide a thread, a descriptor or another resource.
     #[error("{action}: {source}")]
     System {
-        /// What the bridge was doing when it failed, in words.
+        /// A description of the failed action, for the error's message.
         action: &'static str,
-        /// The system's error.
+        /// The operating system's error.
         source: std::io::Error,
     },
 }

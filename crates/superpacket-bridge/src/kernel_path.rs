@@ -9,6 +9,7 @@
 //! the kernel [learn](KernelForwarding::offer) its two stations. Each change in the table that
 //! concerns a station takes it from the kernel at once.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,13 +25,29 @@ use crate::switch::table::AddressTable;
 /// Maximum number of stations between which the kernel forwards frames.
 const MAX_STATIONS: usize = 16_384;
 
-/// Why a port has no kernel path whose settings forbid it.
-pub(crate) const SWITCHED_OFF: &str = "it is switched off";
+/// Why a port has no kernel path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoKernelPath {
+    /// The port's settings forbid it.
+    SwitchedOff,
+    /// No other port could have one when the port was opened. Programs that have nothing to do
+    /// would cost the port some percent.
+    Alone,
+    /// Another reason, in words.
+    Other(String),
+}
 
-/// Why a port has no kernel path that was opened when no other port could have one. Programs that
-/// have nothing to do would cost the port some percent.
-pub(crate) const ALONE: &str =
-    "no other packet port was there when it was opened: set kernel_path to open it again";
+impl fmt::Display for NoKernelPath {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            NoKernelPath::SwitchedOff => "it is switched off",
+            NoKernelPath::Alone => {
+                "no other packet port was there when it was opened: set kernel_path to open it again"
+            }
+            NoKernelPath::Other(reason) => reason,
+        })
+    }
+}
 
 /// Returns whether a port of this kind and setting may join the kernel's path.
 pub(crate) fn may_join(port: &PortSettings) -> bool {
@@ -58,7 +75,7 @@ pub(crate) struct KernelPathConditions<'a> {
     /// The port's active offloads.
     pub(crate) active: FeatureSet,
     /// Why the port has no kernel path; `None` if it has one.
-    pub(crate) unavailable: Option<&'a str>,
+    pub(crate) unavailable: Option<&'a NoKernelPath>,
     pub(crate) is_up: bool,
     pub(crate) is_monitored: bool,
     /// Whether a program processes the packets in place of the ports.
@@ -72,10 +89,10 @@ pub(crate) struct KernelPathConditions<'a> {
 pub(crate) fn refusal(conditions: &KernelPathConditions<'_>) -> Option<String> {
     let KernelPathConditions { bridge, port, active, .. } = conditions;
     if port.kernel_path == KernelPathMode::Off {
-        return Some(SWITCHED_OFF.to_owned());
+        return Some(NoKernelPath::SwitchedOff.to_string());
     }
     if let Some(reason) = conditions.unavailable {
-        return Some(reason.to_owned());
+        return Some(reason.to_string());
     }
     let limits = &port.limits;
     let unlimited = Rates {
@@ -115,7 +132,7 @@ pub(crate) fn refusal(conditions: &KernelPathConditions<'_>) -> Option<String> {
 }
 
 /// The kernel's path of a bridge, or why it has none.
-pub(crate) type KernelAvailability = Result<Arc<KernelForwarding>, String>;
+pub(crate) type KernelAvailability = Result<Arc<KernelForwarding>, NoKernelPath>;
 
 /// Number of ticks for which a pair of stations is not offered again: 100 ms.
 const OFFER_AGAIN: u64 = 10;
@@ -130,7 +147,7 @@ pub(crate) struct RecentOffers {
     pairs: [[u64; 2]; 16],
     /// When the first of the pairs was offered, in ticks.
     since: u64,
-    /// Until when nothing is offered.
+    /// Time until which no station is offered to the kernel.
     paused_until: u64,
 }
 

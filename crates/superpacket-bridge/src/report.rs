@@ -19,13 +19,13 @@ pub struct PortReport {
     pub string: String,
     /// `up`, `down`, or `gone` while the port waits to be opened again.
     pub state: String,
-    /// The reason why the port is not open.
+    /// The reason why the port is not open; `None` if the port is open.
     pub error: Option<String>,
     /// Maximum length of an IP packet in bytes; 0 if there is no limit.
     pub mtu: u32,
     /// Hardware address of the interface, for example `02:00:00:00:00:01`.
     pub hardware_address: Option<String>,
-    /// Number of receive queues.
+    /// Number of receive queues of the port.
     pub queues: usize,
     /// Number of times that the port was opened again, after it was gone or with another port
     /// string.
@@ -57,9 +57,9 @@ pub struct PortFeatures {
 /// state, without the bridge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelPathReport {
-    /// The setting: `auto`, `on` or `off`.
+    /// The requested mode: `auto`, `on` or `off`.
     pub requested: String,
-    /// Whether the kernel forwards frames.
+    /// Whether the kernel forwards frames of the port now.
     pub active: bool,
     /// The reason why the bridge forwards all frames of the port.
     pub reason: Option<String>,
@@ -89,12 +89,12 @@ pub struct SegmentationReport {
 pub struct FeatureReport {
     /// Name of the offload in ethtool.
     pub feature: String,
-    /// Whether the offload is requested.
+    /// Whether the port's settings request the offload.
     #[serde(rename = "asked")]
     pub requested: bool,
-    /// Whether the offload is active.
+    /// Whether the offload is in use now.
     pub active: bool,
-    /// The reason why a requested offload is not active.
+    /// The reason why a requested offload is not in use; `None` if it is in use or not requested.
     pub reason: Option<String>,
 }
 
@@ -103,9 +103,9 @@ pub struct FeatureReport {
 pub struct QueueStats {
     /// Number of the queue, from 0.
     pub queue: u16,
-    /// Packets, a super-packet counted once.
+    /// Number of packets received; a super-packet counts once.
     pub packets: u64,
-    /// Bytes of these packets.
+    /// Number of bytes of these packets.
     pub bytes: u64,
     /// Packets dropped because the receive queue was full; absent if the port does not count them
     /// per queue.
@@ -173,11 +173,11 @@ pub struct PortRps {
 /// Steering settings and state of a receive queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueRps {
-    /// Number of the queue.
+    /// Number of the receive queue, from 0.
     pub queue: u16,
-    /// The mask as it was set, in the format of sysfs.
+    /// The CPU mask as it was set, in the format of sysfs.
     pub rps_cpus: String,
-    /// The mask without the CPUs that cannot be used, in the format of sysfs.
+    /// The CPU mask without the CPUs that cannot be used, in the format of sysfs.
     pub effective: String,
     /// The effective mask as a list of CPUs, for example `0-3,8`.
     pub effective_list: String,
@@ -194,7 +194,7 @@ pub struct QueueRps {
 /// A CPU that is in a mask but has no worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DroppedCpu {
-    /// Number of the CPU.
+    /// Number of the CPU, from 0.
     pub cpu: usize,
     /// The reason why the CPU cannot be used.
     pub reason: String,
@@ -212,24 +212,24 @@ pub struct SteeringReport {
     pub usable_cpus: String,
     /// The workers, in order of CPU.
     pub workers: Vec<WorkerReport>,
-    /// Panics caught in the receiving threads.
+    /// Number of panics caught in the receiving threads.
     pub receive_panics: u64,
 }
 
 /// The state and the counters of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerReport {
-    /// The CPU on which the worker runs.
+    /// Number of the CPU on which the worker runs, from 0.
     pub cpu: usize,
     /// `running`; `leaving` if no mask names the CPU any more but packets are still queued; or
     /// `ended`. The counters are kept after the end.
     pub state: String,
-    /// Packets processed, a super-packet counted once.
+    /// Number of packets processed; a super-packet counts once.
     pub processed: u64,
-    /// Times that the worker processed a backlog, each time at most `dev_weight` packets.
+    /// Number of times that the worker processed a backlog, each time at most `dev_weight` packets.
     pub turns: u64,
-    /// Times that the worker was woken for packets.
+    /// Number of times that the worker was woken for packets.
     pub wake_ups: u64,
-    /// Panics caught in the worker.
+    /// Number of panics caught in the worker.
     pub panics: u64,
 }

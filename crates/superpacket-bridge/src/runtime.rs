@@ -26,12 +26,13 @@ pub(crate) struct SharedPort {
     /// The port's name.
     pub(crate) name: String,
     pub(crate) counts: PortCounts,
-    /// The token buckets of its rate limits.
+    /// The token buckets of the port's rate limits.
     pub(crate) buckets: PortBuckets,
     pub(crate) layer: Layer,
     /// The type of VLAN tag that the bridge filters by; `None` without VLAN filtering.
     pub(crate) vlan_filtering: Option<VlanProtocol>,
-    /// Changed under the lock; threads reread it when the bridge's epoch changes.
+    /// The requested settings and the capabilities. Threads reread them when the bridge's epoch
+    /// changes.
     requested: RwLock<Requested>,
     /// The current MTU in bytes; 0 for no limit.
     mtu: AtomicU32,
@@ -81,7 +82,7 @@ impl Runtime {
         self.active.contains(feature)
     }
 
-    /// Returns the maximum number of pieces per frame.
+    /// Returns the maximum number of slices of memory that a frame to be sent may consist of.
     #[inline]
     pub(crate) fn max_slices(&self) -> usize {
         if self.has(Feature::ScatterGather) { self.capabilities.max_slices } else { 1 }
@@ -233,6 +234,19 @@ impl SharedPort {
         self.set_mtu(state.mtu);
     }
 
+    /// Sets the capabilities of a port whose other end may change while it is open, and returns
+    /// whether they changed.
+    pub(crate) fn set_capabilities(&self, capabilities: Capabilities) -> bool {
+        if self.requested.read().unwrap_or_else(PoisonError::into_inner).capabilities
+            == capabilities
+        {
+            return false;
+        }
+        self.forget_refusals();
+        self.requested.write().unwrap_or_else(PoisonError::into_inner).capabilities = capabilities;
+        true
+    }
+
     /// Returns the number of this opening, from 0 on. Events of an earlier opening are ignored.
     pub(crate) fn opening(&self) -> u32 {
         self.opening.load(Ordering::Relaxed)
@@ -349,7 +363,7 @@ pub(crate) mod tests {
         shared_as(0, change)
     }
 
-    /// Returns the same with this number.
+    /// Returns a shared port with this number, for tests.
     pub(crate) fn shared_as(number: u16, change: impl FnOnce(&mut PortSettings)) -> SharedPort {
         let mut gso = GsoSupport::LINUX;
         (gso.udp_tunnels, gso.max_segments) = (false, 65_535);

@@ -31,7 +31,7 @@ pub(crate) enum Failure {
     Page {
         /// Path of the page.
         path: PathBuf,
-        /// The system's error.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The control connection to a bridge failed, or the bridge refused the request.

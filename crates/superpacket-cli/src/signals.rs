@@ -35,7 +35,7 @@ pub(crate) fn end_program() -> io::Result<()> {
     handle(|_| end(crate::INTERRUPTED))
 }
 
-/// The first signal, or 0.
+/// The number of the first signal that was received, or 0.
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 
 /// Whether the command asks for signals at present.

@@ -19,16 +19,16 @@ pub struct Blast {
     pub frame: Vec<u8>,
     /// Duration of sending. Default: one second.
     pub time: Duration,
-    /// Frames per system call, 1 to 1,024. Default: 64.
+    /// Number of frames per system call, 1 to 1,024. Default: 64.
     pub batch: usize,
-    /// CPUs of the sending thread. Default: any.
+    /// Numbers of the CPUs on which the sending thread may run. Default: any.
     pub cpus: Vec<usize>,
 }
 
 /// The outcome of a [`Blast`].
 #[derive(Clone, Debug, Default)]
 pub struct BlastReport {
-    /// Frames that the kernel accepted from the sender.
+    /// Number of frames that the kernel accepted from the sender.
     pub sent: u64,
     /// Increase of the receiving interface's frame counter.
     pub received: u64,

@@ -15,7 +15,7 @@ use crate::error::{Context, LabError};
 /// CPU time of a thread or process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
-    /// Time in user mode.
+    /// CPU time in user mode.
     pub user: Duration,
     /// Time in the kernel. Includes interrupts and softirqs that ran on the thread, unless the
     /// kernel accounts them separately (`CONFIG_IRQ_TIME_ACCOUNTING`).
@@ -124,17 +124,17 @@ impl Sub for CpuTime {
 /// CPU time by type, in seconds (`/proc/stat`, in steps of a clock tick).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuUsage {
-    /// User mode, including niced processes.
+    /// Time in user mode, including niced processes.
     pub user: f64,
-    /// Kernel mode without interrupts.
+    /// Time in kernel mode without interrupts.
     pub system: f64,
-    /// Hardware interrupts.
+    /// Time in hardware interrupts.
     pub interrupt: f64,
-    /// Softirqs, in which the network stack receives.
+    /// Seconds in softirqs, in which the network stack receives packets.
     pub soft_interrupt: f64,
-    /// Idle time, including waiting for I/O.
+    /// Seconds idle, including waiting for I/O.
     pub idle: f64,
-    /// Time that the hypervisor gave to other guests.
+    /// Seconds that the hypervisor gave to other guests.
     pub stolen: f64,
 }
 

@@ -56,6 +56,7 @@ mod cpu;
 mod error;
 mod ethtool;
 pub mod experiment;
+mod guest;
 mod host;
 mod link;
 mod load;
@@ -75,6 +76,7 @@ mod wire;
 pub use blast::{Blast, BlastReport};
 pub use cpu::{CpuTime, CpuUsage, MachineSample, MachineUsage, allowed_cpus, pin_this_thread};
 pub use error::{LabError, available_or_skip};
+pub use guest::{GuestForm, GuestSocket, SocketGuest};
 pub use host::Host;
 pub use link::{Link, LinkStatistics, SizeLimits, UdpTunnel};
 pub use load::{

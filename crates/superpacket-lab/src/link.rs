@@ -44,21 +44,21 @@ pub enum UdpTunnel {
 /// one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStatistics {
-    /// Packets received.
+    /// Number of packets received.
     pub rx_packets: u64,
     /// Bytes received, including the Ethernet header.
     pub rx_bytes: u64,
-    /// Packets dropped on reception.
+    /// Number of received packets that were dropped.
     pub rx_dropped: u64,
-    /// Packets with receive errors.
+    /// Number of packets with receive errors.
     pub rx_errors: u64,
-    /// Packets sent.
+    /// Number of packets sent.
     pub tx_packets: u64,
     /// Bytes sent, including the Ethernet header.
     pub tx_bytes: u64,
-    /// Packets dropped on transmission.
+    /// Number of packets that were dropped instead of sent.
     pub tx_dropped: u64,
-    /// Packets with transmit errors.
+    /// Number of packets with transmit errors.
     pub tx_errors: u64,
 }
 
@@ -70,11 +70,11 @@ pub struct SizeLimits {
     pub gso_max_size: Option<u32>,
     /// Limit for GRO: over IPv6, and over IPv4 if the limit is below 64 KB.
     pub gro_max_size: Option<u32>,
-    /// Limit for sending over IPv4.
+    /// Maximum length of a sent IPv4 super-packet, in bytes.
     pub gso_ipv4_max_size: Option<u32>,
-    /// Limit for GRO over IPv4.
+    /// Maximum length of an IPv4 packet merged by GRO, in bytes.
     pub gro_ipv4_max_size: Option<u32>,
-    /// Maximum segments per sent super-packet.
+    /// Maximum number of segments per sent super-packet.
     pub gso_max_segments: Option<u32>,
 }
 

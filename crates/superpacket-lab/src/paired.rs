@@ -44,9 +44,9 @@ pub struct Summary {
     pub count: usize,
     /// The median.
     pub median: f64,
-    /// Quantile 0.25.
+    /// The lower quartile (0.25 quantile).
     pub lower_quartile: f64,
-    /// Quantile 0.75.
+    /// The upper quartile (0.75 quantile).
     pub upper_quartile: f64,
     /// The minimum.
     pub least: f64,
@@ -99,7 +99,7 @@ pub struct Paired {
 }
 
 impl Paired {
-    /// Compares figures of the same rounds.
+    /// Compares two variants by their figures in the same rounds.
     #[must_use]
     pub fn new(a: &[f64], b: &[f64]) -> Self {
         let ratios: Vec<f64> =

@@ -390,7 +390,7 @@ pub struct FrameWriter<'a> {
     batch: &'a mut TxBatch,
     outgoing: &'a mut Outgoing,
     layer: Layer,
-    /// Offset of the segment that is being written in the bytes of the `Outgoing`.
+    /// Offset at which the segment that is being written begins, in the bytes of the `Outgoing`.
     start: usize,
 }
 
@@ -466,7 +466,8 @@ pub fn wire_bytes(head: &[u8], length: usize, gso: Gso, checksum: RxChecksum) ->
     all_bytes(length, headers, cut_in(length, headers, gso))
 }
 
-/// Returns the length of the headers that each frame of a super-packet repeats; 0 if unknown.
+/// Returns the length in bytes of the headers that each frame of a super-packet repeats; 0 if
+/// unknown.
 fn headers(head: &[u8], gso: Gso, checksum: RxChecksum) -> usize {
     match checksum {
         RxChecksum::Partial { start, .. } => {

@@ -33,7 +33,7 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Returns the bytes.
+    /// Returns the bytes that the buffer holds: those of a received packet, without unused space.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `data` points to `length` initialised bytes. They stay valid while the slot is

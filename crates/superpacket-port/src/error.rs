@@ -38,7 +38,7 @@ pub enum PortError {
         port: String,
         /// The attempted action, with the system call's name.
         action: &'static str,
-        /// The system's error.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The system does not support something that the port string requests.
@@ -46,7 +46,7 @@ pub enum PortError {
     Unsupported {
         /// The port's name.
         port: String,
-        /// What is not supported.
+        /// A description of what is not supported.
         reason: String,
     },
     /// A capture file could not be read or written.
@@ -54,7 +54,7 @@ pub enum PortError {
     Capture {
         /// The port's name.
         port: String,
-        /// The capture's error.
+        /// The error of reading or writing the capture.
         source: superpacket_captures::file::CaptureError,
     },
 }

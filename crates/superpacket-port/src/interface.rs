@@ -43,7 +43,7 @@ pub(crate) struct InterfaceInfo {
     pub rx_queues: u32,
     /// Number of transmit queues.
     pub tx_queues: u32,
-    /// The number of an attached XDP program.
+    /// The kernel's number of the attached XDP program; `None` if no program is attached.
     pub xdp_program: Option<u32>,
 }
 
@@ -68,7 +68,7 @@ impl NetworkInterface {
         &self.name
     }
 
-    /// Returns the interface's index when it was opened.
+    /// Returns the index that the interface had when the port was opened.
     pub const fn index(&self) -> u32 {
         self.index
     }
@@ -91,7 +91,7 @@ impl NetworkInterface {
             .map(|link| InterfaceInfo::read(&link)))
     }
 
-    /// Returns the present state of the interface; `Gone` if it cannot be read.
+    /// Returns the present state of the interface; [`PortState::Gone`] if it cannot be read.
     pub fn state(&mut self) -> PortState {
         match self.link() {
             Ok(Some(link)) => {

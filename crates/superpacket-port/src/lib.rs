@@ -16,29 +16,44 @@
 //! ports, bridge and lab make besides packets. `superpacket-model` has the ports that need no
 //! system: links in memory, and a model of a network card.
 //!
+//! On macOS there are UNIX sockets only (`unix:`), and none of Linux's other ports and requests.
+//!
 //! The example `xdp_forward.rs` forwards between two interfaces by AF_XDP: packets are received,
 //! merged, cut and sent in one UMEM, and only new headers are copied (`xdp:IFACE?gather=on`).
 
-#![cfg(target_os = "linux")]
+#![cfg(any(target_os = "linux", target_os = "macos"))]
 // Where unsafe code is expected, the file says why.
 #![deny(unsafe_code)]
 
 mod batch;
 mod buffer;
+mod clock;
 mod error;
+#[cfg(target_os = "linux")]
 mod ethtool;
 pub mod features;
+#[cfg(target_os = "linux")]
 mod interface;
+#[cfg(target_os = "linux")]
 mod kernel_path;
 mod open;
 mod outgoing;
+#[cfg(target_os = "linux")]
 mod packet;
+#[cfg(target_os = "linux")]
 mod replay;
+mod slots;
 mod spec;
+#[cfg(target_os = "linux")]
 pub mod system;
+#[cfg(target_os = "linux")]
 mod tap;
-#[cfg(test)]
+mod unix;
+#[cfg(target_os = "linux")]
+pub mod vhost;
+#[cfg(all(test, target_os = "linux"))]
 mod without_memory;
+#[cfg(target_os = "linux")]
 pub mod xdp;
 
 pub use batch::{
@@ -46,6 +61,7 @@ pub use batch::{
 };
 pub use buffer::{Buffer, BufferPool, Region};
 pub use error::PortError;
+#[cfg(target_os = "linux")]
 pub use kernel_path::{
     KernelPath, KernelPathCounts, KernelPathPort, KernelPathRules, KernelPathStation,
 };
@@ -56,6 +72,7 @@ pub use spec::{NIC_SETTINGS, PortKind, PortSpec, SpecError, SpecOptions};
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
+#[cfg(target_os = "linux")]
 use std::sync::Arc;
 
 use crate::features::FeatureSet;
@@ -158,6 +175,7 @@ pub trait Port: Send + fmt::Debug {
     ///
     /// # Errors
     /// The reason why the port cannot join. The port is then as before.
+    #[cfg(target_os = "linux")]
     fn join_kernel_path(&mut self, _: &Arc<KernelPath>) -> Result<KernelPathPort, String> {
         Err("only a packet port can have it".to_owned())
     }

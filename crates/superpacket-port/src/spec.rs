@@ -40,11 +40,15 @@ pub enum PortKind {
     Xdp,
     /// A capture file, replayed or recorded: `pcap:in.pcap`.
     Pcap,
+    /// A UNIX socket, as virtual machines use it: `unix:/run/vm0.sock`.
+    Unix,
+    /// A virtual machine, by vhost-user: `vhost:/run/vm0.sock`.
+    Vhost,
 }
 
 impl PortKind {
     /// All kinds of ports.
-    pub const ALL: [PortKind; 7] = [
+    pub const ALL: [PortKind; 9] = [
         PortKind::Memory,
         PortKind::Nic,
         PortKind::Tap,
@@ -52,6 +56,8 @@ impl PortKind {
         PortKind::Packet,
         PortKind::Xdp,
         PortKind::Pcap,
+        PortKind::Unix,
+        PortKind::Vhost,
     ];
 
     /// Returns the name of this kind, with which port strings of the kind begin.
@@ -64,6 +70,8 @@ impl PortKind {
             PortKind::Packet => "packet",
             PortKind::Xdp => "xdp",
             PortKind::Pcap => "pcap",
+            PortKind::Unix => "unix",
+            PortKind::Vhost => "vhost",
         }
     }
 }
@@ -201,8 +209,8 @@ impl PortSpec {
         self.kind
     }
 
-    /// Returns the interface, device, link or file that the port string names; empty for a model
-    /// NIC.
+    /// Returns the interface, device, link, file or socket that the port string names; empty for a
+    /// model NIC.
     pub fn device(&self) -> &str {
         &self.device
     }
@@ -302,6 +310,8 @@ mod tests {
             ("packet:eth0", PortKind::Packet, "eth0"),
             ("xdp:eth0?queue=0", PortKind::Xdp, "eth0"),
             ("pcap:in.pcap", PortKind::Pcap, "in.pcap"),
+            ("unix:/run/vm0.sock?mtu=9000", PortKind::Unix, "/run/vm0.sock"),
+            ("vhost:/run/vm0.sock?queues=2", PortKind::Vhost, "/run/vm0.sock"),
             ("nic:", PortKind::Nic, ""),
         ] {
             let spec: PortSpec = text.parse().expect(text);

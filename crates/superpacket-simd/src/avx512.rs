@@ -12,7 +12,7 @@ use core::mem::MaybeUninit;
 use crate::prefetch::{LINE, prefetch_line};
 use crate::ranges::each_range;
 
-/// Bytes per vector.
+/// Number of bytes per vector.
 const VECTOR: usize = 64;
 /// Number of accumulators, so that an addition need not wait for the previous one.
 const WIDTH: usize = 4;

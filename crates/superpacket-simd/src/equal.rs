@@ -10,7 +10,7 @@ use core::arch::x86 as arch;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 use core::arch::x86_64 as arch;
 
-/// Bytes per step.
+/// Number of bytes compared at once.
 const STEP: usize = 16;
 
 /// Returns whether `left` and `right` are equal in every bit that is set in `mask`.

@@ -8,7 +8,7 @@ use core::mem::MaybeUninit;
 
 use crate::scalar;
 
-/// Bytes per vector.
+/// Number of bytes per vector.
 const VECTOR: usize = 16;
 /// Number of accumulators, so that an addition need not wait for the previous one.
 const WIDTH: usize = 4;

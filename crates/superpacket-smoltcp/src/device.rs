@@ -32,11 +32,11 @@ pub struct OffloadDevice<D> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OffloadCounters {
-    /// Frames received from the inner device.
+    /// Number of frames received from the inner device.
     pub frames_in: u64,
-    /// Packets passed to smoltcp, after merging.
+    /// Number of packets passed to smoltcp, after merging.
     pub packets_in: u64,
-    /// Packets that smoltcp sent.
+    /// Number of packets that smoltcp sent.
     pub packets_out: u64,
     /// Frames sent to the inner device, after segmentation.
     pub frames_out: u64,

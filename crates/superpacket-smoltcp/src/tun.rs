@@ -71,15 +71,15 @@ struct TunWriter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TunCounters {
-    /// Packets read from the device; a super-packet counts once.
+    /// Number of packets read.
     pub read: u64,
-    /// Total length in bytes of the packets counted in `read`.
+    /// Number of bytes of the packets read.
     pub bytes_read: u64,
     /// Packets read with a header that contradicts the packet; they are dropped.
     pub malformed: u64,
-    /// Packets written.
+    /// Number of packets written.
     pub written: u64,
-    /// Total length in bytes of the packets counted in `written`.
+    /// Number of bytes of the packets written.
     pub bytes_written: u64,
     /// Packets that the device refused, or that could not be segmented; they are dropped.
     pub rejected: u64,

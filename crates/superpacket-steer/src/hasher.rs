@@ -24,7 +24,7 @@ enum Function {
 pub struct HashCounters {
     /// Packets whose hash the device reported; their bytes were not read.
     pub reported: u64,
-    /// Packets whose hash was computed.
+    /// Number of packets whose hash was computed.
     pub computed: u64,
     /// Packets without a hash: they are not IP, or too short.
     pub none: u64,

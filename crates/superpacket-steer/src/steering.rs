@@ -103,7 +103,7 @@ pub enum MovePolicy {
 /// Counters of steering. All count packets, except `waited` and `moves`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SteeringCounters {
-    /// Packets sent to a worker.
+    /// Number of packets sent to a worker.
     pub steered: u64,
     /// Packets processed by the thread that received them.
     pub here: u64,
@@ -329,9 +329,8 @@ impl Steering {
         &self.counters
     }
 
-    /// Returns the number of packets that were sent to this place and are not
-    /// [completed](Completions) yet. At 0, the worker of a CPU that is no longer in the mask can be
-    /// stopped: it receives no more packets.
+    /// Returns how many packets that were sent to `place` are not completed yet. Once a CPU has
+    /// left the mask and this is 0, its worker can be stopped.
     pub fn outstanding(&self, place: SteeringTarget, completions: &impl Completions) -> u64 {
         let tail = self.tails.get(place.index()).copied().unwrap_or(0);
         tail.saturating_sub(completions.completed(place))

@@ -39,7 +39,7 @@ struct PartialRead {
 pub struct ReaderCounters {
     /// Packets and super-packets read from the device; each counts once.
     pub reads: u64,
-    /// Packets returned to the caller.
+    /// Number of packets returned to the caller.
     pub packets: u64,
     /// Total length in bytes of the packets returned to the caller.
     pub bytes: u64,

@@ -72,7 +72,7 @@ pub struct WriterCounters {
     pub bytes: u64,
     /// Writes that the device accepted: super-packets and single packets.
     pub writes: u64,
-    /// Super-packets that the device accepted; `writes` includes them.
+    /// Number of super-packets written.
     pub super_packets: u64,
     /// Writes of single packets by the senders of a queue, because the packets came alone
     /// ([`QueuedWriter::counters`](crate::QueuedWriter::counters)).
@@ -80,7 +80,7 @@ pub struct WriterCounters {
     /// Super-packets whose packets were written one by one, because their kind or destination is
     /// switched off or the device refused them.
     pub separated: u64,
-    /// Super-packets that the device refused.
+    /// Number of super-packets that the device refused.
     pub refused: u64,
     /// Single packets that the device refused, and that were dropped.
     pub rejected: u64,

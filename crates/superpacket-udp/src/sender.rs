@@ -118,7 +118,7 @@ type RefusalCallback = Box<dyn FnMut(&Refusal) + Send>;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SenderCounters {
-    /// Datagrams that were sent.
+    /// Number of datagrams that were sent.
     pub datagrams: u64,
     /// Total length in bytes of the datagrams that were sent, without headers.
     pub bytes: u64,

@@ -20,7 +20,7 @@ use superpacket::{
 
 /// Bytes of a frame of the UMEM.
 const FRAME: usize = 2048;
-/// The most packets of one poll.
+/// Maximum number of packets per poll.
 const BATCH: usize = 64;
 
 /// Where a packet lies in the UMEM, in bytes: `struct xdp_desc`.
@@ -68,7 +68,7 @@ struct Transmit<'u> {
     start: u64,
     /// Addresses of the free frames.
     free: Vec<u64>,
-    /// What is to be sent.
+    /// Descriptors of the frames to be sent.
     ring: Vec<Descriptor>,
 }
 
@@ -108,7 +108,7 @@ fn arrive(umem: &mut [u8], packets: &[Vec<u8>]) -> Vec<Descriptor> {
     frames.zip(packets).map(write).collect()
 }
 
-/// What has been forwarded.
+/// The packets that were forwarded.
 struct Forwarded {
     /// The packets that left, in order.
     packets: Vec<Vec<u8>>,

@@ -24,7 +24,7 @@ const ETHERNET: usize = 14;
 /// Counters that all stacks share.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Requests answered.
+    /// Number of requests answered.
     pub answered: AtomicU64,
     /// Packets dropped because of a wrong checksum.
     pub corrupted: AtomicU64,

@@ -8,6 +8,7 @@ use superpacket_captures::file::{
     ByteOrder, CaptureError, Compression, Container, FrameOptions, Interface, LinkType,
     OutputFormat, Record, Sink, TimeResolution, Timestamp, Writer,
 };
+use superpacket_front_end::{DriverRing, Memory};
 use superpacket_fuzz::{SharedBytes, write};
 use superpacket_traffic::frame::{Checksum, Frame};
 use superpacket_traffic::generate::{self, Config, generate};
@@ -50,6 +51,25 @@ fn main() -> std::io::Result<()> {
             format!("cut-{index:02}"),
             &[&[kind, 0, 20, at_ip << 7, 0, 255][..], &bytes].concat(),
         )?;
+    }
+    // The memory of guests that offer buffers, then write to their ring once more.
+    for (index, parts) in [
+        &[(0x1800, 60)][..],
+        &[(0x1800, 12), (0x1900, 100)],
+        &[(0x0ff0, 32), (0x8000, 2000), (0x1400, 0)],
+        &[(0x8000, 500), (0x8200, 500), (0x8400, 500), (0x8600, 500)],
+    ]
+    .iter()
+    .enumerate()
+    {
+        for choice in 0..4_u8 {
+            let memory = Memory::new(&[(0, 0x1000)]);
+            let mut ring = DriverRing::new(0, 8);
+            (ring.available, ring.used) = (0x100, 0x200);
+            while ring.offer(&memory, parts, choice & 1 != 0).is_some() {}
+            let input = [&[choice][..], &memory.read(0, 0x250), &[2, 1, 2, 12, 0]].concat();
+            save("vhost", format!("ring-{index}-{choice}"), &input)?;
+        }
     }
     let nested = [
         Frame::tcp4(1, 60).in_vxlan4().in_geneve().with_gro_hint(),

@@ -11,7 +11,7 @@ use superpacket_traffic::frame::{
 
 use crate::segment::{header_of, outer_transport, write_outer_pseudo_sum};
 
-/// Payload bytes per segment.
+/// Number of payload bytes per segment.
 const SIZE: usize = 1_200;
 
 /// Payload bytes of a super-packet: five full segments and a shorter one.

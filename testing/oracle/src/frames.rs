@@ -90,7 +90,7 @@ fn without_bits_of(bytes: &[u8], (port, header): (u16, usize)) -> Option<Vec<u8>
 pub struct GsoFields {
     /// The segmentation type, `VIRTIO_NET_HDR_GSO_*`.
     pub kind: u8,
-    /// Payload bytes per segment.
+    /// Number of payload bytes per segment.
     pub size: u16,
 }
 

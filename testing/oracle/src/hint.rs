@@ -12,9 +12,9 @@ const OPTION: [u8; 4] = [0x01, 0x00, 1, 1];
 /// Offsets are in bytes from the start of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
-    /// Offset of the hint's four bytes.
+    /// Offset of the hint's four bytes in the frame.
     pub at: usize,
-    /// Offset of the outer UDP header.
+    /// Offset of the outer UDP header in the frame.
     pub outer: usize,
     /// Offset of the end of the Geneve header with its options.
     pub start: usize,

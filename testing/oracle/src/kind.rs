@@ -740,8 +740,8 @@ fn began_elsewhere(sides: &Sides<'_>, frame: usize, explained_frames: &[usize]) 
             .any(|member| explained_frames.contains(member))
 }
 
-/// Returns the kind that explains why the kernel delivered `frame` earlier than the frame `before`,
-/// which arrived first and is of the same flow; `None` if no kind explains it.
+/// Returns why `frame` left the kernel earlier than the frame `before`, which precedes it in its
+/// flow; `None` if no kind explains the difference.
 fn overtook(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
     if is_split(sides, before, frame) {
         return Some(Kind::SplitFlow);

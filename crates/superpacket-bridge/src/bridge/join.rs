@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender};
 use superpacket::packet::Layer;
-use superpacket_port::{Port, PortCounters, PortError};
+use superpacket_port::{LinkState, Port, PortCounters, PortError};
 
 use super::fdb::check_layer;
 use super::kernel_path::PortKernelPath;
 use super::memory::reserve;
-use super::opened::{OpenedPort, warn_of_addresses};
+use super::opened::{OpenedPort, warn_of_interface};
 use super::slot::PortSlot;
 use super::{Inner, lock};
+use crate::claim::interface_of;
 use crate::command::{ReservedMemory, ThreadCommand};
 use crate::error::BridgeError;
 use crate::poll_thread::PollThread;
@@ -98,7 +99,13 @@ impl Inner {
         };
         let string = settings.port.is_named().then(|| settings.port.string());
         tracing::info!(port = name, string, mtu = state.mtu, queues, "port opened");
-        warn_of_addresses(&settings.port);
+        if state.link == LinkState::Down && interface_of(&settings.port).is_some() {
+            tracing::warn!(
+                port = name,
+                "the interface is down: packets are dropped until it is up"
+            );
+        }
+        warn_of_interface(&settings.port);
         // The number is still free, because all callers hold `changes`.
         let mut slots = lock(&self.slots);
         if number == slots.len() {

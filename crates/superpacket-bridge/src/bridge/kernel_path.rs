@@ -6,13 +6,13 @@ use std::time::Instant;
 use superpacket_port::{KernelPathCounts, KernelPathPort, Port, PortError, PortKind};
 
 use crate::cpus::possible_cpus;
-use crate::kernel_path::{ALONE, KernelAvailability, KernelForwarding, SWITCHED_OFF};
+use crate::kernel_path::{KernelAvailability, KernelForwarding, NoKernelPath};
 use crate::report::KernelPathReport;
 use crate::settings::KernelPathMode;
 use crate::switch::table::AddressTable;
 
-/// A port's programs in the kernel's path; otherwise why it has none.
-pub(super) type JoinedKernelPath = Result<KernelPathPort, String>;
+/// A port's programs in the kernel's path or, for `Err`, the reason why it has none.
+pub(super) type JoinedKernelPath = Result<KernelPathPort, NoKernelPath>;
 
 /// A port's part in the kernel's path.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl PortKernelPath {
     /// Forgets the programs, because the port is closed. The counters are kept.
     pub(super) fn leave(&mut self) {
         self.before = self.counts();
-        self.joined = Err("the port is not open".to_owned());
+        self.joined = Err(NoKernelPath::Other("the port is not open".to_owned()));
         self.device_gro = false;
     }
 
@@ -55,9 +55,12 @@ impl PortKernelPath {
     /// Returns whether the port must be opened again before the kernel can forward its frames: it
     /// was opened while that was switched off, or, if `is_asked`, before there was another port.
     pub(super) fn needs_reopening(&self, mode: KernelPathMode, is_asked: bool) -> bool {
-        let reason = self.joined.as_ref().err().map(String::as_str);
-        mode != KernelPathMode::Off
-            && (reason == Some(SWITCHED_OFF) || is_asked && reason == Some(ALONE))
+        let is_over = match self.joined {
+            Err(NoKernelPath::SwitchedOff) => true,
+            Err(NoKernelPath::Alone) => is_asked,
+            Ok(_) | Err(NoKernelPath::Other(_)) => false,
+        };
+        mode != KernelPathMode::Off && is_over
     }
 
     /// Returns the traffic of the port that the kernel forwarded by itself.
@@ -76,7 +79,10 @@ impl PortKernelPath {
             requested: requested.to_string(),
             active: self.refusal.is_none() && self.joined.is_ok(),
             // Without a kernel path of the bridge, nothing was decided for the port.
-            reason: self.refusal.clone().or_else(|| self.joined.as_ref().err().cloned()),
+            reason: self
+                .refusal
+                .clone()
+                .or_else(|| self.joined.as_ref().err().map(ToString::to_string)),
         }
     }
 }
@@ -84,11 +90,13 @@ impl PortKernelPath {
 /// Creates the kernel's path of a bridge.
 pub(super) fn create(table: &AddressTable, table_size: usize) -> KernelAvailability {
     let created = KernelForwarding::new(table_size, possible_cpus());
-    let kernel = Arc::new(created.map_err(|error| match error.raw_os_error() {
-        Some(code) if code == rustix::io::Errno::PERM.raw_os_error() => {
-            "it needs CAP_BPF and CAP_NET_ADMIN".to_owned()
-        }
-        _ => format!("BPF maps cannot be created: {error}"),
+    let kernel = Arc::new(created.map_err(|error| {
+        NoKernelPath::Other(match error.raw_os_error() {
+            Some(code) if code == rustix::io::Errno::PERM.raw_os_error() => {
+                "it needs CAP_BPF and CAP_NET_ADMIN".to_owned()
+            }
+            _ => format!("BPF maps cannot be created: {error}"),
+        })
     })?);
     table.set_kernel_path(kernel.path());
     Ok(kernel)
@@ -105,14 +113,15 @@ pub(super) fn join(
     kernel: impl FnOnce() -> KernelAvailability,
 ) -> Result<JoinedKernelPath, PortError> {
     if mode == KernelPathMode::Off {
-        return Ok(Err(SWITCHED_OFF.to_owned()));
+        return Ok(Err(NoKernelPath::SwitchedOff));
     }
     let joined = match kind {
-        PortKind::Packet => kernel().and_then(|kernel| port.join_kernel_path(kernel.path())),
-        _ => Err("only a packet port can have it".to_owned()),
+        PortKind::Packet => kernel()
+            .and_then(|kernel| port.join_kernel_path(kernel.path()).map_err(NoKernelPath::Other)),
+        _ => Err(NoKernelPath::Other("only a packet port can have it".to_owned())),
     };
     match joined {
-        Err(reason) if mode == KernelPathMode::On && reason != ALONE => {
+        Err(reason) if mode == KernelPathMode::On && reason != NoKernelPath::Alone => {
             Err(PortError::Unsupported {
                 port: port.name().to_owned(),
                 reason: format!("kernel_path=on: {reason}"),

@@ -9,7 +9,7 @@ use super::kernel_path::create;
 use super::slot::PortSlot;
 use super::{Inner, lock};
 use crate::kernel_path::{
-    ALONE, KernelAvailability, KernelForwarding, KernelPathConditions, may_join, refusal,
+    KernelAvailability, KernelForwarding, KernelPathConditions, NoKernelPath, may_join, refusal,
 };
 
 /// Time for which nothing may forbid the kernel's path before it is used again. Packets that the
@@ -21,7 +21,7 @@ impl Inner {
     /// the number of other ports that may.
     pub(super) fn kernel(&self, partners: usize) -> KernelAvailability {
         if partners == 0 {
-            return Err(ALONE.to_owned());
+            return Err(NoKernelPath::Alone);
         }
         let table_size = lock(&self.settings).table_size;
         self.context.kernel.get_or_init(|| create(&self.table, table_size)).clone()
@@ -48,7 +48,7 @@ impl Inner {
                     bridge: &bridge,
                     port: &slot.shared.settings(),
                     active: slot.shared.runtime().active,
-                    unavailable: slot.kernel_path.joined.as_ref().err().map(String::as_str),
+                    unavailable: slot.kernel_path.joined.as_ref().err(),
                     is_up: slot.state.link == LinkState::Up,
                     is_monitored: self.context.monitors.watches(&slot.shared.name),
                     has_consumer: self.context.factory.is_some(),

@@ -50,23 +50,36 @@ pub(super) fn claim(
     }
 }
 
-/// Logs a warning if the port's interface has IP addresses, because the host then also answers
-/// packets there.
-pub(super) fn warn_of_addresses(port: &PortSpec) {
+/// Logs a warning if the host itself also uses the port's interface: if it has IP addresses, or is
+/// a part of a bridge of the kernel.
+pub(super) fn warn_of_interface(port: &PortSpec) {
     let Some(interface) = interface_of(port) else { return };
-    match RouteSocket::open().and_then(|mut socket| socket.addresses(interface)) {
-        Ok(addresses) if addresses.is_empty() => {}
-        Ok(addresses) => {
-            let addresses =
-                addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            tracing::warn!(
-                port = port.name(),
-                addresses,
-                "the interface has IP addresses: the machine itself answers there, beside the bridge"
-            );
+    let port = port.name();
+    let found = || {
+        let mut socket = RouteSocket::open()?;
+        Ok((socket.addresses(interface)?, socket.master(interface)?))
+    };
+    match found() {
+        Ok((addresses, master)) => {
+            if !addresses.is_empty() {
+                let addresses =
+                    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                tracing::warn!(
+                    port,
+                    addresses,
+                    "the interface has IP addresses: the machine itself answers there, beside the bridge"
+                );
+            }
+            if let Some(master) = master {
+                tracing::warn!(
+                    port,
+                    master,
+                    "the interface belongs to another one, which forwards its packets too: ip link set {interface} nomaster"
+                );
+            }
         }
-        Err(error) => {
-            tracing::debug!(port = port.name(), %error, "the interface's addresses cannot be read")
+        Err::<_, std::io::Error>(error) => {
+            tracing::debug!(port, %error, "the interface's addresses and master cannot be read")
         }
     }
 }

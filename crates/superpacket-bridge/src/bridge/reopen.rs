@@ -10,7 +10,7 @@ use superpacket_model::open;
 use superpacket_port::{Port, PortError, PortSpec};
 
 use super::kernel_path::{self, JoinedKernelPath};
-use super::opened::{OpenedPort, claim, warn_of_addresses};
+use super::opened::{OpenedPort, claim, warn_of_interface};
 use super::{Inner, lock};
 use crate::claim::{Claim, interface_of};
 use crate::error::BridgeError;
@@ -131,7 +131,7 @@ impl Inner {
             }
         }
         if !closed.keeps_interface(spec) {
-            warn_of_addresses(spec);
+            warn_of_interface(spec);
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ pub(super) struct PortSlot {
     pub(super) queue_drops_before: Vec<u64>,
     /// The port's part in the kernel's path.
     pub(super) kernel_path: PortKernelPath,
-    /// Time at which the bridge next tries to open the port again.
+    /// The time at which the bridge next tries to open a lost port again.
     pub(super) next_try: Instant,
 }
 

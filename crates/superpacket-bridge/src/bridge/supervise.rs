@@ -120,11 +120,16 @@ impl Inner {
                 self.forget(slot.shared.number);
             }
         }
-        let changed = slot.shared.set_mtu(slot.state.mtu);
-        if changed {
+        let has_mtu = slot.shared.set_mtu(slot.state.mtu);
+        if has_mtu {
             tracing::info!(port = %slot.shared.name, mtu = slot.state.mtu, "the MTU changed");
         }
-        changed
+        // A virtual machine chooses its features when it starts.
+        let has_capabilities = slot.shared.set_capabilities(port.capabilities());
+        if has_capabilities {
+            tracing::info!(port = %slot.shared.name, "the offloads that the port can do changed");
+        }
+        has_mtu || has_capabilities
     }
 }
 

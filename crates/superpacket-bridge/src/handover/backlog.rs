@@ -33,7 +33,7 @@ pub(crate) struct Completion {
     pub(crate) head: Head,
     /// Whether the receive queue's thread sleeps until a worker finishes packets.
     pub(crate) watch: Sleep,
-    /// The bell that wakes the thread of the receive queue.
+    /// The doorbell of the receive queue's thread, which wakes that thread.
     receiver_bell: Arc<Doorbell>,
     /// Time that workers have spent on the queue's packets, in nanoseconds.
     spent: AtomicU64,
@@ -75,8 +75,8 @@ struct SenderEnd {
     closed: AtomicBool,
 }
 
-/// Creates a backlog. `worker` is the bell of the worker that processes it, and `from` the port
-/// that received its packets.
+/// Creates a backlog. `worker` wakes the worker that processes it, and `from` is the port that
+/// received its packets.
 pub(crate) fn backlog<F>(
     completion: Arc<Completion>,
     worker: Arc<Doorbell>,
@@ -115,7 +115,7 @@ pub(crate) struct BacklogSender {
     empty: Consumer<Batch>,
     worker: Arc<Doorbell>,
     end: Arc<SenderEnd>,
-    /// Whether nothing was sent since the worker's bell was last rung.
+    /// Whether nothing was sent since the worker was last woken.
     worker_knows: bool,
 }
 
@@ -142,7 +142,7 @@ impl BacklogSender {
         !self.open.is_empty()
     }
 
-    /// Returns whether `worker` is the bell of the worker that processes this backlog.
+    /// Returns whether `worker` is the doorbell of the worker that processes this backlog.
     pub(crate) fn leads_to(&self, worker: &Arc<Doorbell>) -> bool {
         Arc::ptr_eq(&self.worker, worker)
     }

@@ -7,8 +7,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::protocol::Sleep;
 
-/// The bell of a thread. Other threads ring it when they have given that thread work. Only the
-/// first ring costs a system call, and only if the thread sleeps.
+/// A thread's doorbell. Other threads ring it to wake the thread when they have given that thread
+/// work. Only the first ring costs a system call, and only if the thread sleeps.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     sleep: Sleep,
@@ -19,7 +19,7 @@ pub(crate) struct Doorbell {
 }
 
 impl Doorbell {
-    /// Creates the bell of a thread that is awake.
+    /// Creates the doorbell of a thread that is awake.
     ///
     /// # Errors
     /// The error of the operating system if it cannot provide a descriptor.
@@ -28,8 +28,8 @@ impl Doorbell {
         Ok(Doorbell { sleep: Sleep::new(), event, rung: AtomicU64::new(0) })
     }
 
-    /// Wakes the thread that owns the bell if it sleeps, and returns whether it slept. The caller
-    /// must have stored the work before, where that thread looks for it.
+    /// Wakes the thread that owns the doorbell if it sleeps, and returns whether it slept. The
+    /// caller must have stored the work before, where that thread looks for it.
     #[inline]
     pub(crate) fn ring(&self) -> bool {
         let sleeps = self.sleep.must_be_woken();
@@ -40,7 +40,7 @@ impl Doorbell {
         sleeps
     }
 
-    /// Wakes the thread that owns the bell, or makes its next wait return at once.
+    /// Wakes the thread that owns the doorbell, or makes its next wait return at once.
     pub(crate) fn force(&self) {
         // The write fails only if the counter is full, and then the thread wakes anyway.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
@@ -56,7 +56,7 @@ impl Doorbell {
         self.sleep.awake();
     }
 
-    /// Clears the bell, so that the next wait is not ended by an old ring.
+    /// Clears the doorbell, so that an old ring does not end the next wait.
     pub(crate) fn silence(&self) {
         let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
     }

@@ -65,7 +65,7 @@ impl Head {
         self.done.store(self.done.load(Ordering::Relaxed) + packets, Ordering::Release);
     }
 
-    /// Returns the number of finished packets.
+    /// Returns the number of packets that the worker has finished since the start.
     #[inline]
     pub(crate) fn done(&self) -> u64 {
         self.done.load(Ordering::Acquire)

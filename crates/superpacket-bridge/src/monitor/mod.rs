@@ -49,11 +49,11 @@ pub const MAX_MONITORS: usize = 8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MonitorDirection {
-    /// Received packets.
+    /// Copies of received packets.
     Rx,
-    /// Sent packets.
+    /// Copies of sent packets.
     Tx,
-    /// Received and sent packets.
+    /// Copies of received and of sent packets.
     #[default]
     Both,
 }

@@ -40,7 +40,7 @@ pub struct PacketCopy<'a> {
 pub struct MonitorReader {
     monitor: Monitor,
     rings: Vec<CopyRing>,
-    /// Number of copies that were read.
+    /// Number of copies that were read so far.
     read: u64,
 }
 
@@ -172,7 +172,8 @@ impl MonitorReader {
         self.feed().bell.awake();
     }
 
-    /// Waits for the monitor's bell, for the connection, or until the timeout.
+    /// Waits until there may be new copies, the client of the connection has sent something or
+    /// left, or the timeout has passed. `None`: without a connection; without a timeout.
     fn poll(&self, connection: Option<BorrowedFd<'_>>, timeout: Option<&Timespec>) {
         let bell = &self.feed().bell;
         let descriptors = 1 + usize::from(connection.is_some());

@@ -47,7 +47,8 @@ impl PollLoop {
         Some(Duration::from_nanos(next.saturating_sub(now)))
     }
 
-    /// Sleeps until a packet arrives, other work is due, or another thread rings the bell.
+    /// Sleeps until a packet arrives, other work is due, or another thread rings this thread's
+    /// doorbell.
     pub(super) fn sleep(&mut self) {
         let mut timeout = self.timeout();
         self.bell.fall_asleep();

@@ -11,7 +11,7 @@ pub enum KernelPathMode {
     /// The kernel forwards frames where it and the port's settings allow it.
     #[default]
     Auto,
-    /// As `Auto`, but the port is not opened if the kernel cannot.
+    /// As `Auto`, but opening the port fails if the kernel cannot forward its frames.
     On,
     /// The bridge forwards all frames.
     Off,

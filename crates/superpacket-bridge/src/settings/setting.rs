@@ -150,9 +150,9 @@ pub struct Setting<S: 'static> {
 /// Why a value cannot be stored in the field of a setting.
 #[derive(Debug)]
 pub(super) enum ValueRefusal {
-    /// It is not one of the allowed values, which the message then lists.
+    /// The value is not one of the allowed values; the message then lists these.
     NotAllowed,
-    /// It is, but for this reason it cannot be used.
+    /// The value is allowed in general, but cannot be used for this reason.
     Because(String),
 }
 

@@ -84,7 +84,7 @@ pub(crate) enum WorkerWait {
 /// workers and of the queue's own thread.
 #[derive(Debug, Default)]
 struct Places {
-    /// Number of packets that were processed on the receiving thread and sent.
+    /// Number of packets that were processed on the receiving thread, and whose frames were sent.
     here: u64,
     /// Number of packets that were processed on the receiving thread, including those not yet sent.
     in_place_tail: u64,

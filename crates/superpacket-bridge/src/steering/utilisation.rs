@@ -87,7 +87,7 @@ pub(crate) struct Utilisation {
 #[derive(Clone, Copy, Debug, Default)]
 struct Throughput {
     packets: u64,
-    /// The time in which they were processed, in nanoseconds.
+    /// The time in which these packets were processed, in nanoseconds.
     time: u64,
 }
 

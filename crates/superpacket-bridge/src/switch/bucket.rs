@@ -168,12 +168,12 @@ impl PortBuckets {
         self.storm_unknown.set(Rate::of_a_second(rates.storm_unknown));
     }
 
-    /// Returns whether a rate limits what the port receives.
+    /// Returns whether a rate limits the packets that the port receives.
     pub(crate) fn limit_rx(&self) -> bool {
         self.rx_bytes.is_limited() || self.rx_packets.is_limited()
     }
 
-    /// Returns whether a rate limits what leaves by the port.
+    /// Returns whether a rate limits the packets that leave by the port.
     pub(crate) fn limit_tx(&self) -> bool {
         self.tx_bytes.is_limited() || self.tx_packets.is_limited()
     }

@@ -104,7 +104,7 @@ pub(crate) struct Addresses {
 /// The kind of destination address of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameDestination {
-    /// A unicast address.
+    /// A unicast address: one station.
     Station(AddressKey),
     /// A multicast address.
     Many,

@@ -64,7 +64,7 @@ pub(crate) struct Checksum {
     start: usize,
     /// Offset at which the covered bytes end.
     end: usize,
-    /// Offset of the checksum field.
+    /// Offset of the checksum field in the frame, in bytes.
     place: usize,
     /// The value that the field holds.
     found: u16,
@@ -249,11 +249,11 @@ pub(crate) type ChecksumFields = [Option<ChecksumField>; 6];
 /// Which checksums of a packet are to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// None.
+    /// No checksum is changed.
     Nothing,
-    /// Unfinished ones.
+    /// Unfinished checksums are completed.
     Unfinished,
-    /// Unfinished and wrong ones.
+    /// Unfinished checksums are completed, and wrong ones corrected.
     All,
 }
 

@@ -28,7 +28,7 @@ use crate::commands::progress::Progress;
 use crate::commands::repair::{ChecksumRepairs, Repair};
 use crate::commands::totals::{Blocks, CutShort, Tally, Totals};
 
-/// By which rules packets are merged.
+/// The rules by which packets are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rules {
     /// The rules of GRO: merged packets can be segmented into exactly the original frames.
@@ -42,7 +42,7 @@ pub enum Rules {
 /// Options of [`coalesce`].
 #[derive(Clone, Debug)]
 pub struct CoalesceOptions {
-    /// By which rules packets are merged.
+    /// The rules by which packets are merged.
     pub rules: Rules,
     /// When held packets leave: length of a poll, and maximum hold time.
     pub stepping: Stepping,
@@ -193,7 +193,7 @@ struct Merger<'a> {
 }
 
 impl Merger<'_> {
-    /// Writes all packets that are held.
+    /// Writes all packets that the aggregator holds.
     fn release(&mut self) -> Result<(), Error> {
         self.aggregator.finish(&mut self.merged_writer);
         Ok(self.merged_writer.error.take().map_or(Ok(()), Err)?)
@@ -336,7 +336,7 @@ struct MergedWriter<'a> {
 /// A packet that has left the aggregation.
 #[derive(Debug)]
 enum ReadyPacket {
-    /// A frame as it came.
+    /// A frame that was not merged, unchanged.
     Single {
         interface: u32,
         buffer: Buffer,

@@ -25,7 +25,7 @@ pub enum Output<'a> {
     Stream {
         /// The name in reports and errors.
         file: String,
-        /// Where the bytes go.
+        /// The stream that the capture is written to.
         stream: Box<dyn Write + Send>,
     },
     /// A sink of the caller, such as [`Packets`](crate::Packets).

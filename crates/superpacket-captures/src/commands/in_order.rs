@@ -58,7 +58,7 @@ impl<T> InOrder<T> {
         self.places.push_back(Place { time, content: Content::Held });
     }
 
-    /// Returns the number of places.
+    /// Returns the number of packets whose place in the output is kept.
     #[inline]
     pub(super) fn places(&self) -> usize {
         self.places.len()

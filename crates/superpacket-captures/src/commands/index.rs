@@ -25,7 +25,7 @@ pub struct IndexOptions {
 /// A position at which a part may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexedPlace {
-    /// The position in the capture.
+    /// The position in the capture at which a part may begin.
     pub place: CapturePosition,
     /// Number of bytes of [`Index::preamble`] that a reader needs to start here.
     pub preamble: usize,

@@ -41,7 +41,7 @@ pub enum Input<'a> {
     Stream {
         /// The name in reports and errors.
         file: String,
-        /// The bytes.
+        /// The bytes of the capture.
         stream: Box<dyn Read + Send>,
     },
     /// A stream with a capture that is still being made, such as the output of a program. A thread
@@ -49,16 +49,16 @@ pub enum Input<'a> {
     Live {
         /// The name in reports and errors.
         file: String,
-        /// The bytes of the capture.
+        /// The stream from which the capture is read.
         stream: Box<dyn Read + Send>,
     },
     /// Packets in memory.
     Packets(&'a Packets),
     /// The frames of another input that match a filter: see [`filtered`](Self::filtered).
     Filtered {
-        /// The other input.
+        /// The input whose packets are filtered.
         input: Box<Input<'a>>,
-        /// The filter's expression.
+        /// The filter expression, in the syntax of pcap-filter(7).
         expression: &'a str,
     },
 }
@@ -78,7 +78,7 @@ impl<'a> Input<'a> {
         Input::Filtered { input: Box::new(self), expression }
     }
 
-    /// Returns whether this file is read.
+    /// Returns whether the input reads this file.
     pub(crate) fn is_file(&self, file: &Path) -> bool {
         let is_file = |path: &Path| same_file(path, file).unwrap_or(false);
         match self {
@@ -162,7 +162,7 @@ pub(crate) struct OpenInput<'a> {
     strict: bool,
     /// The filters that frames must match.
     filters: Vec<Filter>,
-    /// Number of frames that did not match.
+    /// Number of frames that did not match the filters.
     filtered_out: u64,
     /// Number of the last packet that was read.
     packets: u64,

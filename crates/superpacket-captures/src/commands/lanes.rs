@@ -275,7 +275,7 @@ impl FrameSink for Discard {
 enum Flush {
     /// All packets that may not be held after the end of a poll.
     PollEnd,
-    /// All packets.
+    /// All held packets.
     All,
     /// Packets that have been held for longer than a duration, which is the second value. The first
     /// value is the current time. Both are in nanoseconds.

@@ -14,19 +14,19 @@ use crate::commands::pool::Buffer;
 /// Numbers of checksums by kind, and of the frames that they are in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ChecksumCounts {
-    /// Frames with at least one such checksum.
+    /// Number of frames with at least one such checksum.
     pub frames: u64,
-    /// Checksums of IPv4 headers, also in tunnels.
+    /// Number of checksums of IPv4 headers that were counted, also in tunnels.
     pub ipv4_header: u64,
-    /// Checksums of TCP.
+    /// Number of TCP checksums that were counted, for example as wrong.
     pub tcp: u64,
-    /// Checksums of UDP.
+    /// Number of UDP checksums that were counted, for example as wrong.
     pub udp: u64,
-    /// Checksums of DCCP.
+    /// Number of DCCP checksums that were counted, for example as wrong.
     pub dccp: u64,
-    /// Checksums of the outer UDP headers of tunnels.
+    /// Number of checksums of tunnels' outer UDP headers that were counted.
     pub outer_udp: u64,
-    /// Checksums of GRE headers.
+    /// Number of GRE header checksums that were counted, for example as wrong.
     pub gre: u64,
 }
 

@@ -175,7 +175,7 @@ pub fn segment(
     }
 }
 
-/// What is done with a frame.
+/// How a frame is written: unchanged, segmented, or repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FramePlan {
     /// The frame is written whole: it fits the MTU, or the MTU does not apply to it.

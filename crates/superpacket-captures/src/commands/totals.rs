@@ -16,17 +16,17 @@ use crate::commands::progress::Progress;
 /// Packets and bytes before and after a command. The JSON of every command has these keys.
 #[derive(Clone, Debug, Default, Serialize, DeriveDeserialize)]
 pub struct Totals {
-    /// Frames read.
+    /// Number of frames read.
     pub packets_in: u64,
     /// Frames that the input's filter left out; `packets_in` does not include them.
     pub filtered_out: u64,
     /// Frames written, or that would have been written.
     pub packets_out: u64,
-    /// Bytes of the frames read.
+    /// Number of bytes of the frames read.
     pub bytes_in: u64,
-    /// Bytes of the frames written.
+    /// Number of bytes of the frames written.
     pub bytes_out: u64,
-    /// Frames that contain several packets.
+    /// Number of frames written that contain several packets.
     pub super_packets: u64,
     /// Frames that joined another: `packets_in - packets_out`. In `segment`, the additional frames
     /// that were in super-packets: `packets_out - packets_in`.
@@ -117,7 +117,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Counts a frame read.
+    /// Counts a frame of `length` bytes that was read.
     #[inline]
     pub(crate) fn arrived(&mut self, length: usize) {
         self.totals.packets_in += 1;
@@ -257,7 +257,7 @@ impl Blocks {
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Unreadable {
-    /// The error of each.
+    /// The error message of each capture that could not be read.
     pub messages: Vec<String>,
     /// Whether there is only one capture, so that its error is the command's.
     #[serde(skip)]

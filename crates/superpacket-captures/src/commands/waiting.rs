@@ -58,7 +58,7 @@ pub(crate) fn in_thread<T: Send + 'static>(
 pub(crate) enum Waited {
     /// There is something to read, or the input has ended.
     Data,
-    /// The time has passed.
+    /// The time limit passed without data.
     Limit,
     /// The input ends here at the request of the progress.
     End,

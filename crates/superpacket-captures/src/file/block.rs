@@ -29,7 +29,7 @@ const SECTION_OPTIONS: usize = 24;
 /// A frame of a capture file, or another block between the frames of a pcapng file.
 #[derive(Clone, Copy, Debug)]
 pub enum Item<'a> {
-    /// A frame.
+    /// A block with a captured frame.
     Frame(Frame<'a>),
     /// A block that holds neither a packet nor an interface.
     Block(Block<'a>),
@@ -59,9 +59,9 @@ pub enum BlockKind {
     /// The header of a section, with comments and the names of the hardware, operating system and
     /// application that captured it.
     SectionHeader,
-    /// Names of addresses.
+    /// A block with the names of addresses.
     NameResolution,
-    /// Packet counts of an interface.
+    /// A block with the packet counts of an interface.
     InterfaceStatistics,
     /// Secrets with which packets can be decrypted, such as TLS keys.
     DecryptionSecrets,

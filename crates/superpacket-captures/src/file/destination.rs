@@ -28,7 +28,8 @@ pub enum OutputPlace {
 }
 
 impl OutputPlace {
-    /// Looks up `path`. Follows symbolic links that belong to the user or to root.
+    /// Finds what an output to `path` would create or replace. The file need not exist. Symbolic
+    /// links are followed if they belong to the current user or to root.
     ///
     /// # Errors
     /// If `path` is a directory or another user's symbolic link, or cannot be looked up.

@@ -26,7 +26,7 @@ pub(super) struct LiveStream(Arc<Mutex<Arrived>>);
 /// A handle to wait for the bytes of a [`LiveStream`].
 pub(super) struct Arrivals(Arc<Mutex<Arrived>>);
 
-/// What has arrived from the thread.
+/// Bytes that the reading thread has delivered.
 struct Arrived {
     chunks: Receiver<io::Result<Vec<u8>>>,
     current: Cursor<Vec<u8>>,

@@ -58,7 +58,7 @@ enum PacketDirection {
 }
 
 impl PacketDirection {
-    /// Returns the source and the destination.
+    /// Returns the source and the destination of a packet in this direction.
     fn ends<T>(self, client: T, server: T) -> [T; 2] {
         match self {
             PacketDirection::ToClient => [server, client],

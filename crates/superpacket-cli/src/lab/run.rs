@@ -33,7 +33,7 @@ pub(super) enum ExperimentOutcome {
 pub(super) enum Forms<'a> {
     /// Measured between live hosts, and counted.
     Both(Session<'a>),
-    /// Counted only.
+    /// Without live hosts: only what can be counted.
     Model,
 }
 

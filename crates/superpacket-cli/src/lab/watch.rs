@@ -26,13 +26,13 @@ pub(super) struct Watcher {
 /// The progress of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct RunProgress {
-    /// Experiments to run.
+    /// Number of experiments to run.
     experiments: usize,
-    /// Experiments begun.
+    /// Number of experiments begun.
     begun: usize,
     /// Measurements that the experiments begun so far have announced.
     announced: usize,
-    /// Measurements begun.
+    /// Number of measurements begun.
     taken: usize,
 }
 

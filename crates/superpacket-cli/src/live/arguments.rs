@@ -25,9 +25,11 @@ pub(crate) enum LiveCommand {
   superpacket bridge tap:tap0 packet:eth1 --feature packet:eth1:tso=off
   superpacket bridge 'packet:eth0?queues=4' tap:tap0 --metrics 127.0.0.1:9600
   superpacket bridge 'left=packet:eth0?ring=8m' right=tap:tap0
+  superpacket bridge unix:/run/vm0.sock 'unix:/run/passt.sock?connect=on' packet:eth1
   superpacket bridge --config /etc/superpacket/bridge.toml
 
-Ports are tap:DEVICE, tun:DEVICE, packet:INTERFACE, xdp:INTERFACE, pcap:FILE, nic:SETTINGS@PORT. \
+Ports are tap:DEVICE, tun:DEVICE, packet:INTERFACE, xdp:INTERFACE, unix:SOCKET, vhost:SOCKET, \
+pcap:FILE, nic:SETTINGS@PORT. \
 Options follow a question mark and are separated by ampersands; quote them for the shell: \
 'packet:eth0?version=v3&block=512k'. Commands, counters and metrics use the name before the port \
 string, as in left=packet:eth0; without one, they use the whole string. Packet and XDP ports take \

@@ -98,7 +98,18 @@ fn every_thread_drops_the_privileges_that_it_does_not_need() {
 fn an_interface_has_one_bridge_unless_two_are_asked_for() {
     let Some(network) = TestNetwork::new() else { return };
     network.middle.ip("addr add 10.9.0.9/24 dev left");
+    // The kernel's bridge is down, so that it forwards nothing.
+    network.middle.ip("link add br7 type bridge");
+    network.middle.ip("link set right master br7");
     let first = network.bridge(&[PORTS[0], PORTS[1]]);
+    let log = network.log();
+    let says = "the interface belongs to another one, which forwards its packets too";
+    let warned = log.lines().filter(|line| line.contains(says)).collect::<Vec<_>>();
+    assert!(
+        matches!(&warned[..], [line] if line.contains("packet:right") && line.contains("br7")
+            && line.contains("ip link set right nomaster")),
+        "{warned:?}"
+    );
     let says = "the interface has IP addresses: the machine itself answers there";
     let warned = network
         .log()

@@ -126,17 +126,17 @@ impl Client {
         self.ask(&Request::Version {})
     }
 
-    /// Returns a summary of all ports, or of one.
+    /// Returns a summary of each port, or only of `port`.
     pub fn ports(&mut self, port: Option<&str>) -> Result<Vec<PortReport>, ClientError> {
         self.ask(&Request::Ports { port: port.map(str::to_owned) })
     }
 
-    /// Returns the offloads of all ports, or of one.
+    /// Returns the offloads of each port, or only of `port`.
     pub fn features(&mut self, port: Option<&str>) -> Result<Vec<PortFeatures>, ClientError> {
         self.ask(&Request::Features { port: port.map(str::to_owned) })
     }
 
-    /// Returns the counters of all ports, or of one.
+    /// Returns the counters of each port, or only of `port`.
     pub fn stats(&mut self, port: Option<&str>) -> Result<Vec<PortStats>, ClientError> {
         self.ask(&Request::Stats { port: port.map(str::to_owned) })
     }
@@ -230,7 +230,7 @@ impl Client {
         self.ask(&Request::FlushFdb { port, vlan })
     }
 
-    /// Returns the VLANs of all ports, or of one.
+    /// Returns the VLANs of each port, or only of `port`.
     pub fn vlans(&mut self, port: Option<&str>) -> Result<VlanReport, ClientError> {
         self.ask(&Request::Vlan { port: port.map(str::to_owned) })
     }
@@ -256,12 +256,12 @@ impl Client {
         self.ask(&Request::DelVlan { port: port.to_owned(), vlan: range.first, vlan_end })
     }
 
-    /// Returns the memberships in IP multicast groups of all ports, or of one.
+    /// Returns the memberships in IP multicast groups of each port, or only of `port`.
     pub fn mdb(&mut self, port: Option<&str>) -> Result<MdbReport, ClientError> {
         self.ask(&Request::Mdb { port: port.map(str::to_owned) })
     }
 
-    /// Returns the steering of packets of all ports, or of one.
+    /// Returns the steering settings for the packets of each port, or only of `port`.
     pub fn rps(&mut self, port: Option<&str>) -> Result<Vec<PortRps>, ClientError> {
         self.ask(&Request::Rps { port: port.map(str::to_owned) })
     }

@@ -14,19 +14,19 @@ pub enum ClientError {
         "{path}: there is no control socket: is a bridge running? (`superpacket bridge` creates it; give --control PATH if it is elsewhere)"
     )]
     Absent {
-        /// The socket file.
+        /// Path of the socket file.
         path: PathBuf,
     },
     /// The socket file exists, but no process listens on it.
     #[error("{path}: nobody listens there any more: is a bridge running?")]
     Dead {
-        /// The socket file.
+        /// Path of the socket file.
         path: PathBuf,
     },
-    /// This user has no permission to control the bridge.
+    /// The current user has no permission to control the bridge.
     #[error("{path}: only root and the user that the bridge runs as may control it")]
     Denied {
-        /// The socket file.
+        /// Path of the socket file.
         path: PathBuf,
     },
     /// The bridge refused the request.
@@ -35,7 +35,7 @@ pub enum ClientError {
     /// The answer does not follow the protocol.
     #[error("{path}: the answer is not one of a bridge: {problem}")]
     Malformed {
-        /// The socket file.
+        /// Path of the socket file.
         path: PathBuf,
         /// Description of the error in the answer.
         problem: String,
@@ -43,7 +43,7 @@ pub enum ClientError {
     /// The connection failed.
     #[error("{path}: {source}")]
     Io {
-        /// The socket file.
+        /// Path of the socket file.
         path: PathBuf,
         /// The error of the system call.
         source: io::Error,

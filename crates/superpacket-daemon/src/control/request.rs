@@ -179,7 +179,7 @@ pub enum Request {
         /// The receive queue; without it, all queues of the port.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         queue: Option<u16>,
-        /// The change.
+        /// The change of the steering settings.
         change: RpsChange,
     },
     /// Asks for the steering settings that apply to all ports, and for the workers.
@@ -263,7 +263,7 @@ impl Request {
     ];
 }
 
-/// The answer to the request `version`.
+/// The version of a running bridge: the answer to the request `version`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServedBy {
     /// The version of the protocol.

@@ -20,19 +20,19 @@ pub enum SocketError {
         "{path}: another bridge uses this control socket: give this one a different --control PATH"
     )]
     Taken {
-        /// The socket file.
+        /// Path of the socket file.
         path: PathBuf,
     },
     /// A file that is not a socket exists at this path; it is not changed.
     #[error("{path}: the file exists and is not a socket")]
     NoSocket {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// A system call failed.
     #[error("{path}: {action}: {source}")]
     System {
-        /// The socket file.
+        /// Path of the socket file.
         path: PathBuf,
         /// The failed action, with the system call's name.
         action: &'static str,

@@ -29,17 +29,17 @@ pub(crate) const NOTE: &str = "CPU usage of the sending program's threads, the r
 /// CPU usage during a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CpuCosts {
-    /// Sending program's threads, in percent of one CPU.
+    /// CPU usage of the sending program's threads, in percent of one CPU.
     pub(crate) sender: f64,
-    /// Receiving program's threads, in percent of one CPU.
+    /// CPU usage of the receiving program's threads, in percent of one CPU.
     pub(crate) receiver: f64,
-    /// The bridge's threads, in percent of one CPU; `None` for the kernel's bridge, which has no
-    /// threads.
+    /// CPU usage of the bridge's threads, in percent of one CPU; `None` for the kernel's bridge,
+    /// which has no threads.
     pub(crate) bridge: Option<f64>,
-    /// Whole machine, in percent of all its CPUs.
+    /// CPU usage of the whole machine, in percent of all its CPUs.
     pub(crate) machine: f64,
-    /// Sender, receiver and bridge, in microseconds per 1,024 bytes of payload. Excludes other
-    /// programs.
+    /// CPU time of sender, receiver and bridge together, in microseconds per 1,024 bytes of
+    /// payload. Excludes other programs.
     pub(crate) demand: f64,
     /// Share of the machine's CPU time that other programs and other guests of the hypervisor used,
     /// 0 to 1.
@@ -49,9 +49,9 @@ pub(crate) struct CpuCosts {
 /// Payload and CPU times of any load.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LoadTotals {
-    /// Payload bytes received.
+    /// Number of payload bytes received.
     pub(crate) bytes: u64,
-    /// Duration, in seconds.
+    /// Duration of the load, in seconds of wall time.
     pub(crate) seconds: f64,
     /// CPU time of the sending program.
     pub(crate) sender: Duration,

@@ -10,7 +10,7 @@ use crate::load::Pinning;
 /// The extent of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Measurements per variant.
+    /// Number of measurements per variant.
     pub rounds: usize,
     /// Duration of each measurement, without its warm-up.
     pub time: Duration,

@@ -80,7 +80,7 @@ pub struct Table {
 /// The figures of a table that a plot shows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plot {
-    /// None: there is no plot.
+    /// The table has no plot.
     Nothing,
     /// Those of the columns with these indexes, as marks on one logarithmic axis. All have the same
     /// unit. If the rows have groups, there is one column, and the rows of a group are compared.
@@ -119,7 +119,7 @@ pub struct Column {
     pub title: &'static str,
     /// Unit: `Gb/s`, `%`, `us/KB`, `1/s`, `MB/s`; empty for counts.
     pub unit: &'static str,
-    /// Digits after the decimal point.
+    /// Number of digits after the decimal point.
     pub digits: usize,
 }
 

@@ -38,7 +38,7 @@ pub enum Direction {
 /// For each direction, each side serves its flows with `threads` threads, by epoll(7).
 #[derive(Clone, Debug)]
 pub struct TcpBulk {
-    /// Connections per direction. Default: 1.
+    /// Number of connections per direction. Default: 1.
     pub flows: usize,
     /// End of the transfer. Default: after one second.
     pub until: Until,
@@ -54,7 +54,7 @@ pub struct TcpBulk {
     /// the key that the payload is generated from; if the payload comes from a file, any value
     /// enables the check. `None` (the default): only the number of bytes is checked.
     pub verify: Option<u64>,
-    /// Socket options.
+    /// Options of the TCP sockets.
     pub options: TcpOptions,
     /// CPUs of each host's threads. Default: any.
     pub pinning: Pinning,

@@ -155,9 +155,9 @@ impl SendFlow {
 
 /// The bytes that the receiving half expects.
 pub(crate) enum Expected {
-    /// A pattern.
+    /// The bytes must follow this pattern.
     Pattern(Pattern),
-    /// A file, repeated.
+    /// The bytes must be this file, repeated.
     File(Arc<PatternFile>),
 }
 

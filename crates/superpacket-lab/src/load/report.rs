@@ -8,9 +8,9 @@ use crate::load::latency::Latency;
 /// The result of a [`crate::TcpBulk`].
 #[derive(Clone, Debug, Default)]
 pub struct BulkReport {
-    /// Client to server, if requested.
+    /// Results from client to server, if that direction was requested.
     pub forward: Option<DirectionReport>,
-    /// Server to client, if requested.
+    /// Results from server to client, if that direction was requested.
     pub reverse: Option<DirectionReport>,
     /// Usage of all CPUs during the run.
     pub machine: MachineUsage,
@@ -38,13 +38,13 @@ pub struct DirectionReport {
 /// The result of one flow of a bulk transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FlowReport {
-    /// Payload bytes received.
+    /// Number of payload bytes received.
     pub bytes: u64,
     /// Seconds from the start until the flow's last byte was read.
     pub seconds: f64,
     /// XXH3 hash of the bytes, equal on both sides; `None` if they were not verified.
     pub digest: Option<u64>,
-    /// Segments that the sender retransmitted (`tcpi_total_retrans`).
+    /// Number of segments that the sender retransmitted (`tcpi_total_retrans`).
     pub retransmitted_segments: u32,
     /// The sender's final segment size, in payload bytes (`tcpi_snd_mss`).
     pub segment_size: u32,
@@ -103,7 +103,7 @@ impl DirectionReport {
 /// The result of a [`crate::TcpTransactions`].
 #[derive(Clone, Debug, Default)]
 pub struct TransactionReport {
-    /// Requests that received a complete answer.
+    /// Number of requests that received a complete answer.
     pub transactions: u64,
     /// Seconds from the start until the last answer.
     pub seconds: f64,

@@ -33,7 +33,7 @@ impl<'hosts> Route<'hosts> {
     }
 }
 
-/// The end of a load.
+/// When a load ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     /// The senders stop after this time. Data in flight still arrives and counts.
@@ -45,9 +45,9 @@ pub enum Until {
 /// CPUs that the threads of each host may use; an empty list allows all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pinning {
-    /// CPUs of the client's threads.
+    /// Numbers of the CPUs on which the client's threads run.
     pub client: Vec<usize>,
-    /// CPUs of the server's threads.
+    /// Numbers of the CPUs on which the server's threads run.
     pub server: Vec<usize>,
 }
 
@@ -63,7 +63,7 @@ pub struct TcpOptions {
     pub send_buffer: Option<usize>,
     /// `SO_RCVBUF`, in bytes; `None` lets the kernel tune it.
     pub receive_buffer: Option<usize>,
-    /// `TCP_NODELAY`.
+    /// Whether `TCP_NODELAY` is set.
     pub no_delay: bool,
     /// `TCP_QUICKACK`, set again before every read, so that the receiver acknowledges without
     /// delay.

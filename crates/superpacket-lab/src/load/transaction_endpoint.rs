@@ -34,9 +34,9 @@ pub(crate) struct TransactionEndpoint {
 pub(crate) enum Advance {
     /// A complete message was read.
     Message,
-    /// Waiting for bytes to read.
+    /// The message is not complete: the endpoint waits for bytes to read.
     Reading,
-    /// Waiting for space in the socket's buffer.
+    /// The message is not sent: the endpoint waits for space in the socket's buffer.
     Writing,
     /// The peer closed the connection between two messages.
     Closed,

@@ -28,16 +28,16 @@ use crate::pattern::Pattern;
 pub struct TcpTransactions {
     /// Number of connections. Default: 1.
     pub connections: usize,
-    /// Bytes per request. Default: 1.
+    /// Number of bytes per request. Default: 1.
     pub request: usize,
-    /// Bytes per answer. Default: 1.
+    /// Number of bytes per answer. Default: 1.
     pub answer: usize,
     /// Time during which new requests are sent. Default: one second.
     pub time: Duration,
     /// Key of the patterns with which requests and answers are filled and checked; `None` (the
     /// default) checks only their lengths.
     pub verify: Option<u64>,
-    /// Socket options. Default: [`TcpOptions::default`] with `TCP_NODELAY`.
+    /// Options of the TCP sockets. Default: [`TcpOptions::default`] with `TCP_NODELAY`.
     pub options: TcpOptions,
     /// CPUs of each host's threads. Default: any.
     pub pinning: Pinning,

@@ -73,15 +73,15 @@ impl Default for UdpBulk {
 /// The result of a [`UdpBulk`].
 #[derive(Clone, Debug, Default)]
 pub struct UdpReport {
-    /// Datagrams sent.
+    /// Number of datagrams sent.
     pub sent: u64,
-    /// Datagrams received, including duplicates.
+    /// Number of datagrams received, including duplicates.
     pub received: u64,
-    /// Datagrams received again.
+    /// Number of datagrams that were received again.
     pub duplicates: u64,
     /// Datagrams received after one with a higher number.
     pub out_of_order: u64,
-    /// Payload bytes received.
+    /// Number of payload bytes received.
     pub bytes: u64,
     /// Seconds from the start until the last datagram arrived.
     pub seconds: f64,
@@ -89,7 +89,7 @@ pub struct UdpReport {
     pub receive_calls: u64,
     /// Number of receive calls that returned more than one datagram.
     pub merged_calls: u64,
-    /// Maximum datagrams per receive call.
+    /// Maximum number of datagrams per receive call.
     pub most_merged: u64,
     /// CPU time of the sending thread.
     pub sender: CpuTime,
@@ -404,13 +404,13 @@ struct ReceivedNumbers {
 
 #[derive(Debug, PartialEq, Eq)]
 enum DatagramOrder {
-    /// Higher than all earlier numbers.
+    /// The number is higher than all earlier ones.
     Next,
     /// Received for the first time, after a higher number.
     Late,
-    /// Received before.
+    /// A datagram with this number was received before.
     Again,
-    /// Higher than any load can reach.
+    /// The number is higher than any load can reach.
     Impossible,
 }
 

@@ -14,24 +14,24 @@ use crate::error::LabError;
 /// Counters of received frames and the work they caused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CardCounts {
-    /// Frames received.
+    /// Number of frames received.
     pub(crate) frames: u64,
-    /// Polls that returned frames.
+    /// Number of polls that returned frames.
     pub(crate) polls: u64,
     /// Headers parsed: once by the driver for each packet to be merged, once by the host's
     /// protocols for each delivered packet.
     pub(crate) parsed: u64,
-    /// Packets delivered to the host.
+    /// Number of packets delivered to the host.
     pub(crate) delivered: u64,
     /// Buffers, or parts of buffers, in the delivered packets.
     pub(crate) pieces: u64,
     /// Pages, or linear buffers, that the card filled.
     pub(crate) pages: u64,
-    /// Checksums that the card verified.
+    /// Number of checksums that the card verified.
     pub(crate) checksums: u64,
     /// Bytes copied after the card had written them to memory.
     pub(crate) copied: u64,
-    /// Bytes in the delivered packets.
+    /// Number of bytes in the delivered packets.
     pub(crate) bytes: u64,
 }
 

@@ -4,16 +4,16 @@ use superpacket::Simd;
 use superpacket::checksum::{ipv4_header, pseudo_header};
 use superpacket::wire::IpVersion;
 
-/// Length of an Ethernet header.
+/// Length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
 
-/// Length of an IPv4 header.
+/// Length of an IPv4 header in bytes.
 const IPV4: usize = 20;
 
 /// Length of a TCP header without timestamps, as in the original reports.
 const TCP: usize = 20;
 
-/// Length of all headers.
+/// Length of all headers together, in bytes.
 const HEADERS: usize = ETHERNET + IPV4 + TCP;
 
 /// Payload: each byte is the low byte of its sequence number.
@@ -27,7 +27,7 @@ static COUNTING: [u8; LONGEST + 256] = {
     bytes
 };
 
-/// Length of the longest IPv4 packet.
+/// Length of the longest IPv4 packet in bytes.
 const LONGEST: usize = 65_535;
 
 /// The protocol number of TCP.
@@ -76,7 +76,7 @@ impl Iterator for Segments {
 #[derive(Clone, Debug)]
 pub(crate) struct Acknowledgements {
     sent: u32,
-    /// Payload bytes that each ACK acknowledges.
+    /// Number of payload bytes that each ACK acknowledges.
     each: u32,
     count: u32,
 }

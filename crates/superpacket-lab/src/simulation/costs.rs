@@ -5,13 +5,13 @@
 pub struct Costs {
     /// Taking an interrupt of the device, and starting to poll.
     pub interrupt: u64,
-    /// Driver work per packet.
+    /// The driver's work per packet, in nanoseconds.
     pub driver: u64,
     /// Choosing the CPU for a packet and adding it to that CPU's backlog.
     pub dispatch: u64,
-    /// Sending an inter-processor interrupt.
+    /// Time to send an inter-processor interrupt, in nanoseconds.
     pub ipi: u64,
-    /// Taking an inter-processor interrupt.
+    /// Time to take an inter-processor interrupt, in nanoseconds.
     pub ipi_taken: u64,
     /// Delay between sending and taking an inter-processor interrupt.
     pub ipi_delay: u64,

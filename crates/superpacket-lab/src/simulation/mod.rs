@@ -57,17 +57,17 @@ pub struct CpuOutcome {
 /// Counters of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SimulationCounts {
-    /// Requests answered.
+    /// Number of requests answered.
     pub transactions: u64,
-    /// Interrupts of the device.
+    /// Number of interrupts of the device.
     pub interrupts: u64,
-    /// Inter-processor interrupts.
+    /// Number of inter-processor interrupts.
     pub ipis: u64,
     /// Requests read on another CPU than the one that did their protocol work.
     pub read_elsewhere: u64,
     /// Packets dropped because a backlog was full; repeated after [`RETRANSMISSION`].
     pub dropped: u64,
-    /// Flows moved to another CPU.
+    /// Number of times that a flow moved to another CPU.
     pub moves: u64,
     /// Packets sent to a flow's previous CPU, because packets of the flow were still there.
     pub held_back: u64,

@@ -11,7 +11,7 @@ pub struct Setup {
     pub cpus: usize,
     /// CPUs per cache; at least 1. CPUs 0 to `cache_group - 1` share the first one, and so on.
     pub cache_group: usize,
-    /// CPU time of each step.
+    /// CPU time of each step of the work.
     pub costs: Costs,
     /// The device's receive queues; at least one.
     pub queues: Vec<ReceiveQueue>,

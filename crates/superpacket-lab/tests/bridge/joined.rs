@@ -1,7 +1,8 @@
 //! Two hosts joined by the bridge, over each kind of port.
 
 use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use superpacket_bridge::Bridge;
@@ -15,6 +16,10 @@ use superpacket_port::features::Feature;
 
 /// Key of the patterns that are sent and compared.
 pub const KEY: u64 = 0x5eed;
+
+/// The number of datagrams that may be on their way at once. The receiver's socket buffer and each
+/// queue between the hosts hold more, so a loss is the bridge's.
+const WINDOW: u64 = 48;
 
 /// Two hosts, and the bridge in the middle.
 pub struct Joined {
@@ -187,6 +192,11 @@ fn by_device(
 }
 
 impl Joined {
+    /// Joins two hosts by the ports `names` of a bridge that runs already.
+    pub fn new(middle: Host, bridge: Bridge, names: [String; 2], [a, b]: [Station; 2]) -> Self {
+        Joined { a, b, middle, bridge, names, sides: None, wires: Vec::new() }
+    }
+
     /// Adds a third host, C, behind port `packet:port-c` of the bridge.
     pub fn third(&self) -> Result<Station, LabError> {
         let (c, _) = Link::veth(&Host::new("C")?, "eth0", &self.middle, "port-c")?;
@@ -222,6 +232,65 @@ impl Joined {
         let receiver = self.b.host.run(bind)?;
         receiver.set_read_timeout(Some(wait)).map_err(system("a timeout"))?;
         Ok(receiver)
+    }
+
+    /// Sends numbered datagrams from A to B while `goes_on` holds for their number, and runs
+    /// `meanwhile` beside that until its flag is set. Each datagram must arrive once, unchanged and
+    /// in order. Returns their number, and the result of `meanwhile`.
+    pub fn datagrams<T: Send>(
+        &self,
+        goes_on: impl Fn(u64) -> bool + Sync,
+        meanwhile: impl FnOnce(&AtomicBool) -> T + Send,
+    ) -> Result<(u64, T), LabError> {
+        let system = |action: &'static str| move |error: io::Error| LabError::system(action, error);
+        let (from, to) = (self.a.ipv4, SocketAddr::new(self.b.ipv4, 7000));
+        let receiver = self.datagram_receiver(to.port(), Duration::from_secs(20))?;
+        let bind = || UdpSocket::bind(SocketAddr::new(from, 0)).map_err(system("binding"));
+        let sender = self.a.host.run(bind)?;
+        let (done, arrived) = (AtomicBool::new(false), AtomicU64::new(0));
+        let (sent, result) = std::thread::scope(|scope| -> Result<_, LabError> {
+            let changer = scope.spawn(|| meanwhile(&done));
+            let sending = scope.spawn(|| {
+                let (mut sent, mut payload) = (0u64, [0x5a; 1000]);
+                while goes_on(sent) && !done.load(Ordering::Relaxed) {
+                    if sent - arrived.load(Ordering::Acquire) >= WINDOW {
+                        std::thread::sleep(Duration::from_micros(50));
+                        continue;
+                    }
+                    payload[..8].copy_from_slice(&sent.to_be_bytes());
+                    sender.send_to(&payload, to).map_err(system("sending"))?;
+                    sent += 1;
+                }
+                // An empty datagram ends the test.
+                sender.send_to(&[], to).map_err(system("sending"))?;
+                Ok::<_, LabError>(sent)
+            });
+            let mut bytes = [0; 2000];
+            // Compared when the other threads have ended, which they do only when `done` is set.
+            let last = loop {
+                let expected = arrived.load(Ordering::Relaxed);
+                match receiver.recv(&mut bytes) {
+                    Ok(1000)
+                        if bytes[..8] == expected.to_be_bytes()
+                            && bytes[8..1000] == [0x5a; 992] =>
+                    {
+                        arrived.store(expected + 1, Ordering::Release);
+                    }
+                    last => break last.map(|length| bytes[..length.min(16)].to_vec()),
+                }
+            };
+            done.store(true, Ordering::Relaxed);
+            let result = changer.join().expect("no panic");
+            let expected = arrived.load(Ordering::Relaxed);
+            assert!(
+                matches!(&last, Ok(end) if end.is_empty()),
+                "{last:?}, after {expected} datagrams: {:?}",
+                self.bridge.stats()
+            );
+            Ok((sending.join().expect("no panic")?, result))
+        })?;
+        assert_eq!(arrived.into_inner(), sent);
+        Ok((sent, result))
     }
 
     /// Returns the number of frames that the wires lost or reordered so far.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use superpacket_bridge::fdb::FdbFilter;
@@ -296,81 +296,29 @@ fn datagrams() -> u64 {
     if std::env::var_os("CI").is_some() { 1_000_000 } else { 200_000 }
 }
 
-/// The number of datagrams that may be on their way at once. Each queue between the hosts holds
-/// more, so a loss is the bridge's.
-const WINDOW: u64 = 48;
-
 #[test]
 fn datagrams_arrive_once_and_in_order_while_paths_change() -> Result<(), LabError> {
     let Some(joined) = by_kernel()? else { return Ok(()) };
     wait_for_the_kernel(&joined)?;
-    let system = |action: &'static str| move |error: io::Error| LabError::system(action, error);
-    let (from, to) = (joined.a.ipv4, SocketAddr::new(joined.b.ipv4, 7000));
-    let receiver = joined.datagram_receiver(to.port(), Duration::from_secs(20))?;
-    let sender = joined
-        .a
-        .host
-        .run(|| UdpSocket::bind(SocketAddr::new(from, 0)).map_err(system("binding")))?;
-    let (done, arrived) = (AtomicBool::new(false), AtomicU64::new(0));
-    let changes = std::thread::scope(|scope| -> Result<_, LabError> {
-        let changer = scope.spawn(|| {
-            let mut changes = 0u64;
-            while !done.load(Ordering::Relaxed) {
-                let mode: SettingValue =
-                    if changes.is_multiple_of(2) { "off" } else { "auto" }.into();
-                let change = PortChange::setting("kernel_path", mode);
-                let name = &joined.names[(changes / 2) as usize % 2];
-                joined.bridge.set_port(name, &change).expect("it can be set");
-                changes += 1;
-                // Long enough for the kernel's path to return.
-                std::thread::sleep(Duration::from_millis(if changes.is_multiple_of(2) {
-                    300
-                } else {
-                    5
-                }));
-            }
-            changes
-        });
-        let sending = scope.spawn(|| {
-            let (mut sent, mut payload) = (0u64, [0x5a; 1000]);
-            while sent < datagrams() && !done.load(Ordering::Relaxed) {
-                if sent - arrived.load(Ordering::Acquire) >= WINDOW {
-                    std::thread::yield_now();
-                    continue;
-                }
-                payload[..8].copy_from_slice(&sent.to_be_bytes());
-                sender.send_to(&payload, to).map_err(system("sending"))?;
-                sent += 1;
-            }
-            // An empty datagram ends the test.
-            sender.send_to(&[], to).map_err(system("sending"))?;
-            Ok::<_, LabError>(())
-        });
-        let mut bytes = [0; 2000];
-        // Compared when the other threads have ended, which they do only when `done` is set.
-        let last = loop {
-            let expected = arrived.load(Ordering::Relaxed);
-            match receiver.recv(&mut bytes) {
-                Ok(1000)
-                    if bytes[..8] == expected.to_be_bytes() && bytes[8..1000] == [0x5a; 992] =>
-                {
-                    arrived.store(expected + 1, Ordering::Release);
-                }
-                last => break last.map(|length| bytes[..length.min(16)].to_vec()),
-            }
-        };
-        done.store(true, Ordering::Relaxed);
-        let changes = changer.join().expect("no panic");
-        let expected = arrived.load(Ordering::Relaxed);
-        assert!(
-            matches!(&last, Ok(end) if end.is_empty()),
-            "{last:?}, after {expected} datagrams and {changes} changes: {:?}",
-            joined.bridge.stats()
-        );
-        sending.join().expect("no panic")?;
-        Ok(changes)
-    })?;
-    assert_eq!(arrived.into_inner(), datagrams());
+    let change = |done: &AtomicBool| {
+        let mut changes = 0u64;
+        while !done.load(Ordering::Relaxed) {
+            let mode: SettingValue = if changes.is_multiple_of(2) { "off" } else { "auto" }.into();
+            let change = PortChange::setting("kernel_path", mode);
+            let name = &joined.names[(changes / 2) as usize % 2];
+            joined.bridge.set_port(name, &change).expect("it can be set");
+            changes += 1;
+            // Long enough for the kernel's path to return.
+            std::thread::sleep(Duration::from_millis(if changes.is_multiple_of(2) {
+                300
+            } else {
+                5
+            }));
+        }
+        changes
+    };
+    let (sent, changes) = joined.datagrams(|sent| sent < datagrams(), change)?;
+    assert_eq!(sent, datagrams());
     let [bridge, kernel] = shares(&joined.stats(0));
     eprintln!("{changes} changes, {bridge} datagrams by the bridge, {kernel} by the kernel");
     assert!(changes > 10 && bridge > 1000 && kernel > 1000, "{changes}, {bridge}, {kernel}");

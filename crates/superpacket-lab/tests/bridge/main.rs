@@ -16,5 +16,7 @@ mod rates;
 mod steering;
 mod too_big;
 mod traffic;
+mod unix;
+mod vhost;
 
 superpacket_lab::enter_user_namespace_before_main!();

@@ -1,8 +1,6 @@
 //! Offloads that are switched while data flows.
 
-use std::io;
-use std::net::{SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use superpacket_lab::{Direction, LabError, TcpBulk, Until};
@@ -67,64 +65,14 @@ fn any_offload_may_change_at_any_time() -> Result<(), LabError> {
     Ok(())
 }
 
-/// The number of datagrams that may be on their way at once. The receiver's socket buffer and each
-/// queue between the hosts hold more, so a loss is the bridge's.
-const WINDOW: u64 = 48;
-
 /// By TAP devices, whose kernel receives within the send call, so that datagrams sent in order
 /// arrive in order.
 #[test]
 fn datagrams_arrive_once_and_in_order_while_offloads_are_switched() -> Result<(), LabError> {
     let Some(joined) = by_tap("")? else { return Ok(()) };
-    let system = |action: &'static str| move |error: io::Error| LabError::system(action, error);
-    let (from, to) = (joined.a.ipv4, SocketAddr::new(joined.b.ipv4, 7000));
-    let receiver = joined.datagram_receiver(to.port(), Duration::from_secs(20))?;
-    let sender = joined
-        .a
-        .host
-        .run(|| UdpSocket::bind(SocketAddr::new(from, 0)).map_err(system("binding")))?;
-    let (done, arrived) = (AtomicBool::new(false), AtomicU64::new(0));
-    let (sent, switched) = std::thread::scope(|scope| -> Result<_, LabError> {
-        let flipper = scope.spawn(|| switch_offloads(&joined, &done));
-        let sending = scope.spawn(|| {
-            let (start, mut sent, mut payload) = (Instant::now(), 0u64, [0x5a; 1000]);
-            while start.elapsed() < time() {
-                if sent - arrived.load(Ordering::Acquire) >= WINDOW {
-                    std::thread::sleep(Duration::from_micros(50));
-                    continue;
-                }
-                payload[..8].copy_from_slice(&sent.to_be_bytes());
-                sender.send_to(&payload, to).map_err(system("sending"))?;
-                sent += 1;
-            }
-            // An empty datagram ends the test.
-            sender.send_to(&[], to).map_err(system("sending"))?;
-            Ok::<_, LabError>(sent)
-        });
-        let mut bytes = [0; 2000];
-        // Compared when the other threads have ended, which they do only when `done` is set.
-        let last = loop {
-            let expected = arrived.load(Ordering::Relaxed);
-            match receiver.recv(&mut bytes) {
-                Ok(1000)
-                    if bytes[..8] == expected.to_be_bytes() && bytes[8..1000] == [0x5a; 992] =>
-                {
-                    arrived.store(expected + 1, Ordering::Release);
-                }
-                last => break last.map(|length| bytes[..length.min(16)].to_vec()),
-            }
-        };
-        done.store(true, Ordering::Relaxed);
-        let switched = flipper.join().expect("no panic");
-        let expected = arrived.load(Ordering::Relaxed);
-        assert!(
-            matches!(&last, Ok(end) if end.is_empty()),
-            "{last:?}, after {expected} datagrams: {:?}",
-            joined.bridge.stats()
-        );
-        Ok((sending.join().expect("no panic")?, switched))
-    })?;
-    assert_eq!(arrived.into_inner(), sent);
+    let start = Instant::now();
+    let (sent, switched) =
+        joined.datagrams(|_| start.elapsed() < time(), |done| switch_offloads(&joined, done))?;
     let stats = [joined.stats(0), joined.stats(1)];
     assert!(sent > 20_000 && switched > 500, "{sent} sent, {switched} switches");
     assert!(stats[0].merged > 100 && stats[1].tx_super_packets > 10, "{stats:?}");

@@ -237,6 +237,23 @@ fn xdp_sockets_carry_tcp() -> Result<(), LabError> {
     Ok(())
 }
 
+/// The hosts leave their checksums to the devices, since the kernel has switched off only TSO.
+#[test]
+fn xdp_sockets_carry_tcp_of_hosts_with_checksum_offload() -> Result<(), LabError> {
+    for aggregates in [true, false] {
+        let Some(joined) = by_veth("xdp", "?mode=native", |_| Ok(()))? else { return Ok(()) };
+        for link in [&joined.a.link, &joined.b.link] {
+            assert!(link.feature("tx-checksumming")?);
+        }
+        joined.switch(0, Feature::GenericReceiveOffload, aggregates);
+        joined.switch(1, Feature::GenericReceiveOffload, aggregates);
+        joined.carries(2, 8 << 20)?;
+        assert_eq!(joined.stats(0).merged > 0, aggregates);
+        bulk(8 << 20).run(&Route::ipv6(&joined.a, &joined.b))?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_model_nic_stands_between() -> Result<(), LabError> {
     let Some(joined) = by_veth("nic:page=4k,csum=complete,tso=off@packet", "", |_| Ok(()))? else {

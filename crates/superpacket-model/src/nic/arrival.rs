@@ -10,7 +10,7 @@ use crate::fit::{TAG, link_header};
 /// Minimum length of a frame on a wire, in bytes without the frame check sequence (IEEE 802.3).
 const SHORTEST: usize = 60;
 
-/// Bytes that non-zero padding repeats.
+/// The bytes that padding repeats, if it is not zeros.
 const GARBAGE: [u8; 4] = [0xde, 0xad, 0xbe, 0xef];
 
 /// Length of the two MAC addresses, in bytes. A VLAN tag follows them.

@@ -13,11 +13,11 @@ pub struct NicCounters {
     pub rx_frames: u64,
     /// Bytes of the frames that arrived, including padding and VLAN tags.
     pub rx_bytes: u64,
-    /// Frames put into a ring.
+    /// Number of frames put into a ring.
     pub rx_delivered: u64,
     /// Buffers of the frames put into a ring.
     pub rx_buffers: u64,
-    /// Bytes copied into buffers.
+    /// Number of bytes copied into buffers.
     pub rx_copied: u64,
     /// Pages taken into use; with linear buffers, the number of buffers.
     pub rx_pages: u64,
@@ -34,25 +34,25 @@ pub struct NicCounters {
     pub rx_cut: u64,
     /// Received frames whose checksum was filled in, including segments of super-packets.
     pub rx_filled: u64,
-    /// Received frames that were padded.
+    /// Number of received frames that were padded.
     pub rx_padded: u64,
     /// Received frames whose VLAN tag the card stripped.
     pub rx_stripped: u64,
-    /// Received frames whose headers were parsed.
+    /// Number of received frames whose headers were parsed.
     pub rx_parsed: u64,
-    /// Received checksums that were right.
+    /// Number of received checksums that were right.
     pub sums_verified: u64,
-    /// Received frames with a wrong checksum.
+    /// Number of received frames with a wrong checksum.
     pub sums_wrong: u64,
     /// Received frames delivered with the sum of all bytes behind the Ethernet header.
     pub sums_complete: u64,
-    /// Frames sent to the wire.
+    /// Number of frames sent to the wire.
     pub tx_frames: u64,
     /// Bytes of the frames sent to the wire.
     pub tx_bytes: u64,
     /// Super-packets segmented on transmission (TSO and USO).
     pub tx_cut: u64,
-    /// Segments of the super-packets in `tx_cut`.
+    /// Number of segments of the super-packets in `tx_cut`.
     pub tx_segments: u64,
     /// Sent frames whose partial checksum was filled in, without segments of super-packets.
     pub tx_filled: u64,

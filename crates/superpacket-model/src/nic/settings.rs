@@ -34,7 +34,7 @@ impl PageSize {
     }
 }
 
-/// The card's report on received checksums.
+/// What a card reports on received checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RxSums {
     /// The card does not verify checksums.
@@ -112,7 +112,7 @@ pub struct NicSettings {
     pub headroom: usize,
     /// Number of first bytes of a frame that are copied into a separate buffer: 0 to 256.
     pub copy: usize,
-    /// Report on received checksums.
+    /// What the card reports on received checksums.
     pub sums: RxSums,
     /// Whether the outermost VLAN tag is moved from a received frame to its metadata.
     pub strip_vlan: bool,

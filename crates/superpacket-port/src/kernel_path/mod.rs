@@ -49,7 +49,7 @@ pub struct KernelPathRules {
     pub enabled: bool,
     /// Whether the port exchanges no frames with other isolated ports.
     pub isolated: bool,
-    /// Whether the port is sent super-packets.
+    /// Whether the kernel may send super-packets to the port.
     pub super_packets: bool,
     /// Maximum length of an IP packet in bytes; 0 for no limit.
     pub mtu: u32,
@@ -58,13 +58,13 @@ pub struct KernelPathRules {
 /// The traffic of a port that the kernel forwarded by itself. A super-packet counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelPathCounts {
-    /// Packets from the port.
+    /// Number of packets that the kernel forwarded from the port.
     pub rx_packets: u64,
-    /// Bytes of these packets.
+    /// Number of bytes of the packets from the port.
     pub rx_bytes: u64,
-    /// Packets to the port.
+    /// Number of packets that the kernel forwarded to the port.
     pub tx_packets: u64,
-    /// Bytes of these packets.
+    /// Number of bytes of the packets to the port.
     pub tx_bytes: u64,
 }
 
@@ -73,9 +73,9 @@ pub struct KernelPathCounts {
 pub struct KernelPathStation {
     /// The station's key.
     pub key: u64,
-    /// Time since the last frame from the station; `None` for never.
+    /// Time since the kernel last forwarded a frame from the station; `None` if it never did.
     pub seen: Option<Duration>,
-    /// Time since the last frame to the station; `None` for never.
+    /// Time since the kernel last forwarded a frame to the station; `None` if it never did.
     pub used: Option<Duration>,
 }
 

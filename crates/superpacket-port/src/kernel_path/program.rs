@@ -14,8 +14,9 @@ use std::mem::offset_of;
 
 use super::shared::{EPOCH_BITS, ForwardingCounts, PortState, Rules, StationState};
 use crate::system::bpf::Instruction;
+use crate::system::bpf::code::*;
 
-/// What the filter program refers to.
+/// The maps and numbers that the filter program refers to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FilterMaps {
     /// The hash table from station keys to the indices of their states.
@@ -58,43 +59,6 @@ const NEXT: i32 = -1;
 /// The filter's verdict that the socket receives the whole frame.
 const WHOLE: i32 = -1;
 
-// Instruction codes of `linux/bpf_common.h` and `linux/bpf.h`.
-const ADD: u8 = 0x07;
-const ADD_REGISTER: u8 = 0x0f;
-const MULTIPLY: u8 = 0x27;
-const SUBTRACT_REGISTER: u8 = 0x1f;
-const OR_REGISTER: u8 = 0x4f;
-const AND: u8 = 0x57;
-const OR: u8 = 0x47;
-const AND_REGISTER: u8 = 0x5f;
-const SHIFT_LEFT: u8 = 0x67;
-const SHIFT_RIGHT: u8 = 0x77;
-const MOVE: u8 = 0xb7;
-const MOVE_REGISTER: u8 = 0xbf;
-const LOAD_DOUBLE: u8 = 0x18;
-const LOAD_FRAME_WORD: u8 = 0x20;
-const LOAD_FRAME_HALF: u8 = 0x28;
-const LOAD_WORD: u8 = 0x61;
-const LOAD_LONG: u8 = 0x79;
-const STORE_WORD: u8 = 0x62;
-const STORE_REGISTER_WORD: u8 = 0x63;
-const STORE_REGISTER_LONG: u8 = 0x7b;
-const ATOMIC_LONG: u8 = 0xdb;
-const ATOMIC_FETCH_ADD: i32 = 0x01;
-const JUMP: u8 = 0x05;
-const JUMP_IF_EQUAL: u8 = 0x15;
-const JUMP_IF_EQUAL_REGISTER: u8 = 0x1d;
-const JUMP_IF_NOT_EQUAL: u8 = 0x55;
-const JUMP_IF_NOT_EQUAL_REGISTER: u8 = 0x5d;
-const JUMP_IF_GREATER_REGISTER: u8 = 0x2d;
-const JUMP_IF_NOT_GREATER: u8 = 0xb5;
-const JUMP_IF_SET: u8 = 0x45;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
-
-/// Value of the source register that marks a load of a map, given by its descriptor.
-const PSEUDO_MAP_FD: u8 = 1;
-
 /// The register with the top of the stack.
 const STACK: u8 = 10;
 
@@ -120,7 +84,7 @@ enum Label {
     SuperPacket,
     /// The frame's length has been examined.
     Fits,
-    /// The frame is the kernel's.
+    /// The kernel forwards the frame.
     Forwarded,
     /// The epoch is noted for the source.
     Note,

@@ -14,7 +14,7 @@ pub(super) struct PacketShared {
 /// The counters that a packet port reports as [`PortCounters`](crate::PortCounters).
 #[derive(Debug, Default)]
 pub(super) struct PacketCounters {
-    /// Dropped packets per receive queue.
+    /// Number of dropped packets of each receive queue.
     pub(super) rx_dropped: Vec<AtomicU64>,
     pub(super) rx_errors: AtomicU64,
     pub(super) tx_full: AtomicU64,

@@ -10,7 +10,8 @@ use superpacket::packet::{Layer, RxPacket};
 use super::frames::{ReadResult, ReadyFrame, SkippedFrames, read_among};
 use super::options::Speed;
 use super::stream::{CaptureStream, Event, Pipe, by_header};
-use super::timer::{monotonic_nanoseconds, set_timer};
+use super::timer::set_timer;
+use crate::clock::monotonic_nanoseconds;
 use crate::{Buffer, PortError, Receive};
 use superpacket_captures::file::{CaptureError, Format, Reader, Source, Truncated};
 

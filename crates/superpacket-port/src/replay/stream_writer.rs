@@ -45,7 +45,7 @@ const SHARED_PIECE: usize = 4096;
 /// The reason why a frame was not written.
 #[derive(Debug)]
 pub(super) enum NotWritten {
-    /// The queue is full.
+    /// The queue has no room for the frame.
     Full,
     /// Writing has ended, by this error; `None` if the error has been reported before.
     Failed(Option<CaptureError>),

@@ -3,9 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::time::{
-    ClockId, Itimerspec, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_settime,
-};
+use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
 
 use crate::PortError;
 
@@ -23,9 +21,4 @@ pub(super) fn set_timer(text: &str, timer: &OwnedFd, time: u64) -> Result<(), Po
             Err(PortError::system(text, "set the timer (timerfd_settime)", io::Error::from(error)))
         }
     }
-}
-
-pub(super) fn monotonic_nanoseconds() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * NANOSECONDS + now.tv_nsec as u64
 }

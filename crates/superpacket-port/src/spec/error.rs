@@ -85,7 +85,7 @@ impl SpecError {
 /// Says which kinds of port there are, and what the user of a bare name may have meant; continues
 /// the sentence "it starts with".
 fn missing_kind(port: &str) -> String {
-    let kinds = "no kind of port: tap:, tun:, packet:, xdp:, pcap:, nic:, memory:";
+    let kinds = "no kind of port: tap:, tun:, packet:, xdp:, unix:, vhost:, pcap:, nic:, memory:";
     if port.is_empty() || port.contains(':') {
         kinds.to_owned()
     } else if port.contains('/') || port.contains(".pcap") {

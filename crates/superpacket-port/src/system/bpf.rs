@@ -5,6 +5,8 @@
 
 #![expect(unsafe_code, reason = "bpf(2)")]
 
+pub(crate) mod code;
+
 use std::ffi::CStr;
 use std::io;
 use std::marker::PhantomData;

@@ -82,6 +82,30 @@ impl RouteSocket {
         }
     }
 
+    /// Returns the name of the bridge, bond or other interface that the interface `name` belongs to
+    /// (`IFLA_MASTER`); `None` if it belongs to none, or does not exist.
+    ///
+    /// # Errors
+    /// The system call's error.
+    pub fn master(&mut self, name: &str) -> io::Result<Option<String>> {
+        let Some(link) = self.link(name)? else { return Ok(None) };
+        let master = link.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::Controller(index) if *index != 0 => Some(*index),
+            _ => None,
+        });
+        let Some(index) = master else { return Ok(None) };
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        let answers = self.exchange(RouteNetlinkMessage::GetLink(message), 0)?;
+        let master = answers.first().map(|answer| parse_link(answer)).transpose()?;
+        Ok(master.and_then(|master| {
+            master.attributes.into_iter().find_map(|attribute| match attribute {
+                LinkAttribute::IfName(name) => Some(name),
+                _ => None,
+            })
+        }))
+    }
+
     /// Returns the IP addresses of the interface `name`; none if it does not exist. Link-local
     /// addresses are left out, since every interface has one.
     ///

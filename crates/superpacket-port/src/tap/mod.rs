@@ -31,7 +31,7 @@
 mod device;
 mod offload;
 mod options;
-mod outer_checksum;
+pub(crate) mod outer_checksum;
 mod receive;
 mod transmit;
 
@@ -45,12 +45,13 @@ use superpacket::virtio::Format;
 
 use self::device::TapDevice;
 use self::options::TapOptions;
-use self::receive::{TapReceiver, TapSlots};
+use self::receive::TapReceiver;
 use self::transmit::TapTransmitter;
 use super::{
     Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortKind, PortSpec, PortState,
     Receive, SpecError, Transmit,
 };
+use crate::slots::PacketSlots;
 use crate::system::TunKind;
 
 /// A port on a TAP or TUN device.
@@ -86,12 +87,13 @@ impl TapPort {
 }
 
 /// Allocates the receive memory of `queues` queues.
-fn slots(queues: u16) -> io::Result<Vec<TapSlots>> {
-    let slots: Option<Vec<TapSlots>> = (0..queues).map(|_| TapSlots::try_new(queues)).collect();
+fn slots(queues: u16) -> io::Result<Vec<PacketSlots>> {
+    let slots: Option<Vec<PacketSlots>> =
+        (0..queues).map(|_| PacketSlots::try_new(queues)).collect();
     slots.ok_or_else(|| {
         let says = format!(
             "there are no {} MiB for {queues} queues: fewer by queues=N",
-            TapSlots::bytes(queues) >> 20
+            PacketSlots::bytes(queues) >> 20
         );
         io::Error::new(io::ErrorKind::OutOfMemory, says)
     })

@@ -7,7 +7,7 @@ use superpacket::wire::MAX_HEADER;
 
 /// The first bytes of a frame in a tunnel, up to and including its changed outer UDP checksum.
 #[derive(Debug)]
-pub(super) struct FrameStart {
+pub(crate) struct FrameStart {
     bytes: [u8; MAX_HEADER],
     length: usize,
 }
@@ -16,7 +16,7 @@ impl FrameStart {
     /// Returns the first bytes of a frame of `length` bytes that begins with `head`, with the outer
     /// UDP checksum that a frame with the virtio header `described` must have; `None` if the frame
     /// needs no change.
-    pub(super) fn of(
+    pub(crate) fn of(
         described: &Header,
         head: &[u8],
         length: usize,
@@ -31,7 +31,7 @@ impl FrameStart {
         Some(front)
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }

@@ -13,7 +13,7 @@ pub(super) struct XdpCounts {
     pub(super) sent_by_copy: AtomicU64,
     /// Frames sent partly from the chunks in which they were received, and partly from copies.
     pub(super) sent_gathered: AtomicU64,
-    /// Bytes copied to chunks.
+    /// Number of bytes copied to chunks.
     pub(super) bytes_copied: AtomicU64,
     /// Number of times that there was no room to send a frame, or that the device dropped one
     /// because its queue was full.

@@ -1,6 +1,7 @@
 //! The XDP program's instructions.
 
 use crate::system::bpf::Instruction;
+use crate::system::bpf::code::*;
 
 /// Value that the program stores before a frame, to say that the frame's hash follows. The reader
 /// of the hash overwrites it, so that no later frame inherits the hash.
@@ -21,26 +22,6 @@ const ADJUST_META: i32 = 54;
 const DATA: i16 = 0;
 const DATA_META: i16 = 8;
 const RX_QUEUE_INDEX: i16 = 16;
-
-// Instruction codes of `linux/bpf_common.h` and `linux/bpf.h`.
-const LOAD_DOUBLE: u8 = 0x18;
-const LOAD_WORD: u8 = 0x61;
-const STORE_WORD: u8 = 0x62;
-const STORE_REGISTER_WORD: u8 = 0x63;
-const STORE_DOUBLE: u8 = 0x7a;
-const ADD: u8 = 0x07;
-const MOVE: u8 = 0xb7;
-const MOVE_REGISTER: u8 = 0xbf;
-const JUMP_IF_EQUAL: u8 = 0x15;
-const JUMP_IF_NOT_EQUAL: u8 = 0x55;
-const JUMP_IF_REGISTER_GREATER: u8 = 0x2d;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
-
-/// Value of the source register that marks a load of a map, given by its descriptor.
-const PSEUDO_MAP_FD: u8 = 1;
-/// Value of the source register that marks a call of a kernel function, given by its BTF number.
-const PSEUDO_KFUNC_CALL: u8 = 2;
 
 /// Returns the program `return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS);`
 ///
@@ -70,7 +51,7 @@ pub(super) fn program(map: i32, hash: Option<i32>) -> Vec<Instruction> {
             Instruction::new(MOVE_REGISTER, 3, 1, 0, 0),
             Instruction::new(ADD, 3, 0, 0, METADATA as i32),
             // The verifier requires this bounds check.
-            Instruction::new(JUMP_IF_REGISTER_GREATER, 3, 2, 3, 0),
+            Instruction::new(JUMP_IF_GREATER_REGISTER, 3, 2, 3, 0),
             Instruction::new(STORE_WORD, 1, 0, 0, MARK as i32),
             Instruction::new(LOAD_WORD, 4, 10, -4, 0),
             Instruction::new(STORE_REGISTER_WORD, 1, 4, 4, 0),
@@ -116,7 +97,7 @@ mod tests {
             hashing[at + 1 + hashing[at].offset as usize]
         };
         let common = program(7, None)[1];
-        assert_eq!((lands(JUMP_IF_NOT_EQUAL), lands(JUMP_IF_REGISTER_GREATER)), (common, common));
+        assert_eq!((lands(JUMP_IF_NOT_EQUAL), lands(JUMP_IF_GREATER_REGISTER)), (common, common));
         assert!(hex(hashing).ends_with(&plain[17..]));
     }
 }

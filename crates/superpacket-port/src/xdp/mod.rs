@@ -38,9 +38,9 @@
 //! - **Sending**: checksums must be complete and frames segmented. [`Capabilities`] has neither
 //!   `tx-checksumming` nor `tcp-segmentation-offload`.
 //! - **Receiving on veth**: work that the other end's stack left to its device arrives undone.
-//!   `partial=detect` recognizes incomplete TCP, UDP and DCCP checksums; or switch them off at the
-//!   other end (`ethtool -K PEER tx off`). With `mode=native` the kernel switches TSO off at the
-//!   other end. With `mode=generic` do so yourself (`ethtool -K PEER tso off gso off`), or
+//!   `partial=detect` recognizes incomplete TCP, UDP and DCCP checksums, so the other end's
+//!   checksum offload may stay on. With `mode=native` the kernel switches TSO off at the other
+//!   end. With `mode=generic` do so yourself (`ethtool -K PEER tso off gso off`), or
 //!   super-packets arrive as frames above the MTU, which no port can send.
 //! - **VLAN tags**: a tag that the device, or veth's other end, removed from the frame is lost.
 //!   Switch that off: `ethtool -K IFACE rxvlan off`, on veth `ethtool -K PEER txvlan off`.
@@ -122,7 +122,7 @@ pub struct XdpStatistics {
     /// Frames sent partly from the chunks in which they were received, and partly from copies, for
     /// example of headers (`gather=on`).
     pub sent_gathered: u64,
-    /// Bytes copied to chunks.
+    /// Number of bytes copied to chunks.
     pub bytes_copied: u64,
     /// Number of times that a TX ring or the device's queue was full.
     pub tx_full: u64,

@@ -340,8 +340,8 @@ impl Umem {
         self.withheld.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Frees a part of the UMEM. For each chunk, `posted` descriptors are no longer in flight. The
-    /// kernel has finished with both.
+    /// Frees a part of the UMEM. `posted[i]` is the number of descriptors of chunk `i` that are no
+    /// longer in flight. The kernel must have finished with the part and with these descriptors.
     fn free_part(&self, part: UmemPart, posted: &[u16]) {
         for (chunk, &count) in posted.iter().enumerate().filter(|(_, count)| **count != 0) {
             self.in_flight[chunk].fetch_sub(u32::from(count), Ordering::Release);

@@ -9,9 +9,9 @@ use super::Reason;
 pub struct AggregateCounters {
     // Fields that are updated together are not adjacent. Otherwise compilers load two of them as
     // one 128-bit word, which stalls if the fields were last written separately.
-    /// Packets received.
+    /// Number of packets received.
     pub packets_in: u64,
-    /// Packets emitted, single or merged.
+    /// Number of packets emitted, single or merged.
     pub packets_out: u64,
     /// Received packets that joined another, absorbed ACKs included.
     pub merged: u64,
@@ -19,7 +19,7 @@ pub struct AggregateCounters {
     pub held: u64,
     /// Bytes of received packets, link headers and padding included.
     pub bytes_in: u64,
-    /// Bytes of emitted packets, headers included.
+    /// Number of bytes of the emitted packets, headers included.
     pub bytes_out: u64,
     /// Packets emitted that stand for more than one received packet.
     pub super_packets: u64,
@@ -31,7 +31,7 @@ pub struct AggregateCounters {
     pub verified_in_software: u64,
     /// LRO: packets accepted into a session, its first included (`inet_lro`'s statistic).
     pub aggregated: u64,
-    /// LRO: sessions delivered.
+    /// Number of LRO sessions delivered.
     pub flushed: u64,
     /// LRO: look-ups that found neither the flow nor a free descriptor.
     pub no_desc: u64,

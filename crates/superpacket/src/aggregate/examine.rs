@@ -19,7 +19,7 @@ use superpacket_simd::Simd;
 /// The content of a transport checksum field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChecksumField {
-    /// The complete checksum.
+    /// The field holds a complete checksum.
     Full,
     /// The sum of the pseudo-header; a device computes the rest.
     Partial,
@@ -39,7 +39,7 @@ impl ChecksumField {
 /// Properties of a packet that merging needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
-    /// Bytes of transport payload.
+    /// Number of bytes of transport payload.
     pub(super) payload: u32,
     /// End of the outermost IP packet in the frame, where padding starts.
     pub(super) end: u32,

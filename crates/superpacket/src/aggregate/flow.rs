@@ -88,7 +88,7 @@ pub(super) struct Held<B> {
     id_run: IdRun,
     outer_id_run: IdRun,
     nested_id_run: IdRun,
-    /// Total payload of the merged packets in bytes.
+    /// Number of payload bytes held so far.
     payload: u32,
     /// Payload of the first segment in bytes; in GRO mode no other segment may be longer.
     segment_size: u32,
@@ -555,10 +555,10 @@ impl IdRun {
         self.first.wrapping_add(self.step.wrapping_mul(count as u16))
     }
 
-    /// Returns the sequence of identifications if the packet with `id` continues it after `count`
-    /// packets; `None` if it does not. `only_one` says that a single packet came before, so that
-    /// `id` may show that the identification is fixed. For a super-packet, `form` is how the
-    /// identification changes between its own segments.
+    /// Returns the sequence with one more packet, whose identification is `id`, after `count`
+    /// packets; `None` if `id` does not continue it. `only_one` says that a single packet precedes,
+    /// so that the step is not known yet. `form` is how the identification changes inside the new
+    /// packet, if that is a super-packet.
     #[inline(always)]
     fn next(self, count: u32, only_one: bool, id: u16, form: Option<IpId>) -> Option<IdRun> {
         let run = match (id == self.expected(count), only_one && id == self.first) {

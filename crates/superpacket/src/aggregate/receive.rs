@@ -1195,7 +1195,7 @@ impl<B, P: Memory<B>> Poll<B> for RefusingPoll<'_, P> {
     }
 }
 
-/// A memory in which every buffer is empty.
+/// A memory that yields no bytes, whatever the buffer.
 struct NoMemory;
 
 impl<B> Memory<B> for NoMemory {

@@ -12,7 +12,7 @@ pub enum CompletionError {
     /// The checksum field lies outside the bytes that the checksum covers.
     #[error("the checksum field ends at byte {needed}, what it covers at byte {got}")]
     Place {
-        /// Offset of the end of the checksum field.
+        /// Offset of the end of the checksum field, in bytes.
         needed: usize,
         /// Offset of the end of the bytes that the checksum covers.
         got: usize,
@@ -26,7 +26,7 @@ pub enum CompletionError {
         protocol: u8,
         /// Offset of the protocol's checksum field in its header, in bytes.
         expected: u16,
-        /// Offset of the checksum field that the packet's metadata gave, in bytes.
+        /// The checksum offset that was given, in bytes.
         got: u16,
     },
     /// The IP packet is truncated.
@@ -45,7 +45,7 @@ pub enum CompletionError {
     Coverage {
         /// End of the bytes that the checksum covers, by the header's coverage field.
         needed: usize,
-        /// Offset of the end of the packet.
+        /// Offset of the end of the packet, in bytes.
         got: usize,
     },
     /// No readable header starts at `start`, and a field at byte 8 may be the CRC32c of SCTP, which

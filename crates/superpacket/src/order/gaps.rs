@@ -50,7 +50,7 @@ impl GapLimits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GapCounters {
-    /// Packets that had to wait for earlier packets of their flow.
+    /// Number of packets that had to wait.
     pub waited: u64,
     /// Waiting packets that left because the missing earlier packets came.
     pub filled: u64,
@@ -60,7 +60,7 @@ pub struct GapCounters {
     /// Waiting packets that left because another packet must not overtake them, because of a limit,
     /// or on request.
     pub released: u64,
-    /// Number of packets that wait at present.
+    /// Number of packets that wait now.
     pub waiting: u64,
     /// Total length of the frames that wait at present, in bytes.
     pub waiting_bytes: u64,

@@ -16,7 +16,7 @@ use super::SegmentError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentCounters {
-    /// Packets received for segmentation.
+    /// Number of packets received for segmentation.
     pub packets: u64,
     /// Packets that were segmented or fragmented, including those that gave a single segment.
     pub cut: u64,
@@ -29,7 +29,7 @@ pub struct SegmentCounters {
     pub payload_in: u64,
     /// Bytes behind the headers of the segments that came out, added up segment by segment.
     pub payload_out: u64,
-    /// Number of refused packets for each error; the index is [`SegmentError::number`].
+    /// Number of packets refused, by [`SegmentError::number`].
     pub errors: [u64; SegmentError::COUNT],
 }
 

@@ -42,9 +42,9 @@ pub enum SegmentError {
     /// The packet would have more segments than the limit.
     #[error("{needed} segments are needed, at most {limit} are allowed")]
     TooManySegments {
-        /// Segments that the packet needs.
+        /// Number of segments that the packet needs.
         needed: u32,
-        /// Maximum number of segments.
+        /// Number of segments that are allowed.
         limit: u32,
     },
     /// A segment would be too long for its length fields.
@@ -69,7 +69,7 @@ pub enum SegmentError {
     Coverage {
         /// Number of payload bytes that the checksum covers.
         needed: usize,
-        /// Number of payload bytes of the shortest segment.
+        /// Length of the shortest segment's payload in bytes.
         got: usize,
     },
     /// The packet must not be fragmented: it has the don't-fragment bit, or is IPv6 and the caller
@@ -100,9 +100,9 @@ pub enum SegmentError {
     /// The caller's buffers are too small for the segments.
     #[error("{needed} bytes are needed for the segments, there is room for {got}")]
     OutputTooSmall {
-        /// Length of all segments together, in bytes.
+        /// Number of bytes that the segments need.
         needed: usize,
-        /// Capacity of the buffers together, in bytes.
+        /// Number of bytes that the buffers have.
         got: usize,
     },
 }

@@ -30,9 +30,9 @@ use pool::{PollPool, PollUse, PoolFrame};
 pub struct CampaignTotals {
     /// Number of polls of all engines.
     pub polls: u64,
-    /// Packets given to the engines.
+    /// Number of packets given to the engines.
     pub packets: u64,
-    /// Super-packets that the engines made.
+    /// Number of super-packets that the engines made.
     pub super_packets: u64,
     /// Packets that merged, and came back when the super-packet was segmented.
     pub merged: u64,

@@ -11,7 +11,7 @@ use superpacket_traffic::check::{self, FlowKey};
 use superpacket_traffic::generate::{self, Checksum, Config, Generated, Impairments, Stream};
 use superpacket_traffic::random::Random;
 
-/// Frames per poll.
+/// Number of frames per poll.
 pub const FRAMES: usize = 64;
 
 /// Number of polls in the pool.
@@ -184,14 +184,13 @@ struct WordChange {
 /// payload.
 #[derive(Clone, Copy, Debug)]
 enum WordPosition {
-    /// Offset in bytes from the start of the Ethernet header, in the destination or source MAC
-    /// address.
+    /// The word at this offset of the MAC addresses.
     Mac(usize),
-    /// Offset in bytes from the start of the outermost IP header.
+    /// The word at this offset of the outermost IP header.
     Ip(usize),
-    /// Offset in bytes from the start of the innermost transport header.
+    /// The word at this offset of the innermost transport header.
     Transport(usize),
-    /// Offset in bytes from the start of the payload.
+    /// The word at this offset of the payload.
     Payload(usize),
 }
 

@@ -88,7 +88,7 @@ pub enum Checksum {
     /// As [`Checksum::Partial`], but without the length in the sum. Captures have this form if the
     /// frame's IP length is 0.
     PartialWithoutLength,
-    /// This value, whatever the correct one is.
+    /// The checksum field holds this value, right or wrong.
     Raw(u16),
 }
 

@@ -215,9 +215,9 @@ impl Default for Sctp {
 /// An ICMP or ICMPv6 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Icmp {
-    /// Type.
+    /// The type of the ICMP message.
     pub kind: u8,
-    /// Code.
+    /// The code of the ICMP message.
     pub code: u8,
     /// The four bytes after the checksum, big-endian.
     pub rest: u32,

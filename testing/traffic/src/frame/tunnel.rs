@@ -107,9 +107,9 @@ pub struct Gre {
     pub checksum: Option<Checksum>,
     /// The 16 bits after the checksum, which exist only with it.
     pub reserved1: u16,
-    /// The key field; `None` without one. If present, the flag K is set.
+    /// The key; `None` clears the flag K.
     pub key: Option<u32>,
-    /// The sequence number field; `None` without one. If present, the flag S is set.
+    /// The sequence number; `None` clears the flag S.
     pub sequence: Option<u32>,
     /// Further bits of the first word, including the version.
     pub flags: u16,

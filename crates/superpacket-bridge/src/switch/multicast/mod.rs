@@ -34,11 +34,11 @@ pub(crate) struct Snooping {
 /// The ports that receive a multicast packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Recipients {
-    /// All ports.
+    /// The packet is flooded to all ports.
     All,
     /// All ports, because the packet is an invalid message about groups.
     AllMalformed,
-    /// Only these ports.
+    /// The packet is sent to these ports only.
     Ports(PortSet),
 }
 

@@ -62,7 +62,7 @@ impl EntryState {
         self.0 & STATIC == STATIC
     }
 
-    /// Returns this state, changed so that a packet was last sent to the address at this time.
+    /// Returns this state with `now` as the time at which a packet was last sent to the address.
     pub(super) fn used_at(self, now: u64) -> EntryState {
         EntryState(self.0 & !0xff | use_unit(now))
     }
@@ -110,7 +110,8 @@ impl EntryState {
 /// entry.
 const STATIC: u64 = 0xf << 8;
 
-/// Maximum age in ticks that can be told from a time in the future: 248 days.
+/// Maximum age in ticks, 248 days. Ticks wrap around, so a larger difference is taken for a time
+/// in the future.
 pub(super) const MAX_AGE: u32 = u32::MAX / 2;
 
 /// Returns the time in units of [`USE_UNIT`], wrapping within 1 to 255.

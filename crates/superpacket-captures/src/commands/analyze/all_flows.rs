@@ -33,13 +33,13 @@ pub struct FlowEffect {
     /// "TCP", "UDP" or "DCCP"; "other" for the packets that belong to no such flow, and "unlisted"
     /// for those of flows beyond the first [`MAX_LISTED_FLOWS`]. These two have no end points.
     pub protocol: &'static str,
-    /// The innermost source address.
+    /// The innermost source address; `None` for "other" and "unlisted".
     pub source: Option<IpAddr>,
-    /// The port at that address.
+    /// The transport port of the source.
     pub source_port: Option<u16>,
-    /// The innermost destination address.
+    /// The innermost destination address; `None` for "other" and "unlisted".
     pub destination: Option<IpAddr>,
-    /// The port at that address.
+    /// The transport port of the destination.
     pub destination_port: Option<u16>,
     /// The outermost tunnel, by its [title](superpacket::wire::Tunnel::title).
     pub tunnel: Option<&'static str>,
@@ -47,19 +47,19 @@ pub struct FlowEffect {
     pub vlan: Option<String>,
     /// Index of the interface in the capture, from 0.
     pub interface: Option<u32>,
-    /// Packets captured.
+    /// Number of packets of the flow in the capture.
     pub packets: u64,
-    /// Bytes of their frames.
+    /// Number of bytes of their frames, link headers included.
     pub bytes: u64,
-    /// Packets that left, with the policy GRO with UDP.
+    /// Number of packets after aggregation by the policy GRO with UDP.
     pub packets_after: u64,
-    /// Packets among them that several had merged into.
+    /// Number of super-packets among `packets_after`: packets into which several were merged.
     pub super_packets: u64,
-    /// Packets that left, with the policy LRO.
+    /// Number of packets after aggregation by the policy LRO.
     pub packets_after_lro: u64,
-    /// Packets that left, with the policy GRO.
+    /// Number of packets after aggregation by the policy GRO.
     pub packets_after_gro: u64,
-    /// Packets that left, with the policy LRO with pure ACKs.
+    /// Number of packets after aggregation by the policy LRO with pure ACKs.
     pub packets_after_lro_acks: u64,
     /// The reasons why packets left, with the policy GRO with UDP. The sum is `packets_after`.
     pub reasons: BTreeMap<&'static str, u64>,
@@ -69,11 +69,11 @@ pub struct FlowEffect {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FlowCell<'a> {
-    /// A text, if there is one.
+    /// A text; `None` for an empty cell.
     Text(Option<Cow<'a, str>>),
-    /// A number, if there is one.
+    /// A number; `None` for an empty cell.
     Number(Option<u64>),
-    /// Packets by reason.
+    /// Number of packets out for each reason, by its name.
     Reasons(&'a BTreeMap<&'static str, u64>),
 }
 
@@ -150,7 +150,7 @@ impl CaptureFlows {
 const OTHER: usize = 0;
 const UNLISTED: usize = 1;
 
-/// Place of the first flow.
+/// Row of a table at which the first flow stands.
 const FIRST_FLOW: usize = 2;
 
 /// End points, VLANs and interface of a flow.

@@ -20,7 +20,7 @@ use superpacket::wire::{IpVersion, Protocol, Tunnel, ipv4, ipv6, parse};
 use crate::commands::checksums::be16;
 use crate::commands::ledger::FlowId;
 
-/// Number of flows counted at a time.
+/// Maximum number of flows that are counted individually at a time.
 const MAX_FLOWS: usize = 512;
 
 /// The end points of a flow.
@@ -58,7 +58,7 @@ impl Label {
         })
     }
 
-    /// Returns the address of the sender (0) or the receiver (1).
+    /// Returns the IP address of the sender (`which` is 0) or of the receiver (1).
     pub(super) fn address(&self, which: usize) -> IpAddr {
         match self.version {
             IpVersion::V4 => {
@@ -74,7 +74,7 @@ impl Label {
         }
     }
 
-    /// Returns the port of the sender (0) or the receiver (1).
+    /// Returns the port number of the sender (`which` is 0) or of the receiver (1).
     pub(super) fn port(&self, which: usize) -> u16 {
         self.ports[which]
     }
@@ -127,13 +127,13 @@ struct FlowEntry {
 pub struct TopFlow {
     /// Protocol and end points: `TCP 10.0.0.1:443 > 10.3.0.0:10000`.
     pub flow: String,
-    /// Packets captured.
+    /// Number of packets of the flow in the capture.
     pub packets_in: u64,
-    /// Bytes of their frames.
+    /// Number of bytes of their frames, link headers included.
     pub bytes: u64,
-    /// Packets that left, with the policy GRO with UDP.
+    /// Number of packets after aggregation by the policy GRO with UDP.
     pub packets_out: u64,
-    /// Whether the figures are exact; otherwise they are lower bounds.
+    /// Whether the packet and byte counts are exact; otherwise they are lower bounds.
     pub exact: bool,
 }
 
@@ -257,7 +257,7 @@ impl TopFlows {
 struct FlowJson {
     flow: FlowId,
     protocol: u8,
-    /// An index into [`Tunnel::ALL`].
+    /// The outermost tunnel, as an index into [`Tunnel::ALL`].
     tunnel: Option<usize>,
     source: IpAddr,
     destination: IpAddr,

@@ -106,7 +106,7 @@ impl Effect {
 pub struct Traffic {
     /// All packets.
     pub packets: u64,
-    /// Bytes of their frames.
+    /// Number of bytes of their frames, link headers included.
     pub bytes: u64,
     /// Packets of TCP.
     pub tcp_packets: u64,
@@ -170,13 +170,13 @@ fn is_pure_ack(packet: &[u8], layout: &Layout) -> bool {
 /// The effects of all policies, by JSON key.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Effects {
-    /// LRO.
+    /// The result of LRO.
     pub lro: Effect,
-    /// GRO without UDP.
+    /// The result of GRO without UDP.
     pub gro: Effect,
-    /// GRO with UDP.
+    /// The result of GRO with UDP.
     pub gro_udp: Effect,
-    /// LRO that absorbs pure ACKs too.
+    /// The result of LRO that absorbs pure ACKs too.
     pub lro_acks: Effect,
 }
 
@@ -251,7 +251,7 @@ impl Default for AnalyzeOptions {
 #[derive(Clone, Debug, Serialize)]
 pub struct AnalyzeReport {
     command: &'static str,
-    /// Packets per poll.
+    /// Number of packets that are aggregated together, as by one poll of a receive queue.
     pub batch: u64,
     /// Maximum time that a packet is held, in nanoseconds.
     pub hold_ns: u64,

@@ -41,13 +41,13 @@ pub struct PartOptions {
 /// earlier part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// LRO.
+    /// Number of such packets with LRO.
     pub lro: u64,
-    /// GRO without UDP.
+    /// Number of such packets with GRO without UDP.
     pub gro: u64,
-    /// GRO with UDP.
+    /// Number of such packets with GRO with UDP.
     pub gro_udp: u64,
-    /// LRO that absorbs pure ACKs too.
+    /// Number of such packets with LRO that absorbs pure ACKs too.
     pub lro_acks: u64,
 }
 
@@ -72,9 +72,9 @@ impl Held {
 /// The captures that were read in parts.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Cuts {
-    /// Number of captures.
+    /// Number of captures that were read in parts.
     pub files: u64,
-    /// Number of parts.
+    /// Number of parts of all these captures together.
     pub parts: u64,
     /// Packets whose result may have changed because of the cuts.
     pub held: Held,

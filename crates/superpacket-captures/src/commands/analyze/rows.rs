@@ -31,17 +31,17 @@ pub struct FlowRow {
     pub tunnel: Option<&'static str>,
     /// The innermost source address.
     pub source: IpAddr,
-    /// The port at that address.
+    /// The transport port of the source.
     pub source_port: u16,
     /// The innermost destination address.
     pub destination: IpAddr,
-    /// The port at that address.
+    /// The transport port of the destination.
     pub destination_port: u16,
-    /// Packets captured.
+    /// Number of packets in the capture.
     pub packets_in: u64,
-    /// Bytes of their frames.
+    /// Number of bytes of the captured frames, link headers included.
     pub bytes_in: u64,
-    /// Packets that left, with the policy GRO with UDP.
+    /// Number of packets after aggregation by the policy GRO with UDP.
     pub packets_out: u64,
     /// The first packet's time, in nanoseconds since 1970.
     pub first_time: Option<u64>,
@@ -58,13 +58,13 @@ pub struct PacketsRow {
     /// Length of the longest frames of the class, in bytes; `None` for the class of the longest
     /// frames, which has no limit.
     pub longest: Option<u32>,
-    /// Packets captured.
+    /// Number of packets in the capture.
     pub packets_in: u64,
-    /// Bytes of their frames.
+    /// Number of bytes of the captured frames, link headers included.
     pub bytes_in: u64,
-    /// Packets that left, with the policy GRO with UDP.
+    /// Number of packets after aggregation by the policy GRO with UDP.
     pub packets_out: u64,
-    /// Bytes of their frames.
+    /// Number of bytes of the frames that left, link headers included.
     pub bytes_out: u64,
 }
 

@@ -7,13 +7,13 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 /// Upper bounds of the classes of frame lengths, in bytes; one more class is for longer frames.
 const LENGTHS: [usize; 11] = [64, 128, 256, 512, 1024, 1518, 4096, 9018, 16_384, 32_768, 65_549];
-/// Names of these classes.
+/// Names of the classes of frame lengths, in reports.
 const LENGTH_NAMES: [&str; 12] =
     ["64", "128", "256", "512", "1k", "1518", "4k", "9k", "16k", "32k", "64k", "more"];
 
 /// Upper bounds of the classes of packets per super-packet; one more class is for larger numbers.
 const COUNTS: [usize; 7] = [2, 4, 8, 16, 32, 64, 128];
-/// Names of these classes.
+/// Names of the classes of packets per super-packet, in reports.
 const COUNT_NAMES: [&str; 8] = ["2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", "more"];
 
 macro_rules! histogram {
@@ -23,7 +23,7 @@ macro_rules! histogram {
         pub struct $name([u64; $classes]);
 
         impl $name {
-            /// Counts a value.
+            /// Adds a value to the histogram.
             #[inline]
             pub(super) fn count(&mut self, value: usize) {
                 self.weigh(value, 1);

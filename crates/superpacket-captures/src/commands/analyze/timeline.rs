@@ -42,7 +42,7 @@ impl Timeline {
         self.before[index] += 1;
     }
 
-    /// Counts a packet that left.
+    /// Counts a packet that left the aggregator at `time`, in nanoseconds.
     pub(super) fn after(&mut self, time: u64) {
         let index = self.index(time);
         self.after[index] += 1;

@@ -44,7 +44,7 @@ use crate::commands::totals::CutShort;
 /// Options of [`check`].
 #[derive(Clone, Copy, Debug)]
 pub struct CheckOptions {
-    /// By which rules packets are judged.
+    /// The rules by which packets are judged.
     pub rules: Strictness,
     /// Maximum number of violations that the report describes; all of them are counted.
     pub most_described: usize,

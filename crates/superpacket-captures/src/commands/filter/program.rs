@@ -13,7 +13,7 @@ pub(super) struct Instruction {
     if_true: u8,
     /// Number of instructions to skip if a condition is false.
     if_false: u8,
-    /// The operand.
+    /// The constant of the instruction (`k` of `struct bpf_insn`).
     operand: u32,
 }
 

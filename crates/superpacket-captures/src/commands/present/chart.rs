@@ -43,7 +43,7 @@ pub const NARROW: u32 = 330;
 /// Height of text in charts, in the same unit.
 pub(super) const TEXT: u32 = 14;
 
-/// Maximum labels on a vertical axis.
+/// Maximum number of labels on a vertical axis.
 const Y_LABELS: usize = 6;
 
 /// A chart that can be drawn in any width.
@@ -108,7 +108,7 @@ pub(super) fn style(size: u32, colour: &RGBColor, side: HPos) -> TextStyle<'_> {
 struct AxesOptions<'a> {
     /// Value at the right end of the horizontal axis.
     right: f64,
-    /// Largest value.
+    /// Largest value on the vertical axis.
     top: f64,
     /// Unit of the values, behind each label.
     unit: &'a str,
@@ -116,7 +116,7 @@ struct AxesOptions<'a> {
     name: &'a str,
     /// Height of the space below the chart.
     below: u32,
-    /// Maximum labels on the horizontal axis.
+    /// Maximum number of labels on the horizontal axis.
     labels: usize,
     /// Formats a label of the horizontal axis.
     label: &'a dyn Fn(f64) -> String,
@@ -170,7 +170,7 @@ impl AxesOptions<'_> {
 pub struct ColumnPairs<'a> {
     /// Description for readers who cannot see the chart.
     pub title: &'a str,
-    /// What the names are.
+    /// Description of the names, shown below the axis.
     pub axis: &'a str,
     /// Each name, with its value in the first and in the second series.
     pub pairs: Vec<(String, [f64; 2])>,
@@ -180,7 +180,7 @@ pub struct ColumnPairs<'a> {
     pub line: Option<f64>,
 }
 
-/// Maximum names below a wide chart.
+/// Maximum number of names below a wide chart.
 const MOST_NAMES: u32 = 32;
 
 impl Chart for ColumnPairs<'_> {
@@ -236,9 +236,9 @@ pub struct Steps<'a> {
     pub title: &'a str,
     /// Names of both series, with what is counted.
     pub names: [&'a str; 2],
-    /// What the time is counted from.
+    /// The event that the time is counted from, in words.
     pub since: &'a str,
-    /// Length of the time in seconds.
+    /// Length of the time shown, in seconds.
     pub seconds: f64,
     /// Start of each interval in seconds, with the value of the first and of the second series.
     pub points: Vec<(f64, [f64; 2])>,

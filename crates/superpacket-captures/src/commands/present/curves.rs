@@ -30,7 +30,7 @@ const STYLES: [DotStyle; 5] = [
     DotStyle { shape: DotShape::Circle, hollow: false, colour: DotColour::After },
 ];
 
-/// Height of a line of text.
+/// Height of a line of text, in pixels.
 const LINE: i32 = 18;
 
 impl Chart for Curves {

@@ -31,11 +31,11 @@ pub enum DotRow {
     Section(String),
     /// A heading of the rows below it.
     Heading(String),
-    /// Marks.
+    /// A row of marks, each drawn at its value.
     Dots {
         /// Name of the row.
         name: String,
-        /// The marks in figures; empty for none.
+        /// The values of the marks as text; empty for no text.
         text: String,
         /// The marks, from back to front.
         dots: Vec<Dot>,
@@ -49,7 +49,7 @@ pub struct Dot {
     pub value: Option<f64>,
     /// Lowest and highest value of its spread; equal for none.
     pub spread: [f64; 2],
-    /// Appearance.
+    /// Shape and colour of the mark.
     pub style: DotStyle,
     /// Line of the row: the second one is below the first.
     pub line: DotLine,
@@ -58,7 +58,7 @@ pub struct Dot {
 /// The line of a row on which a mark stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DotLine {
-    /// The only line.
+    /// The only line of a row that has one line.
     Middle,
     /// The first of two. A thin line joins its marks.
     Upper,
@@ -77,14 +77,14 @@ impl DotLine {
     }
 }
 
-/// The appearance of a mark.
+/// How a mark in a row of a [`Dots`] chart is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DotStyle {
-    /// Shape.
+    /// Shape of the mark.
     pub shape: DotShape,
     /// Whether only the outline is drawn.
     pub hollow: bool,
-    /// Colour.
+    /// Colour of the mark.
     pub colour: DotColour,
 }
 
@@ -110,15 +110,15 @@ pub enum DotShape {
 /// The colour of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DotColour {
-    /// The highlight.
+    /// The colour of highlighted values.
     After,
-    /// That of a good verdict.
+    /// The colour of a good verdict.
     Good,
-    /// That of a bad verdict.
+    /// The colour of a bad verdict.
     Bad,
-    /// That of text.
+    /// The colour of text.
     Ink,
-    /// That of less prominent text.
+    /// The colour of less prominent text.
     Muted,
 }
 
@@ -189,7 +189,7 @@ fn lines(text: &str, most: usize) -> Vec<String> {
     lines
 }
 
-/// Height of a line of text.
+/// Height of a line of text, in pixels.
 const LINE: i32 = 18;
 
 /// The columns of a chart: names, marks, and the marks in figures.
@@ -248,7 +248,7 @@ impl Dots {
 }
 
 impl Columns {
-    /// Returns a row's height.
+    /// Returns a row's height in pixels.
     fn height_of(&self, row: &DotRow) -> i32 {
         let count = |text: &str, most: usize| lines(text, most).len() as i32;
         match row {

@@ -5,9 +5,9 @@ use super::number::shortest;
 /// A logarithmic axis between two places of a chart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogAxis {
-    /// Values at both ends.
+    /// Values at both ends of the axis.
     values: [f64; 2],
-    /// Places of both ends.
+    /// Horizontal positions of both ends, in pixels.
     places: [i32; 2],
 }
 
@@ -55,7 +55,7 @@ impl LogAxis {
         DIGITS.into_iter().map(of).find(fit).unwrap_or_default()
     }
 
-    /// Formats a label.
+    /// Formats a value as a label of the axis.
     pub(super) fn label(value: f64) -> String {
         match value {
             1e6.. => format!("{}M", shortest(value / 1e6, 1)),

@@ -44,11 +44,11 @@ pub struct SteerOptions {
 pub struct CpuShare {
     /// The CPU's number.
     pub cpu: usize,
-    /// Packets steered to it.
+    /// Number of packets steered to the CPU.
     pub packets: u64,
-    /// Bytes of their frames.
+    /// Number of bytes of these frames, link headers included.
     pub bytes: u64,
-    /// Listed flows steered to it.
+    /// Number of listed flows steered to the CPU.
     pub flows: u64,
     /// Packets that the flow limit would drop, assuming the same as [`FlowLimited`].
     pub flow_limited: u64,
@@ -58,9 +58,9 @@ pub struct CpuShare {
 /// is lost otherwise.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowLimited {
-    /// Packets that would be dropped.
+    /// Number of packets that the flow limit would drop.
     pub packets: u64,
-    /// Listed flows that would lose packets.
+    /// Number of listed flows that would lose packets.
     pub flows: u64,
     /// Number of the latest packets among which each flow's are counted.
     pub history: usize,
@@ -111,7 +111,7 @@ pub struct SteerReport {
     pub cut_short: Option<CutShort>,
     /// Whether [`Progress::end_requested`] ended the input.
     pub interrupted: bool,
-    /// The CPUs.
+    /// The share of each CPU, in the order of their numbers.
     pub cpus: Vec<CpuShare>,
     /// The flows, those with the most packets first.
     pub flows: Vec<SteeredFlow>,

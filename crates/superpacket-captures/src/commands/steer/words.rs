@@ -36,7 +36,7 @@ pub fn balance(report: &SteerReport) -> String {
     )
 }
 
-/// Formats a factor.
+/// Formats an imbalance as a factor, such as `1.25x`.
 pub fn times(imbalance: Option<f64>) -> String {
     imbalance.map_or_else(|| NOTHING.to_owned(), factor)
 }

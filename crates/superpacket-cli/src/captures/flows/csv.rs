@@ -21,7 +21,7 @@ impl CsvFlows {
         CsvFlows { writer: ::csv::Writer::from_writer(file), cell: String::new(), has_names: false }
     }
 
-    /// Writes the column names, unless they are there.
+    /// Writes the column names, unless they have been written before.
     fn names(&mut self) -> io::Result<()> {
         if !std::mem::replace(&mut self.has_names, true) {
             self.writer.write_record(FlowEffect::default().columns("").map(|(name, _)| name))?;

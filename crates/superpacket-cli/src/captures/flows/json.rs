@@ -11,9 +11,9 @@ use super::FlowFormat;
 /// How the objects of a JSON file are separated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JsonForm {
-    /// The file is one array.
+    /// The file is one JSON array of objects.
     Array,
-    /// Each object has a line.
+    /// Each line of the file is one JSON object.
     Lines,
 }
 

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 
 /// A file with all flows of captures, in the format that its name selects.
 pub(super) struct FlowFile {
-    /// The name for errors.
+    /// The name of the output in error messages.
     name: String,
     format: Box<dyn FlowFormat>,
 }
@@ -30,7 +30,7 @@ trait FlowFormat {
     /// Writes a flow of the capture with this name.
     fn write(&mut self, flow: &FlowEffect, capture: &str) -> io::Result<()>;
 
-    /// Completes the file.
+    /// Writes what the format needs at the end of a file.
     fn finish(self: Box<Self>) -> io::Result<()>;
 }
 

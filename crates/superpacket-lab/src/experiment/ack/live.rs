@@ -19,7 +19,7 @@ use crate::route::RouteMetrics;
 /// depend on reads. A window of 1 MB would stall the sender, because one ACK may cover as much.
 const WINDOW: u32 = 4 << 20;
 
-/// Length of the IP and TCP headers of a segment with timestamps.
+/// Length of the IP and TCP headers of a segment with timestamps, in bytes.
 const HEADERS: u32 = 52;
 
 /// Payload bytes of a segment at an MTU of 1500.
@@ -28,7 +28,7 @@ const SEGMENT: u32 = 1500 - HEADERS;
 /// The result of one measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AckSample {
-    /// Payload, in 10^9 bits per second.
+    /// Received payload, in 10^9 bits per second.
     pub(super) throughput: f64,
     /// The sender's CPU usage, in percent of one CPU.
     pub(super) sender_cpu: f64,

@@ -20,7 +20,7 @@ use crate::experiment::cpu_costs;
 use crate::load::{PatternFile, Source};
 use crate::paired::{Paired, Summary};
 
-/// The experiment.
+/// The experiment `ack`.
 pub const ENTRY: Entry = Entry {
     name: "ack",
     headline: "a sender, pure ACKs aggregated over ACKs as they come (Gallatin, 2007)",

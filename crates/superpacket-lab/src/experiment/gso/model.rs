@@ -9,7 +9,7 @@ use crate::experiment::report::{Column, Experiment, Form, Mark, Ratio, Row, Side
 use crate::experiment::segmentation::forwarding::{CardOutput, forward};
 use crate::experiment::segmentation::stack::{SenderStack, StackProtocol};
 
-/// Super-packets per stream.
+/// Number of super-packets per stream.
 const SUPER_PACKETS: u64 = 64;
 
 const COLUMNS: [Column; 8] = [
@@ -28,13 +28,13 @@ fn without_tso() -> NicSettings {
     NicSettings { tso: TsoLimit::Off, uso: false, ..NicSettings::default() }
 }
 
-/// Counts of one stream.
+/// What was counted for one stream.
 #[derive(Clone, Debug)]
 struct StreamCounts {
     handled: u64,
     wakes: u64,
     exit: CardOutput,
-    /// Checksums that the engine computed.
+    /// Number of checksums that the engine computed.
     sums: u64,
 }
 

@@ -12,7 +12,7 @@ use crate::experiment::cpu_costs::{CpuClocks, CpuCosts};
 use crate::experiment::testbed::{Hosts, Testbed, port};
 use crate::load::{Pinning, Source, TcpBulk, Until};
 
-/// Length of the IPv4 and TCP headers of a segment without timestamps.
+/// Length of the IPv4 and TCP headers of a segment without timestamps, in bytes.
 const HEADERS: u32 = 40;
 
 /// Cores of the original report's machines; its CPU figures are for both.
@@ -29,7 +29,7 @@ const SETTINGS: [(&str, &str); 3] = [
 /// The result of one measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LroSample {
-    /// Payload, in 10^9 bits per second.
+    /// Received payload, in 10^9 bits per second.
     pub(super) throughput: f64,
     /// The receiver's CPU usage, in percent of two CPUs, as the original report's receiver had.
     pub(super) cpu: f64,

@@ -15,7 +15,7 @@ use super::{Entry, Experiment, Plan, Session, Variant};
 use crate::error::LabError;
 use crate::load::{PatternFile, Source};
 
-/// The experiment.
+/// The experiment `lro`.
 pub const ENTRY: Entry = Entry {
     name: "lro",
     headline: "throughput by LRO to a receiver, timestamps off (Gallatin, 2007)",
@@ -78,7 +78,7 @@ impl Mtus {
     const ALL: [Self; 3] = [Self::SMALL, Self::MIXED, Self::JUMBO];
 }
 
-/// The driver's way of merging.
+/// How the model card's driver merges packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Merge {
     Lro,

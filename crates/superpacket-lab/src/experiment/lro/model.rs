@@ -11,7 +11,7 @@ use crate::model::{CardCounts, Segments, receive};
 /// Length of the stream in bytes: 10,240 full segments at an MTU of 1500, without timestamps.
 const BYTES: u64 = 10_240 * 1_460;
 
-/// Frames per poll, the limit of a driver's poll (`NAPI_POLL_WEIGHT`).
+/// Number of frames per poll: the limit of a driver's poll (`NAPI_POLL_WEIGHT`).
 const POLL: usize = 64;
 
 const COLUMNS: [Column; 6] = [

@@ -12,13 +12,13 @@ use superpacket_steer::{
 use crate::error::LabError;
 use crate::experiment::{Column, Form, Row, Table};
 
-/// CPUs of the modelled host.
+/// Number of CPUs of the modelled host.
 const CPUS: usize = 16;
 
 /// Number of connections, as in the original report.
 const CONNECTIONS: u16 = 500;
 
-/// Requests per connection.
+/// Number of requests per connection.
 const REQUESTS: usize = 8;
 
 const COLUMNS: [Column; 9] = [
@@ -68,7 +68,7 @@ struct CaseCounts {
     copied: u64,
     /// Checksums verified by the card or in software.
     checksums: u64,
-    /// Packets per CPU.
+    /// Number of packets processed by each CPU.
     packets: [u64; CPUS],
     /// Wake-ups of sleeping workers: one per poll and worker that receives packets.
     wakes: u64,

@@ -12,13 +12,13 @@ use superpacket_port::{
 /// Counters of the packets that a port was given to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SentCounts {
-    /// Calls that sent something.
+    /// Number of calls that sent something.
     pub(crate) calls: u64,
-    /// Packets; a super-packet counts once.
+    /// Number of packets sent; a super-packet counts once.
     pub(crate) packets: u64,
-    /// Pieces of these packets.
+    /// Number of pieces of memory that these packets consist of.
     pub(crate) pieces: u64,
-    /// Bytes of these packets.
+    /// Number of bytes of these packets.
     pub(crate) bytes: u64,
     /// Bytes outside received buffers: new headers, and copied payload.
     pub(crate) copied: u64,

@@ -33,7 +33,7 @@ pub(crate) struct ForwardingCounts {
     pub(crate) handled: u64,
     /// Wake-ups of the bridge at which it found packets and emptied the sender's ring.
     pub(crate) wakes: u64,
-    /// Output of each card.
+    /// What each card was given and sent.
     pub(crate) exits: Vec<CardOutput>,
 }
 
@@ -44,11 +44,11 @@ pub(crate) struct CardOutput {
     pub(crate) segments: u64,
     /// Unsegmented packets whose checksum the engine filled in.
     pub(crate) filled: u64,
-    /// Packets given to the card.
+    /// What the bridge gave to the card.
     pub(crate) sent: SentCounts,
     /// The card's own counters.
     pub(crate) card: NicCounters,
-    /// Frames on the wire.
+    /// Number of frames that the card put on the wire.
     pub(crate) frames: u64,
     pub(crate) digest: u64,
 }

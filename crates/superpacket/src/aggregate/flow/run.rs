@@ -64,7 +64,7 @@ pub(in crate::aggregate) fn prefetch_payload<B>(
 /// The result of joining a run of consecutive packets to a flow.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::aggregate) struct JoinedRun {
-    /// Number of packets that joined the flow.
+    /// Number of packets that joined the flow in this run.
     pub(in crate::aggregate) packets: u32,
     /// The reason why the flow must leave the aggregator now; `None` if it may stay.
     pub(in crate::aggregate) complete: Option<Reason>,
