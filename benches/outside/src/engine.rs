@@ -25,7 +25,7 @@ impl Summer {
     }
 }
 
-/// The way in which frames are received.
+/// The policy of a benchmark, and the checksum state of its frames.
 #[derive(Clone, Copy)]
 pub struct Receive {
     pub policy: Policy,
@@ -191,9 +191,9 @@ fn look_at(packet: SuperPacket<'_, &[u8]>) {
 /// The form of the segments' checksums.
 #[derive(Clone, Copy)]
 pub enum Sums {
-    /// Partial, for a device that completes them.
+    /// Partial checksums, which a device completes.
     Device,
-    /// Complete, computed in software.
+    /// Complete checksums, computed in software.
     Whole,
 }
 

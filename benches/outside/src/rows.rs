@@ -25,7 +25,7 @@ const LINE: usize = 64;
 
 const LINEAR: Policy = Policy::gro().with_partial_checksums().with_storage(Storage::Linear);
 
-/// A measurement.
+/// A measured operation: a row of the results.
 pub struct Row<'a> {
     pub name: &'static str,
     /// Number of frames, or segments, until the first one is used again.
@@ -43,7 +43,7 @@ impl<'a> Row<'a> {
 /// A sequence of frames, with as many copies of it in memory as needed.
 struct Workload {
     frames: Vec<Vec<u8>>,
-    /// Frames per copy.
+    /// Number of frames in one copy of the sequence.
     once: usize,
 }
 

@@ -24,7 +24,7 @@ pub struct Bench {
 /// Number of sides: each of the two peers, and the engine used in the same way.
 pub const SIDES: usize = 4;
 
-/// The figures of a row.
+/// The times measured for one row of the table.
 pub struct RowTimes {
     /// Number of packets that leave the engine for the frames of a cycle.
     pub out: usize,
@@ -34,7 +34,7 @@ pub struct RowTimes {
 }
 
 impl RowTimes {
-    /// Adds the rounds of another pass.
+    /// Appends the times of the rounds of another pass.
     pub fn extend(&mut self, pass: RowTimes) {
         for (times, more) in self.sides.iter_mut().flatten().zip(pass.sides.into_iter().flatten()) {
             for (times, more) in times.iter_mut().zip(more) {

@@ -36,13 +36,13 @@ pub trait Side {
 
 /// Work on a cycle of frames, of which memory holds several copies.
 pub trait Work {
-    /// Number of copies.
+    /// Returns the number of copies of the frames in memory.
     fn copies(&self) -> usize;
 
-    /// Number of frames or segments per cycle.
+    /// Returns the number of frames or segments per cycle.
     fn units(&self) -> usize;
 
-    /// Restores the data that a cycle changed.
+    /// Restores the data of a copy that an earlier cycle changed.
     fn prepare(&mut self, _copy: usize) {}
 
     /// Does the work once, and returns its duration in nanoseconds.

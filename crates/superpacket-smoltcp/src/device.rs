@@ -48,11 +48,11 @@ pub struct OffloadCounters {
 #[derive(Debug)]
 pub(crate) struct OffloadReceiver {
     aggregator: BatchAggregator,
-    /// Buffers for the frames of a burst.
+    /// Buffers for the frames that are received and merged together.
     frames: Vec<Vec<u8>>,
     /// Merged packets that smoltcp has not received yet.
     pub(crate) packets: VecDeque<Vec<u8>>,
-    /// Buffers to use again for merged packets.
+    /// Unused buffers for later merged packets.
     pub(crate) spare: Vec<Vec<u8>>,
 }
 
@@ -68,11 +68,11 @@ pub(crate) struct OffloadSender<D> {
     counters: OffloadCounters,
 }
 
-/// Frames that the inner device could not take yet.
+/// Frames to be sent that the inner device has had no room for yet.
 #[derive(Debug, Default)]
 struct FrameQueue {
     frames: VecDeque<Vec<u8>>,
-    /// Buffers of sent frames, to be used again.
+    /// Buffers of frames that were sent, for later frames.
     spare: Vec<Vec<u8>>,
 }
 

@@ -57,7 +57,8 @@ struct TunWriter {
     queue: Queue,
     layer: Layer,
     segmenter: Segmenter,
-    /// Whether the device accepts super-packets.
+    /// Whether the device accepts super-packets; if not, packets are segmented before they are
+    /// written.
     takes_super_packets: bool,
     /// Buffer into which smoltcp writes a packet, after room for the virtio header.
     sending: Vec<u8>,

@@ -54,7 +54,7 @@ pub struct FlowLimit {
     counts: Box<[u8]>,
     /// The hashes of the recent packets, reduced to `bits` bits, as a ring.
     history: [u16; FLOW_LIMIT_HISTORY],
-    /// Position of the oldest hash in `history`.
+    /// Index in `history` of the oldest hash.
     head: usize,
     /// Number of bits to which hashes are reduced.
     bits: u32,

@@ -220,7 +220,7 @@ impl<'a> IntoIterator for &'a CpuMask {
 pub struct Cpus<'a> {
     mask: &'a CpuMask,
     group: usize,
-    /// Remaining bits of the current group.
+    /// The bits of the current group whose CPUs have not been returned yet.
     left: u32,
 }
 

@@ -35,7 +35,7 @@ pub enum SteeringTarget {
 }
 
 impl SteeringTarget {
-    /// Returns the index of the place: 0 for `Here`, else the CPU's number plus 1.
+    /// Returns the index of this target in tables: 0 for `Here`, otherwise the CPU's number plus 1.
     #[inline]
     const fn index(self) -> usize {
         match self {
@@ -65,7 +65,7 @@ impl<F: Fn(SteeringTarget) -> u64> Completions for F {
     }
 }
 
-/// [`Completions`] for callers with one thread, as plain numbers.
+/// A [`Completions`] that stores plain numbers, for callers with one thread.
 #[derive(Clone, Debug, Default)]
 pub struct CompletionCounts {
     counts: Vec<u64>,
@@ -115,7 +115,7 @@ pub struct SteeringCounters {
     /// Failed attempts to choose a place: the hash function changed, and packets steered by the old
     /// hash function are not all completed.
     pub waited: u64,
-    /// Moves of a bucket of flows from one place to another.
+    /// Number of times that a bucket of flows moved from one place to another.
     pub moves: u64,
 }
 

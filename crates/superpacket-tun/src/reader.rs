@@ -27,9 +27,9 @@ pub struct Reader<D> {
 /// The packets of a read that the caller has not received yet. They are in the reader's buffer.
 #[derive(Clone, Copy, Debug)]
 struct PartialRead {
-    /// Length of the read in bytes.
+    /// Length in bytes of the packet or super-packet that was read from the device.
     length: usize,
-    /// Number of packets of the read that the caller has received.
+    /// Number of packets of this read that the caller has already received.
     done: u32,
 }
 
@@ -37,11 +37,11 @@ struct PartialRead {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReaderCounters {
-    /// Packets read from the device; a super-packet counts once.
+    /// Packets and super-packets read from the device; each counts once.
     pub reads: u64,
     /// Number of packets returned to the caller.
     pub packets: u64,
-    /// Bytes of the packets returned to the caller.
+    /// Total length in bytes of the packets returned to the caller.
     pub bytes: u64,
     /// Reads that were cut into more than one packet.
     pub super_packets: u64,

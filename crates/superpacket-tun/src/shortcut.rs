@@ -27,9 +27,10 @@ pub(crate) struct Shortcut<D> {
     waiting: AtomicUsize,
     /// Whether the last flush had a single packet.
     is_open: AtomicBool,
-    /// The end of the last write, in nanoseconds since `start`.
+    /// Time at which the last write ended, in nanoseconds since `start`; [`UNDER_WAY`] during a
+    /// write.
     last: AtomicU64,
-    /// Number of packets that senders have written themselves.
+    /// Number of packets that senders wrote to the device themselves, without the queue's writer.
     packets: AtomicU64,
     bytes: AtomicU64,
 }

@@ -23,12 +23,12 @@ pub struct Switches(Arc<SharedSettings>);
 
 #[derive(Debug)]
 struct SharedSettings {
-    /// Incremented with each change of the settings.
+    /// Number of changes of the settings so far.
     version: AtomicU64,
     settings: Mutex<Settings>,
 }
 
-/// The current settings.
+/// The current state of [`Switches`]: which super-packets are written to a device.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) on: Offloads,
@@ -48,7 +48,7 @@ impl Switches {
         }))
     }
 
-    /// Returns the kinds of super-packets that are written now.
+    /// Returns the kinds of super-packets that may be written at present.
     pub fn on(&self) -> Offloads {
         self.settings().on
     }
@@ -192,7 +192,7 @@ fn destination(header: &[u8]) -> Option<IpAddr> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// The kind of super-packet.
+    /// The kind of super-packet that was refused.
     pub kind: GsoKind,
     /// The super-packet's length in bytes.
     pub length: usize,
@@ -200,7 +200,7 @@ pub struct Refusal {
     pub packets: u32,
     /// The kind of the error with which the device refused the super-packet.
     pub error: io::ErrorKind,
-    /// The number of the error (`errno`), if the system gave one.
+    /// The system's error number (`errno`) for the refusal; `None` if there is none.
     pub errno: Option<i32>,
 }
 

@@ -52,7 +52,7 @@ const MAX_PIECES: u32 = 1024 - 2;
 /// [`run_lossy`](crate::QueuedWriter::run_lossy) with a queued writer; otherwise the queue grows.
 pub struct Writer<D, B> {
     aggregator: BatchAggregator,
-    /// The packets of a flush in progress.
+    /// The packets that the flush in progress writes.
     batch: Vec<B>,
     /// The packets that were pushed after the flush in progress began.
     queue: Vec<B>,
@@ -84,7 +84,7 @@ pub struct WriterCounters {
     pub refused: u64,
     /// Single packets that the device refused, and that were dropped.
     pub rejected: u64,
-    /// Writes that failed because the device was full.
+    /// Writes that failed because the device had no room for more packets.
     pub full: u64,
 }
 
@@ -277,25 +277,25 @@ struct DeviceWriter<D> {
     device: D,
     framing: Option<Framing>,
     switches: Switches,
-    /// The version of `settings`.
+    /// Version of the [`Switches`] from which `settings` was copied.
     version: u64,
     settings: Settings,
     progress: WriteProgress,
     /// The first error in the flush in progress that concerns a single packet.
     error: Option<io::Error>,
-    /// Memory for the slices of a packet; empty between writes.
+    /// Memory for the slices of the packet that is written; empty between writes.
     slices: Vec<IoSlice<'static>>,
     counters: WriterCounters,
     notice: Option<RefusalCallback>,
 }
 
-/// A callback for refusals.
+/// A function of the caller that is called for each refused super-packet.
 type RefusalCallback = Box<dyn FnMut(&Refusal) + Send>;
 
 /// The progress of a packet that could not be written, or of a batch that is not merged.
 #[derive(Debug, Default)]
 struct WriteProgress {
-    /// Whether the batch goes through the aggregator.
+    /// Whether the packets of the batch pass through the aggregator, which merges them.
     merges: bool,
     /// Whether a super-packet is written as the packets that were merged into it.
     separated: bool,

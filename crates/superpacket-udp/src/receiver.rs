@@ -49,7 +49,8 @@ impl Receiver {
         Ok(self.received(messages))
     }
 
-    /// Receives into the buffers. Returns the number of messages.
+    /// Receives messages into the buffers, and returns how many were received. A message is one
+    /// datagram, or a run of datagrams.
     pub(crate) fn fill(&mut self) -> io::Result<usize> {
         let mut rest = self.buffer.chunks_exact_mut(MESSAGE_LENGTH);
         let mut slices: [_; MAX_MESSAGES] =
@@ -63,7 +64,7 @@ impl Receiver {
         Ok(messages)
     }
 
-    /// Returns the first `messages` messages.
+    /// Returns the datagrams in the first `messages` messages that [`fill`](Self::fill) received.
     pub(crate) fn received(&mut self, messages: usize) -> Received<'_> {
         for meta in self.metas.iter_mut().take(messages) {
             // A run without a datagram length is a single datagram.

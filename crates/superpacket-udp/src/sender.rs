@@ -120,17 +120,17 @@ type RefusalCallback = Box<dyn FnMut(&Refusal) + Send>;
 pub struct SenderCounters {
     /// Number of datagrams that were sent.
     pub datagrams: u64,
-    /// Bytes of the datagrams that were sent.
+    /// Total length in bytes of the datagrams that were sent, without headers.
     pub bytes: u64,
     /// Number of successful calls of the system, for runs and for single datagrams.
     pub sends: u64,
-    /// Number of calls that sent more than one datagram.
+    /// Number of successful calls of the system that sent more than one datagram.
     pub runs: u64,
     /// Runs of datagrams that were refused for another cause than the length of the datagrams.
     pub refused: u64,
     /// Runs whose datagrams exceed the path MTU, and were sent one by one.
     pub too_long: u64,
-    /// Single datagrams that were refused, and dropped.
+    /// Datagrams sent alone that the system refused, and that were dropped.
     pub rejected: u64,
     /// Number of calls of the system that failed because there was no room.
     pub full: u64,

@@ -25,7 +25,7 @@ struct SocketState {
     /// Maximum number of datagrams in a run. The value in `quinn-udp` falls to 1 permanently after
     /// an error.
     max_segments: usize,
-    /// Whether datagrams may be sent in runs.
+    /// Whether several datagrams may be sent with one call of the system.
     segmentation: AtomicBool,
     refusal: Mutex<Option<Refusal>>,
     /// Whether a run of datagrams that exceed the path MTU has been reported.
@@ -53,7 +53,7 @@ pub enum Fragmentation {
 pub struct BufferSizes {
     /// Buffer for datagrams that have not been received by the program (`SO_RCVBUF`).
     pub receive: usize,
-    /// Buffer for datagrams that have not left (`SO_SNDBUF`).
+    /// Size of the buffer for datagrams that have not left the host (`SO_SNDBUF`).
     pub send: usize,
 }
 

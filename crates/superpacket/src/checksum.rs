@@ -27,7 +27,7 @@ pub enum RxChecksum {
     /// The device has verified `level + 1` transport checksums, the outermost first. UDP checksums
     /// of zero are not counted (`csum_level`).
     Unnecessary {
-        /// Number of verified checksums besides the outermost.
+        /// Number of verified checksums besides the outermost; 0 if only that one was verified.
         level: u8,
     },
     /// The device has computed the one's-complement sum of all bytes after the 14-byte Ethernet
@@ -40,7 +40,7 @@ pub enum RxChecksum {
         /// Offset of the transport header, where summing starts, in bytes from the start of the
         /// packet.
         start: u16,
-        /// Offset of the checksum field from `start`, in bytes.
+        /// Offset of the checksum field, in bytes from `start`.
         offset: u16,
     },
 }
@@ -68,13 +68,13 @@ impl RxChecksum {
 pub struct Sum(u64);
 
 impl Sum {
-    /// Makes a sum of a word or a folded sum.
+    /// Creates a sum from a 16-bit word, or from a sum folded to 16 bits.
     #[inline(always)]
     pub const fn new(word: u16) -> Self {
         Sum(word as u64)
     }
 
-    /// Adds a word or a folded sum.
+    /// Adds a 16-bit word, or a sum folded to 16 bits.
     #[inline(always)]
     #[must_use]
     pub const fn add(self, word: u16) -> Self {
@@ -88,7 +88,7 @@ impl Sum {
         Sum(self.0 + field as u64)
     }
 
-    /// Subtracts a word or a folded sum.
+    /// Subtracts a 16-bit word, or a sum folded to 16 bits.
     #[inline(always)]
     #[must_use]
     pub const fn subtract(self, word: u16) -> Self {
@@ -102,7 +102,7 @@ impl Sum {
         Sum(self.0 + other.0)
     }
 
-    /// Returns the sum in 16 bits.
+    /// Returns the sum folded to 16 bits: carries are added to the low bits.
     #[inline(always)]
     pub const fn fold(self) -> u16 {
         // Adding a number to itself with its halves swapped leaves their end-around sum in the
@@ -111,7 +111,7 @@ impl Sum {
         (half.wrapping_add(half.rotate_right(16)) >> 16) as u16
     }
 
-    /// Returns the checksum for this sum: its complement.
+    /// Returns the checksum of the summed bytes: the one's complement of the folded sum.
     #[inline(always)]
     pub const fn checksum(self) -> u16 {
         !self.fold()
@@ -178,7 +178,7 @@ pub(crate) fn pseudo_header_of(header: &[u8], layout: &Layout) -> Option<Sum> {
     Some(addresses.add(u16::from(layout.protocol.number())))
 }
 
-/// Returns the sum of the addresses in an IP header.
+/// Returns the one's-complement sum of the source and destination addresses of an IP header.
 #[inline(always)]
 fn header_addresses(network: &[u8], version: IpVersion) -> Sum {
     let addresses = match version {

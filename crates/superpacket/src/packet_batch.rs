@@ -33,9 +33,10 @@ pub struct PacketBatch<B> {
     /// Bytes of all packets in order: the rewritten header of each, then its linear storage (the
     /// packet in one piece, if the policy has it copied).
     bytes: Vec<u8>,
-    /// Pieces of the packet that is lent.
+    /// Payload pieces of the packet that the caller borrows at present.
     lent: Vec<Piece<B>>,
-    /// Indices of the next packet, its first piece and its first byte.
+    /// Index in `entries` of the next packet to be returned; `next_piece` and `next_byte` are where
+    /// its pieces and bytes begin.
     next: usize,
     next_piece: usize,
     next_byte: usize,

@@ -38,7 +38,7 @@ reasons! {
     /// The frame ends before its headers, or before the end by its IP length: cut by a snap length,
     /// or a wrong length field.
     Truncated = "truncated",
-    /// A header contradicts itself.
+    /// A header field is invalid, or contradicts another field.
     Malformed = "malformed",
     /// The headers are longer than [`MAX_HEADER`](crate::wire::MAX_HEADER).
     HeaderTooLong = "header_too_long",
@@ -53,7 +53,7 @@ reasons! {
     NoLength = "no_length",
     /// Bytes follow the end of the IP packet and may not be removed.
     Padded = "padded",
-    /// The protocol is never aggregated.
+    /// The protocol is one that is never aggregated.
     Protocol = "protocol",
     /// A tunnel header has a feature that the engine does not rewrite; there is a third tunnel, or
     /// a second where one of the two is not over UDP; or a GRO hint contradicts the headers.
@@ -123,7 +123,7 @@ reasons! {
     /// The merged packet reached the maximum number of packets, or a received super-packet would
     /// have exceeded it.
     PacketLimit = "packet_limit",
-    /// The merged packet reached the limit of fragments.
+    /// The merged packet reached the maximum number of buffer pieces.
     FragmentLimit = "fragment_limit",
     /// The poll ended.
     PollEnd = "poll_end",
@@ -142,9 +142,9 @@ reasons! {
     Sequence = "sequence",
     /// The next packet, or the segments of a super-packet, were longer than the first.
     LongerSegment = "longer_segment",
-    /// The acknowledgement number changed.
+    /// The TCP acknowledgement number differs from that of the held packets.
     Acknowledgement = "acknowledgement",
-    /// The window changed.
+    /// The TCP window differs from that of the held packets.
     Window = "window",
     /// TCP flags or reserved bits changed.
     FlagsChanged = "flags_changed",
@@ -154,21 +154,21 @@ reasons! {
     TimestampOlder = "timestamp_older",
     /// The IPv4 identification neither stayed the same nor incremented as before.
     IpId = "ip_id",
-    /// TTL or hop limit changed.
+    /// The TTL or hop limit differs from that of the held packets.
     Ttl = "ttl",
-    /// TOS or traffic class changed.
+    /// The TOS or traffic class differs from that of the held packets.
     Tos = "tos",
-    /// The don't-fragment bit changed.
+    /// The IPv4 don't-fragment bit differs from that of the held packets.
     DontFragment = "dont_fragment",
-    /// The flow label changed.
+    /// The IPv6 flow label differs from that of the held packets.
     FlowLabel = "flow_label",
-    /// An extension header changed.
+    /// An IPv6 extension header differs from that of the held packets.
     ExtensionHeader = "extension_header",
-    /// The link header changed: priority bits, MPLS.
+    /// The link header (VLAN priority, MPLS labels) differs from that of the held packets.
     LinkHeader = "link_header",
-    /// A tunnel header changed.
+    /// A tunnel header differs from that of the held packets.
     TunnelHeader = "tunnel_header",
-    /// Another field changed.
+    /// Another header field differs from that of the held packets.
     HeaderChanged = "header_changed",
     /// Full checksums were followed by a partial one, or the reverse.
     ChecksumForm = "checksum_form",

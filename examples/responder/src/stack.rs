@@ -40,9 +40,9 @@ pub struct Stack {
     exchanges: Vec<Exchange>,
     wire: Wire,
     service: Service,
-    /// Number of sockets that listen, as of the last poll.
+    /// Number of sockets that were in the listening state at the last poll.
     listening: usize,
-    /// Number of connection requests received since the last poll.
+    /// Number of connection requests that arrived since the last poll.
     asked: usize,
     answered: u64,
     corrupted: u64,

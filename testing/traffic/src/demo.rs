@@ -38,9 +38,9 @@ pub fn demo() -> Vec<Captured> {
 struct Talk {
     /// The headers of the packets that the client sends, and of those that the server sends.
     sides: [Frame; 2],
-    /// The next sequence number of each side.
+    /// The next sequence number of each side: client, server.
     next: [u32; 2],
-    /// The next IPv4 ID of each side.
+    /// The next IPv4 identification of each side: client, server.
     ids: [u16; 2],
     /// The clock of TCP timestamps in milliseconds; `None` without timestamps.
     clock: Option<u32>,

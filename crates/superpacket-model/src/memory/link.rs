@@ -18,11 +18,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A link in memory with its two ends.
+/// A link between two ports in memory, with its two ends.
 #[derive(Debug, Default)]
 pub(super) struct MemoryLink {
     ends: [End; 2],
-    /// State set by [`LinkControl`]: 0 up, 1 down, 2 gone.
+    /// State of the link, set by [`LinkControl`]: 0 if it is up, 1 if it is down, 2 if it is gone.
     state: AtomicU8,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct MemoryQueue {
 #[derive(Debug, Default)]
 pub(super) struct MemoryRing {
     pub(super) packets: VecDeque<RxPacket<Buffer>>,
-    /// Whether the queue's eventfd is readable.
+    /// Whether the queue's eventfd is readable at present.
     pub(super) signalled: bool,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct MemoryRing {
 #[derive(Debug)]
 pub(super) struct SendState {
     pub(super) store: Store,
-    /// Packets that the current call adds, for each receive queue.
+    /// For each receive queue of the end, the packets that the current call will add to it.
     pub(super) staged: Vec<Vec<RxPacket<Buffer>>>,
     /// Number of packets for which each receive queue has room left in the current call.
     pub(super) room: Vec<usize>,
@@ -121,14 +121,14 @@ impl MemoryLink {
 #[derive(Debug)]
 pub(super) struct OpenEnd {
     pub(super) link: Arc<MemoryLink>,
-    /// Index of this end in the link.
+    /// Index of this end of the link, 0 or 1.
     index: usize,
     pub(super) name: String,
     pub(super) settings: MemorySettings,
     pub(super) inbox: Arc<Inbox>,
     /// Maximum length of a sent IP packet, in bytes; 0: no limit.
     pub(super) mtu: Arc<AtomicU32>,
-    /// Number of sends stopped by a full queue.
+    /// Number of sends that stopped early because a receive queue of the other end was full.
     pub(super) full: AtomicU64,
     /// Number of sends refused because a packet requests an offload that is off.
     pub(super) refused: AtomicU64,

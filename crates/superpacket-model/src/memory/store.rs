@@ -9,7 +9,7 @@ const SLOT: usize = 2048;
 #[derive(Debug)]
 pub(super) struct Store {
     region: Region,
-    /// Slot at which the search for free slots starts.
+    /// Index of the slot at which the next search for free slots starts.
     next: usize,
 }
 

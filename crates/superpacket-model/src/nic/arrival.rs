@@ -19,19 +19,19 @@ const ADDRESSES: usize = 12;
 /// An arrived frame: a copy of its first [`MAX_HEADER`] bytes, and the rest in its original slices.
 pub(super) struct ArrivedFrame<'a, I> {
     head: [u8; MAX_HEADER],
-    /// Number of bytes in `head` that are set.
+    /// Number of bytes of the frame that `head` holds.
     filled: usize,
-    /// The bytes that follow those in `head`, up to the end of their slice.
+    /// The rest of the slice from which the last bytes of `head` were copied.
     current: &'a [u8],
-    /// The slices after `current`.
+    /// The slices of the frame that follow `current`.
     rest: I,
-    /// Length in bytes with padding, and without a stripped tag.
+    /// Length of the frame in bytes, padding included, a stripped VLAN tag not included.
     pub(super) length: usize,
-    /// Length on the wire in bytes, with padding and tag.
+    /// Length of the frame on the wire in bytes, padding and VLAN tag included.
     pub(super) wire_length: usize,
     /// The VLAN tag that was stripped from the frame's bytes, by this card or before.
     pub(super) vlan: Option<VlanTag>,
-    /// Whether padding was added.
+    /// Whether the frame was padded on arrival.
     pub(super) padded: bool,
     /// Whether this card stripped the tag; the wrapped port may have done so before.
     pub(super) stripped: bool,

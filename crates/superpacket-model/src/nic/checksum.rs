@@ -11,7 +11,7 @@ pub(super) struct Verdict {
     pub(super) checksum: RxChecksum,
     /// Number of checksums that are right, counted from the outermost to the first wrong one.
     pub(super) right: u32,
-    /// Whether a checksum is wrong.
+    /// Whether one of the frame's checksums is wrong.
     pub(super) wrong: bool,
 }
 

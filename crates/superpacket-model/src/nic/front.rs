@@ -30,11 +30,11 @@ const MAX_PER_PUMP: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Front {
     inner: Vec<Box<dyn Receive>>,
-    /// Index of the wrapped port's receiver that is polled next.
+    /// Index in `inner` of the receiver that is polled next.
     next_receiver: usize,
     /// Packets received from the wrapped port and not yet processed.
     waiting: VecDeque<RxPacket<Buffer>>,
-    /// Scratch space for a poll; empty between polls.
+    /// Memory for the packets of one poll of the wrapped port; empty between polls.
     polled: Vec<RxPacket<Buffer>>,
     segmenter: Segmenter,
     device: NicDevice,
@@ -45,7 +45,7 @@ pub(super) struct Front {
 #[derive(Debug)]
 struct NicDevice {
     settings: NicSettings,
-    /// Maximum length of an IP packet in bytes.
+    /// Maximum length in bytes of an IP packet that the card receives.
     longest: usize,
     simd: Simd,
     toeplitz: Toeplitz,

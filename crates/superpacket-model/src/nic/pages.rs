@@ -23,9 +23,9 @@ const ETHERNET: usize = 14;
 /// A byte range for a part of a frame, within consecutive slots of one page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SlotRun {
-    /// Index of the first slot.
+    /// Index of the run's first slot.
     first: usize,
-    /// Number of slots.
+    /// Number of slots in the run.
     slots: usize,
     /// Bytes in use, from the start of the first slot.
     range: Range<usize>,
@@ -38,12 +38,12 @@ struct SlotRun {
 #[derive(Debug)]
 pub(super) struct Pages {
     region: Region,
-    /// Slots per page.
+    /// Number of slots per page.
     per_page: usize,
     pages: usize,
-    /// Index of the page into which frames are put now.
+    /// Index of the open page: the one into which frames are put at present.
     page: usize,
-    /// First unused slot of the open page.
+    /// Index of the first unused slot of the open page.
     next: usize,
     headroom: usize,
     copy: usize,

@@ -42,7 +42,7 @@ struct OutgoingWire {
     monitor: NicMonitor,
     /// Whether this transmitter is counted in `unsent`, since it has unsent frames.
     counted: bool,
-    /// Number of transmitters of the card with unsent frames.
+    /// Number of transmitters of the card that have unsent frames; shared by all of them.
     unsent: Arc<AtomicUsize>,
 }
 

@@ -5,17 +5,17 @@ use superpacket::virtio::Header;
 /// The header before a super-packet, in the machine's byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VirtioNetHdr {
-    /// Flags.
+    /// Flags, `VIRTIO_NET_HDR_F_*`.
     pub flags: u8,
-    /// Kind of super-packet.
+    /// Kind of super-packet, `VIRTIO_NET_HDR_GSO_*`.
     pub gso_type: u8,
     /// Length of the headers; ignored in segmentation, since the packet contains it.
     pub hdr_len: u16,
-    /// Payload bytes of each segment.
+    /// Payload bytes per segment; the last segment may be shorter.
     pub gso_size: u16,
-    /// Offset at which summing starts.
+    /// Offset in bytes from the start of the packet at which the checksum starts to sum.
     pub csum_start: u16,
-    /// Offset of the checksum from there.
+    /// Offset of the checksum field in bytes from `csum_start`.
     pub csum_offset: u16,
 }
 

@@ -53,13 +53,13 @@ impl Acknowledged {
         Ok(Acknowledged { sets })
     }
 
-    /// Returns whether acknowledgements are remembered at all.
+    /// Returns whether the table remembers acknowledgements; `false` if ACKs are not aggregated.
     #[inline(always)]
     pub(super) fn is_kept(&self) -> bool {
         !self.sets.is_empty()
     }
 
-    /// Forgets all flows.
+    /// Removes the remembered acknowledgements of all flows.
     #[cold]
     pub(super) fn forget(&mut self) {
         self.sets.fill([LastAck::default(); WAYS]);
@@ -70,7 +70,8 @@ impl Acknowledged {
         (flow >> 40) as usize & self.sets.len().wrapping_sub(1)
     }
 
-    /// Remembers the acknowledgement and window of a packet that leaves now.
+    /// Stores the acknowledgement number and window of a TCP packet of this flow that leaves now.
+    /// Other protocols are ignored.
     #[inline]
     pub(super) fn note(&mut self, flow: u64, header: &[u8], layout: &Layout) {
         let index = self.set(flow);

@@ -10,29 +10,31 @@ use super::flow::addresses_and_ports;
 use crate::packet::Layer;
 use crate::wire::{Tunnel, be16, byte, ethernet, ipv4, ipv6, protocol, tcp, udp};
 
-/// Number of packets that are sorted at a time.
+/// Maximum number of packets that are sorted together.
 const SPAN: usize = 256;
 
-/// Number of groups of flows. Flows of the same group stay interleaved with each other.
+/// Number of groups into which flows are hashed. Packets of flows in the same group keep their
+/// order among each other.
 const GROUPS: usize = 256;
 
-/// The index that stands for no packet.
+/// The value of an index that refers to no packet.
 const NONE: u16 = u16::MAX;
 
-/// Sorts packets by flow, and keeps its memory.
+/// Sorts the packets of a batch by flow. Its memory is reused for the next batch.
 #[derive(Debug)]
 pub(super) struct ByFlow {
     /// For each group, the number of its last packet so far. Packets are numbered across spans: a
     /// number below `span` means that the current span has no packet of the group yet.
     last: [u32; GROUPS],
-    /// Number of the first packet of the current span.
+    /// Number of the first packet of the current span, counted across all spans.
     span: u32,
-    /// For each packet of the span, the index of the next packet of the same group, or `NONE`.
+    /// For each packet of the span, the index in the span of the next packet of the same group, or
+    /// `NONE`.
     next: [u16; SPAN],
     /// Index in the span of the first packet of each group, in the order in which the groups
     /// appear.
     first: [u16; SPAN],
-    /// For each packet of the span, the index to which it moves.
+    /// For each packet of the span, its index in the span after sorting.
     place: [u16; SPAN],
 }
 

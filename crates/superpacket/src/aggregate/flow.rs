@@ -34,13 +34,14 @@ use superpacket_simd::Simd;
 /// Length in bytes of the source and destination ports, with which each transport header begins.
 const PORTS: usize = 4;
 
-/// A descriptor of the flow table, which holds one flow.
+/// A held flow: the packets that were merged so far, and what the next packet must have to join
+/// them.
 #[derive(Debug)]
 #[repr(C, align(64))] // what a flow of one packet needs, then what the next packet of a run needs first
 pub(super) struct Held<B> {
     /// The flow's hash.
     pub(super) flow: u64,
-    /// Time since which the flow is held, in nanoseconds.
+    /// Time at which the flow began to be held, in nanoseconds of the caller's clock.
     pub(super) since: u64,
     /// Number of flows that the table had ever held before this one; it orders flows by age.
     pub(super) number: u64,
@@ -55,14 +56,14 @@ pub(super) struct Held<B> {
     usual: u8,
     vlan: Option<VlanTag>,
     pub(super) layout: Layout,
-    /// Bytes of the held frames, headers included.
+    /// Total length of the held frames in bytes, headers included.
     pub(super) bytes: u64,
     /// The [hash of ports and addresses](addresses_and_ports), by which most packets of other flows
     /// are quickly told apart.
     pub(super) addresses_and_ports: u64,
     /// The flow's first packet, until the flow is [opened](Self::open).
     pub(super) first: Option<First<B>>,
-    /// Sum of the first packet's payload, if known.
+    /// One's-complement sum of the first packet's payload, if known.
     sum: Option<u16>,
     /// State of the first packet's checksum.
     first_checksum: FirstChecksum,
@@ -74,9 +75,9 @@ pub(super) struct Held<B> {
     /// Whether the next packet may join [in a run](Self::join_run).
     in_sequence: bool,
     field: ChecksumField,
-    /// PSH and FIN of all packets, and a CWR that only the first segment carries.
+    /// The TCP flags PSH and FIN if any packet had them, and CWR if only the first segment has it.
     flags: u8,
-    /// Whether the payload sums of all packets are known.
+    /// Whether the payload sum of every packet of the flow is known.
     sums: bool,
     /// A bit for each tunnel that has a checksum, as in [`outer_checksums`].
     outer_checksums: u8,
@@ -107,7 +108,7 @@ pub(super) struct Held<B> {
     absorbed_acks: u32,
     checksum: RxChecksum,
     hash: Option<FlowHash>,
-    /// How the first packet is to be segmented, if it came as a super-packet.
+    /// The segmentation metadata of the first packet; `None` if it is not a super-packet.
     gso: Option<Gso>,
     pub(super) linear: Vec<u8>,
 
@@ -443,13 +444,14 @@ impl<B> Held<B> {
         Ok(self.attach(packet, &facts, usize::from(layout.payload), policy.storage, poll))
     }
 
-    /// Stops the flow from expecting packets, after it has left.
+    /// Stops the flow from expecting packets, after it has left the aggregator.
     #[inline(always)]
     pub(super) fn close(&mut self) {
         self.in_sequence = false;
     }
 
-    /// Returns the headers of the held packets; more bytes may follow.
+    /// Returns the headers of the held packets, from the start of the frame. The slice may contain
+    /// more bytes behind the headers.
     pub(super) fn header<'a>(&'a self, memory: &'a impl Memory<B>) -> &'a [u8] {
         match &self.first {
             Some(First { packet: RxPacket { first, rest: None, .. }, .. }) => memory.bytes(first),
@@ -457,7 +459,7 @@ impl<B> Held<B> {
         }
     }
 
-    /// Stores the first `length` bytes to compare later packets with.
+    /// Stores the first `length` bytes of `header`. Later packets are compared with them.
     #[inline(always)]
     fn keep(&mut self, header: &[u8], length: usize) {
         let kept = self.keep_in::<USUAL_HEADER>(header, length)
@@ -482,7 +484,7 @@ impl<B> Held<B> {
         }
     }
 
-    /// Updates the expected numbers and the totals for a packet that joins.
+    /// Updates the expected sequence number and the totals of the flow for a packet that joins.
     #[inline(always)]
     fn advance(&mut self, packet: &RxPacket<B>, facts: &Facts, protocol: Protocol) {
         let step = match protocol {
@@ -546,7 +548,8 @@ impl IdRun {
         IdRun { first, step: 1 }
     }
 
-    /// Returns the identification of the packet that follows `count` packets.
+    /// Returns the identification that the next packet must have after `count` packets of the
+    /// sequence.
     #[inline(always)]
     fn expected(self, count: u32) -> u16 {
         self.first.wrapping_add(self.step.wrapping_mul(count as u16))
@@ -566,7 +569,7 @@ impl IdRun {
         form.is_none_or(|form| form == run.form()).then_some(run)
     }
 
-    /// Skips `count` identifications.
+    /// Moves the start of the sequence `count` identifications ahead.
     fn skip(&mut self, count: u32) {
         self.first = self.expected(count);
     }
@@ -598,7 +601,7 @@ fn byte_limit(layout: &Layout, policy: &Policy) -> u32 {
     if big { policy.max_bytes.saturating_sub(option) } else { policy.max_bytes.min(most) }
 }
 
-/// Returns the maximum number of packets in a merged packet with this layout.
+/// Returns the maximum number of packets that may merge into one packet with this layout.
 #[inline]
 pub(super) fn packet_limit(layout: &Layout, policy: &Policy) -> u32 {
     if layout.protocol == Protocol::Udp {
@@ -608,7 +611,7 @@ pub(super) fn packet_limit(layout: &Layout, policy: &Policy) -> u32 {
     }
 }
 
-/// The layout of a descriptor that was never used.
+/// The layout in an entry of the flow table that was never used.
 const NO_LAYOUT: Layout = Layout {
     outer: None,
     nested: None,

@@ -12,7 +12,8 @@ use crate::virtio::{Format, Framing};
 /// Maximum number of slices in one write: the limit of Linux's `writev` (`UIO_MAXIOV`).
 pub const MAX_SLICES: usize = 1024;
 
-/// Slices besides the payload: the device's header and the packet's own.
+/// Maximum number of slices of a packet besides its payload: one for the `virtio_net_hdr`, one for
+/// the packet's own headers.
 const HEADERS: usize = 2;
 
 impl BatchAggregator {
@@ -60,10 +61,10 @@ impl BatchAggregator {
     }
 }
 
-/// Makes slices of packets.
+/// Converts merged packets to lists of slices for `writev`.
 struct Gather {
     framing: Option<Framing>,
-    /// Empty between packets; kept so that its memory is reused.
+    /// The slices of the current packet. Empty between packets, but the memory is reused.
     slices: Vec<IoSlice<'static>>,
 }
 

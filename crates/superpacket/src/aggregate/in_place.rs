@@ -12,13 +12,13 @@ use crate::super_packet::{Piece, SuperPacket};
 use crate::virtio::Framing;
 use superpacket_simd::Simd;
 
-/// A call that joins packets in their own buffers.
+/// One call of the aggregator that merges packets in the buffer of the first one.
 struct InPlacePoll<'a, B> {
     buffers: &'a mut [B],
-    /// Offset of the packets in their buffers, in bytes.
+    /// Offset in bytes at which each packet starts in its buffer.
     offset: usize,
     framing: Option<Framing>,
-    /// Indices of the buffers to be written.
+    /// Indices of the buffers that hold the packets to be written.
     written: &'a mut Vec<usize>,
 }
 
@@ -129,7 +129,7 @@ impl<B: PacketBuffer> InPlacePoll<'_, B> {
     }
 }
 
-/// The buffers behind the first packet's buffer.
+/// The buffers of the packets that follow the first packet of a merge.
 struct Behind<'a, B> {
     first: BufferIndex,
     buffers: &'a [B],
@@ -152,7 +152,7 @@ impl<'a, B: PacketBuffer> Behind<'a, B> {
 pub struct NoHeadroom {
     /// Length of the `virtio_net_hdr` in bytes.
     pub needed: usize,
-    /// Offset of the packets in their buffers, in bytes.
+    /// Offset in bytes at which the packets start in their buffers.
     pub offset: usize,
 }
 

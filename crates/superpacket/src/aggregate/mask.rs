@@ -83,7 +83,7 @@ impl core::ops::DerefMut for HeaderBytes {
 /// Copies and comparisons of constant length need few instructions.
 pub(super) const USUAL_HEADER: usize = 80;
 
-/// Length that few headers with IPv6 exceed, in bytes.
+/// Length in bytes that few headers exceed when the IP version is IPv6.
 pub(super) const LONGER_HEADER: usize = 96;
 
 /// Returns whether the first `length` bytes of `packet` equal `expected` in the bits set in `mask`,

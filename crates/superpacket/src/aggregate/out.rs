@@ -13,12 +13,12 @@ use crate::wire::Layout;
 /// enough for one poll.
 const KEPT_CHAINS: usize = 512;
 
-/// Memory for passing a packet on, reused for the next packet.
+/// Memory for delivering a packet unchanged; reused from packet to packet.
 #[derive(Debug)]
 pub(super) struct PassThrough<B> {
     /// The pieces of the packet that is delivered.
     pub(super) pieces: Vec<Piece<B>>,
-    /// Empty chains that can be reused.
+    /// Empty lists of buffers that later packets can reuse.
     pub(super) chains: Vec<Chain<B>>,
 }
 

@@ -9,7 +9,7 @@ use superpacket_simd::Simd;
 
 /// A call of an aggregator, with the caller's buffers and sink.
 pub(super) trait Poll<B>: Memory<B> {
-    /// Whether payloads are joined in the first packet's own buffer.
+    /// Whether payloads are copied into the first packet's own buffer when packets merge.
     const IN_PLACE: bool = false;
     /// Whether the sum of each payload is kept for the sink, even if no checksum needs it.
     const SUMS: bool = true;

@@ -79,16 +79,16 @@ pub(super) struct PacketReceiver<B> {
     /// Whether flows were interleaved in this poll or the one before, so that recent flows are
     /// remembered.
     interleaved: bool,
-    /// Whether flows were interleaved in this poll.
+    /// Whether packets of different flows were interleaved in this poll so far.
     interleaved_now: bool,
     /// Offset of the transport header in the flow that was put into `recent` last.
     recent_transport: u16,
     /// Slots of recent flows, each at the index that the function [`recent`] returns for the flow.
     recent: [u32; RECENT],
     pub(super) counters: AggregateCounters,
-    /// Memory for packets that leave unchanged.
+    /// Memory for packets that are delivered unchanged.
     pub(super) out: PassThrough<B>,
-    /// Packets that a sink refused.
+    /// Packets that a sink refused. They are delivered first in the next call.
     undelivered: PacketBatch<B>,
     /// Memory for the packets that return to the caller's vector after its sink failed.
     unreceived: Vec<RxPacket<B>>,
@@ -174,7 +174,7 @@ impl<B> PacketReceiver<B> {
         self.options.simd = simd;
     }
 
-    /// Changes the policy; no packet may be held.
+    /// Changes the policy. No packet may be held at that time.
     pub(super) fn set_policy(&mut self, policy: Policy) {
         let policy = policy.in_range();
         debug_assert_eq!(self.counters.held, 0, "what is held was held by the old policy");
@@ -615,7 +615,7 @@ impl<B> PacketReceiver<B> {
         }
     }
 
-    /// Counts a packet of `length` bytes that begins a flow.
+    /// Counts a packet of `length` bytes that begins a flow: as received, and as held.
     #[inline(always)]
     fn count_new(&mut self, facts: &Facts, length: usize) {
         self.counters.held += 1;
@@ -806,7 +806,8 @@ impl<B> PacketReceiver<B> {
         self.limit_memory(poll)
     }
 
-    /// Releases a pure ACK whose numbers were copied to its flow.
+    /// Drops a pure ACK whose acknowledgement was copied to its flow, and emits the flow if it is
+    /// complete.
     fn absorb<P: Poll<B>>(
         &mut self,
         slot: u32,
@@ -824,7 +825,8 @@ impl<B> PacketReceiver<B> {
         }
     }
 
-    /// Takes the next packet from the batch and delivers it unchanged.
+    /// Takes the next packet from the batch and delivers it unchanged. `reason` says why it was not
+    /// held.
     #[inline(always)]
     fn pass<const USUAL: u8, P: Poll<B>>(
         &mut self,
@@ -842,7 +844,7 @@ impl<B> PacketReceiver<B> {
         }
     }
 
-    /// Delivers a packet unchanged.
+    /// Delivers a packet unchanged to the sink. `reason` says why it was not held.
     #[inline(always)]
     pub(super) fn pass_on<P: Poll<B>>(
         &mut self,
@@ -863,7 +865,7 @@ impl<B> PacketReceiver<B> {
         )
     }
 
-    /// Takes the next packet from the batch and counts it.
+    /// Takes the next packet from the batch, and counts it as a received packet of `length` bytes.
     #[inline(always)]
     fn arrived(
         &mut self,
@@ -896,7 +898,8 @@ impl<B> PacketReceiver<B> {
         true
     }
 
-    /// Counts a packet that joined or began a flow.
+    /// Counts a packet that joined or began a flow: its `length` bytes as held, and whether its
+    /// checksum was verified in software.
     #[inline(always)]
     fn count_in(&mut self, facts: &Facts, length: usize) {
         self.counters.held_bytes += length as u64;
@@ -924,7 +927,8 @@ impl<B> PacketReceiver<B> {
         Ok(())
     }
 
-    /// Gives the packet that a slot holds to the sink.
+    /// Removes the flow in this slot from the table, and gives its packet to the sink. `reason`
+    /// says why it leaves.
     #[inline(never)]
     fn emit<P: Poll<B>>(
         &mut self,
@@ -1037,7 +1041,7 @@ impl<B> PacketReceiver<B> {
         }
     }
 
-    /// Ends the record of interleaved flows for this poll.
+    /// Ends the record of interleaved flows of this poll. The next poll uses it.
     #[inline(always)]
     fn end_interleaving(&mut self) {
         self.interleaved = core::mem::take(&mut self.interleaved_now);
@@ -1165,7 +1169,8 @@ impl<B> PacketReceiver<B> {
     }
 }
 
-/// The flows that a packet belongs to, or may belong to.
+/// The held flows to which a packet belongs, or may belong: one flow, all flows of an address pair,
+/// or none.
 #[derive(Clone, Copy, Debug)]
 enum Related {
     Flow(u64),

@@ -6,11 +6,11 @@ use super::{Mode, Reason};
 use crate::segment::{Cwr, Gso, GsoKind, IpId};
 use crate::wire::{IpVersion, Layout, Protocol};
 
-/// The segments that a received packet stands for.
+/// The segments of a received packet: several if it is a super-packet, otherwise one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segments {
     pub(super) count: u32,
-    /// Payload bytes of each segment but the last.
+    /// Payload bytes of each segment except the last.
     pub(super) size: u32,
     /// How the innermost IPv4 identification changes from segment to segment; `None` for one
     /// segment.
@@ -26,7 +26,8 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Makes the single segment of a packet with this payload in bytes.
+    /// Returns the description of a packet that is a single segment, with `payload` bytes of
+    /// payload.
     #[inline(always)]
     pub(super) const fn one(payload: u32) -> Self {
         Segments {
@@ -39,7 +40,7 @@ impl Segments {
         }
     }
 
-    /// Makes the segments of a super-packet with this payload in bytes.
+    /// Returns the segments of a super-packet with `payload` bytes of payload.
     pub(super) fn of(gso: &Gso, payload: u32) -> Self {
         let size = gso.size.get() as u32;
         match payload.div_ceil(size) {

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::flow::Held;
 use super::identity::Identity;
 
-/// The index that stands for no slot.
+/// The value of a slot index that refers to no slot.
 pub(super) const NONE: u32 = u32::MAX;
 
 const WAYS: usize = 8;
@@ -23,9 +23,10 @@ struct FlowBucket {
     /// 8 bits of each flow's hash, the first place in the lowest bits. Places that are not in use
     /// keep old bits.
     tags: u64,
-    /// The slots; [`NONE`] in places that are not in use.
+    /// For each place of the bucket, the index of the flow's slot in [`FlowTable::slots`]; [`NONE`]
+    /// if the place is not in use.
     slots: [u32; WAYS],
-    /// A bit for each place in use.
+    /// A bit for each place of the bucket; set if the place is in use.
     used: u32,
     count: u32,
     /// Number of flows of this bucket that lie in its neighbour. The neighbour is searched only if
@@ -60,7 +61,7 @@ impl FlowBucket {
         place
     }
 
-    /// Removes the slot at a place in use.
+    /// Removes the flow at a place of the bucket; the place must be in use.
     #[inline(always)]
     fn remove(&mut self, place: usize) {
         let place = place % WAYS;
@@ -121,7 +122,7 @@ pub(super) struct FlowTable<B> {
     inserted: u64,
 }
 
-/// Whether the table has room for a new flow.
+/// Tells whether the table has room for a new flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     /// The table has room.

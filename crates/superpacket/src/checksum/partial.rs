@@ -9,12 +9,12 @@ use superpacket_simd::Simd;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompletionError {
-    /// The field lies outside the bytes that the checksum covers.
+    /// The checksum field lies outside the bytes that the checksum covers.
     #[error("the checksum field ends at byte {needed}, what it covers at byte {got}")]
     Place {
         /// Offset of the end of the checksum field, in bytes.
         needed: usize,
-        /// End of the bytes that the checksum covers.
+        /// Offset of the end of the bytes that the checksum covers.
         got: usize,
     },
     /// The protocol of the header at `start` has its checksum at another offset.
@@ -22,9 +22,9 @@ pub enum CompletionError {
         "the checksum of IP protocol {protocol} lies at byte {expected} of its header, not at {got}"
     )]
     Offset {
-        /// The IP protocol number.
+        /// The IP protocol number of the header at `start`.
         protocol: u8,
-        /// Offset of the protocol's checksum in its header.
+        /// Offset of the protocol's checksum field in its header, in bytes.
         expected: u16,
         /// The checksum offset that was given, in bytes.
         got: u16,
@@ -32,7 +32,7 @@ pub enum CompletionError {
     /// The IP packet is truncated.
     #[error("the IP packet ends at byte {needed}, but there are {got}")]
     Truncated {
-        /// End of the packet by its length field.
+        /// Offset of the packet's end according to its length field.
         needed: usize,
         /// Length of the packet in bytes.
         got: usize,
@@ -54,7 +54,7 @@ pub enum CompletionError {
         "no header that can be read starts at byte {start}: whether its checksum at byte 8 is a CRC32c cannot be told"
     )]
     Unknown {
-        /// Offset at which summing should start.
+        /// Offset at which the checksum should start to sum.
         start: usize,
     },
     /// The field is 0, and the addresses of the pseudo-header are not known: a source route or

@@ -14,7 +14,7 @@ const MAX_GAPS: usize = 64;
 /// Number of table entries in which a flow may be stored.
 const WAYS: usize = 4;
 
-/// Limits of the packets that wait behind a gap, and of their time.
+/// Limits of how many packets wait for missing earlier ones, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GapLimits {
@@ -23,9 +23,9 @@ pub struct GapLimits {
     pub hold_time: u64,
     /// Number of flows that are remembered, 4 to 1,048,576; rounded up to a power of two.
     pub max_flows: u32,
-    /// Maximum number of packets of one flow that wait at a time.
+    /// Maximum number of packets of one flow that wait at the same time.
     pub max_packets: u32,
-    /// Maximum number of frame bytes that wait at a time, over all flows.
+    /// Maximum length of all frames that wait at the same time, in bytes; all flows together.
     pub max_held_bytes: u64,
     /// Maximum length of a gap in bytes of payload, at most 2^30. A packet further ahead probably
     /// belongs to another connection.
@@ -52,7 +52,7 @@ impl GapLimits {
 pub struct GapCounters {
     /// Number of packets that had to wait.
     pub waited: u64,
-    /// Waiting packets that left because the missing ones came.
+    /// Waiting packets that left because the missing earlier packets came.
     pub filled: u64,
     /// Waiting packets that left because their time was up, or the time of a packet that waited
     /// with them.
@@ -62,7 +62,7 @@ pub struct GapCounters {
     pub released: u64,
     /// Number of packets that wait now.
     pub waiting: u64,
-    /// Bytes of the frames that wait now.
+    /// Total length of the frames that wait at present, in bytes.
     pub waiting_bytes: u64,
 }
 

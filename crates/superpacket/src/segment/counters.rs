@@ -18,7 +18,7 @@ use super::SegmentError;
 pub struct SegmentCounters {
     /// Number of packets received for segmentation.
     pub packets: u64,
-    /// Packets that left as segments or fragments, even as a single one.
+    /// Packets that were segmented or fragmented, including those that gave a single segment.
     pub cut: u64,
     /// Packets that passed whole, because they were not super-packets or fitted the MTU.
     pub passed: u64,

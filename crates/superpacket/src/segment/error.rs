@@ -11,14 +11,14 @@ pub enum SegmentError {
     /// The headers could not be read to the payload.
     #[error("the headers cannot be read: {0}")]
     Headers(Refusal),
-    /// The headers do not match the kind of segments.
+    /// The protocol or IP version in the headers does not match the requested kind of segments.
     #[error("{kind:?} segments cannot be cut from a packet of {protocol:?} over IP{version:?}")]
     Kind {
-        /// The requested kind.
+        /// The requested kind of segments.
         kind: GsoKind,
         /// Version of the innermost IP header.
         version: IpVersion,
-        /// The transport protocol.
+        /// The transport protocol in the headers.
         protocol: Protocol,
     },
     /// An IP length reaches beyond the end of the packet.
@@ -33,9 +33,10 @@ pub enum SegmentError {
     /// tunnel, a jumbo payload option.
     #[error("an inner length field says {got} bytes, {needed} were expected")]
     Length {
-        /// The length that the outer header leaves, in bytes.
+        /// The length in bytes that remains for the inner header and its contents, according to the
+        /// outer header.
         needed: usize,
-        /// The length in the field, in bytes.
+        /// The length in bytes that the inner length field says.
         got: usize,
     },
     /// The packet would have more segments than the limit.
@@ -49,9 +50,9 @@ pub enum SegmentError {
     /// A segment would be too long for its length fields.
     #[error("a segment of {needed} bytes does not fit a length field of {limit}")]
     SegmentTooLong {
-        /// Bytes that the field would have to hold.
+        /// Length in bytes that the field would have to hold.
         needed: usize,
-        /// Maximum value of the field.
+        /// Maximum length in bytes that the field can hold.
         limit: usize,
     },
     /// A segment is too small: a fragment below 8 bytes or below the headers that it must hold, or
@@ -66,7 +67,7 @@ pub enum SegmentError {
     /// The DCCP checksum covers more payload than the shortest segment has.
     #[error("the checksum covers {needed} bytes of payload, a segment has {got}")]
     Coverage {
-        /// Bytes of payload that the checksum covers.
+        /// Number of payload bytes that the checksum covers.
         needed: usize,
         /// Length of the shortest segment's payload in bytes.
         got: usize,
@@ -81,7 +82,7 @@ pub enum SegmentError {
     ChecksumPlace {
         /// End of the checksum field, in bytes from the start of the packet.
         needed: usize,
-        /// End of the bytes that can be read.
+        /// End of the bytes that can be read, in bytes from the start of the packet.
         got: usize,
     },
     /// A partial checksum cannot be completed.
@@ -91,9 +92,9 @@ pub enum SegmentError {
     /// it.
     #[error("the header has {got} bytes, {needed} were parsed")]
     HeaderLength {
-        /// Length of the parsed headers, in bytes.
+        /// Length of the headers that were parsed, in bytes.
         needed: usize,
-        /// Length of the header as it was given.
+        /// Length of the packet's own header, in bytes.
         got: usize,
     },
     /// The caller's buffers are too small for the segments.

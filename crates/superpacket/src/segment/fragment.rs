@@ -19,7 +19,7 @@ pub(super) struct FragmentIds {
     /// The random key; made with the first identification, since few segmenters need it.
     key: Option<u64>,
     count: u32,
-    /// Whether the next identification repeats the last one.
+    /// Whether the next identification to be given is the same as the previous one.
     repeats: bool,
 }
 
@@ -95,11 +95,11 @@ pub(super) fn remove_jumbo(bytes: &mut [u8; SCRATCH], layout: &mut Layout) {
 /// only the first one has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeaderBoundary {
-    /// End of the headers that every fragment carries.
+    /// Offset of the end of the headers that every fragment carries, in bytes.
     repeated_end: usize,
     /// Offset of the next-header field in the last header that every fragment carries.
     next_header_field: usize,
-    /// Offset of a fragment header that the packet already has.
+    /// Offset of the fragment header that the packet already has; `None` if it has none.
     fragment: Option<usize>,
 }
 
@@ -201,7 +201,8 @@ pub(super) struct Parts {
     /// Offset of the first fragment's payload in units of 8 bytes: not 0 if the packet is a later
     /// fragment itself.
     pub(super) first: u16,
-    /// Whether the packet is a fragment that others follow.
+    /// Whether the packet is itself a fragment with the "more fragments" flag, so that it is not
+    /// the last.
     pub(super) more: bool,
     /// Position and identification of the fragment header to be inserted.
     pub(super) insert: Option<(HeaderBoundary, u32)>,

@@ -158,17 +158,19 @@ pub enum ChecksumForm {
 pub struct Gso {
     /// The kind of segments.
     pub kind: GsoKind,
-    /// Payload bytes in each segment but the last.
+    /// Payload bytes of each segment except the last.
     pub size: SegmentSize,
-    /// Identifications of the innermost IPv4 headers.
+    /// How the identification in the innermost IPv4 headers changes from segment to segment.
     pub id: IpId,
-    /// Identifications of a tunnel's outer IPv4 headers; the outermost, if there are two.
+    /// How the identification in a tunnel's outer IPv4 headers changes from segment to segment. In
+    /// two tunnels, the outermost header is meant.
     pub outer_id: IpId,
-    /// Identifications of the outer IPv4 headers of a tunnel in a tunnel.
+    /// How the identification in the IPv4 headers of the second of two tunnels changes from segment
+    /// to segment.
     pub nested_id: IpId,
-    /// Segments that carry CWR.
+    /// The segments that carry the super-packet's CWR flag.
     pub cwr: Cwr,
-    /// Form of the checksums of the merged packets.
+    /// The form that the checksums had in the packets that merged.
     pub checksum: ChecksumForm,
 }
 

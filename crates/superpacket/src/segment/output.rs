@@ -11,17 +11,17 @@ use crate::checksum::RxChecksum;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentPlan {
-    /// Number of segments, at least 1.
+    /// Number of segments; at least 1.
     pub segments: u32,
     /// Length of each segment but the last in bytes, headers included. If there is one segment, its
     /// length.
     pub segment_length: usize,
-    /// Length of the last segment in bytes: at most `segment_length`.
+    /// Length of the last segment in bytes, headers included; at most `segment_length`.
     pub last_length: usize,
 }
 
 impl SegmentPlan {
-    /// Returns the length of all segments together, in bytes.
+    /// Returns the total length of all segments in bytes, headers included.
     #[inline]
     pub const fn total_length(&self) -> usize {
         (self.segments as usize - 1)
@@ -34,9 +34,9 @@ impl SegmentPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Portion {
-    /// The number and lengths of the segments that were written; at least 1.
+    /// The number and lengths of the segments that this call wrote; at least one segment.
     pub plan: SegmentPlan,
-    /// The number of segments that are left; 0 after the last portion.
+    /// Number of segments that are still to be written; 0 after the last portion.
     pub left: u32,
 }
 
@@ -70,9 +70,9 @@ pub struct PayloadRange {
     /// Index of the packet's range: into
     /// [`SuperPacket::pieces`](crate::super_packet::SuperPacket::pieces), or into the buffers.
     pub range: usize,
-    /// Offset in that range, in bytes.
+    /// Offset in that range at which the piece starts, in bytes.
     pub offset: usize,
-    /// Length in bytes.
+    /// Length of the piece in bytes.
     pub length: usize,
 }
 
@@ -101,7 +101,7 @@ impl<'a, P: Segmentable + ?Sized> Segment<'a, P> {
         self.header
     }
 
-    /// Returns the length of headers and payload in bytes.
+    /// Returns the length of the segment in bytes: its headers and its payload.
     #[inline]
     pub const fn length(&self) -> usize {
         self.header.len() + self.length

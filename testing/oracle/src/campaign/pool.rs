@@ -199,7 +199,8 @@ enum WordPosition {
 struct CoveringSums {
     /// Whether the IPv4 header checksum of the header at offset `network` covers the word.
     header: bool,
-    /// Offset of the outermost IP header, if the word is in it.
+    /// Offset of the outermost IP header, in bytes from the start of the frame; meaningful only if
+    /// the word is in that header.
     network: usize,
     /// Whether the innermost transport checksum covers the word.
     transport: bool,

@@ -15,15 +15,15 @@ pub struct FlowKey {
     /// VLAN tags in the frame, outermost first: protocol and control information (priority, DEI,
     /// VLAN ID).
     pub vlans: Vec<(u16, u16)>,
-    /// PPPoE session.
+    /// Session ID of the PPPoE header; `None` without one.
     pub pppoe: Option<u16>,
     /// MPLS labels, top first.
     pub mpls: Vec<u32>,
     /// Tunnels, outermost first.
     pub tunnels: Vec<TunnelKey>,
-    /// Innermost source address.
+    /// Source address in the innermost IP header.
     pub source: Option<IpAddr>,
-    /// Innermost destination address.
+    /// Destination address in the innermost IP header.
     pub destination: Option<IpAddr>,
     /// The protocol number behind the innermost IP header and its extension headers; for a
     /// fragment, the one that its fragment header names.
@@ -35,9 +35,9 @@ pub struct FlowKey {
 /// The part of a flow key that describes a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TunnelKey {
-    /// Outer source address.
+    /// Source address in the tunnel's outer IP header.
     pub source: IpAddr,
-    /// Outer destination address.
+    /// Destination address in the tunnel's outer IP header.
     pub destination: IpAddr,
     /// Outer UDP ports; `None` for tunnels other than VXLAN and Geneve.
     pub ports: Option<(u16, u16)>,
@@ -59,7 +59,7 @@ pub struct TcpFields {
     /// The 12 bits after the data offset, reserved bits and AE included (bits of
     /// [`crate::frame::FIN`] and so on).
     pub flags: u16,
-    /// Window, unscaled.
+    /// Window field, without the window scale applied.
     pub window: u16,
     /// Urgent pointer.
     pub urgent: u16,
@@ -67,7 +67,7 @@ pub struct TcpFields {
     pub options: Vec<u8>,
     /// TSval and TSecr of the timestamps option; `None` without it.
     pub timestamps: Option<(u32, u32)>,
-    /// Bytes of payload.
+    /// Length of the payload in bytes.
     pub payload: usize,
 }
 

@@ -18,7 +18,7 @@ pub use flow::{FlowKey, TcpFields, TunnelKey, flow_key, payload, tcp_fields};
 pub struct Expect {
     /// Whether the bytes start with an IP header instead of an Ethernet header.
     pub starts_at_ip: bool,
-    /// Bytes behind the end of the packet are allowed (padding).
+    /// Whether bytes may follow the end of the outermost packet, such as padding.
     pub trailing: bool,
     /// The innermost TCP, UDP or DCCP checksum may be partial: the pseudo-header's sum, not
     /// inverted, with or without the length. Outer checksums must then be valid for the packet with
@@ -108,15 +108,15 @@ pub enum Field {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{layer:?} at byte {offset}: {field:?} is {actual:#x}, expected {expected:#x}")]
 pub struct Problem {
-    /// The layer that contains the error.
+    /// Kind of the layer in which the error is.
     pub layer: Kind,
     /// Offset of the layer's header, in bytes from the start of the frame.
     pub offset: usize,
-    /// The wrong field.
+    /// The field whose value is wrong.
     pub field: Field,
-    /// The correct value.
+    /// The correct value of the field.
     pub expected: u64,
-    /// The actual value.
+    /// The value of the field in the frame.
     pub actual: u64,
 }
 
@@ -125,9 +125,9 @@ pub struct Problem {
 pub struct Checked {
     /// The layers, outermost first. Bytes behind the last one are not parsed.
     pub layers: Vec<Layer>,
-    /// The range of the last layer's contents.
+    /// Byte range of the last layer's contents in the frame.
     pub payload: Range<usize>,
-    /// Number of bytes behind the outermost packet.
+    /// Number of bytes behind the end of the outermost packet.
     pub trailing: usize,
     /// Whether the innermost IP packet is a fragment, so that its transport header was not parsed.
     pub fragment: bool,

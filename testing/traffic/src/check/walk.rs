@@ -21,7 +21,7 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// Returns the range of the last layer's contents.
+    /// Returns the byte range of the last layer's contents in the frame.
     pub(super) fn payload(&self) -> Range<usize> {
         self.layers.last().map_or(0..0, |layer| layer.offset + layer.header..layer.end)
     }

@@ -106,15 +106,15 @@ impl Default for Ipv6 {
 /// with zeros (Pad1) to a multiple of 8 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extension {
-    /// Hop-by-hop options (0).
+    /// Hop-by-hop options (next-header number 0).
     HopByHop(Vec<u8>),
-    /// Routing (43): type, segments left, data.
+    /// A routing header (next-header number 43): type, segments left, data.
     Routing(Vec<u8>),
-    /// Destination options (60).
+    /// Destination options (next-header number 60).
     DestinationOptions(Vec<u8>),
     /// Fragment (44). With offset 0 and without `more`, it is an atomic fragment.
     Fragment {
-        /// Offset in units of 8 bytes, 13 bits.
+        /// Fragment offset in units of 8 bytes, 13 bits.
         offset: u16,
         /// The flag "more fragments".
         more: bool,

@@ -24,7 +24,7 @@ pub struct Vlan {
     pub tpid: u16,
     /// Priority, 3 bits.
     pub pcp: u8,
-    /// Drop eligible.
+    /// Drop eligible indicator (DEI).
     pub dei: bool,
     /// VLAN ID, 12 bits.
     pub vid: u16,
@@ -71,7 +71,8 @@ pub struct Mpls {
     pub exp: u8,
     /// Time to live.
     pub ttl: u8,
-    /// Bottom of stack; if `None`, set on the last entry only.
+    /// Whether this entry has the bottom-of-stack bit. `None`: set on the last entry of the stack
+    /// only.
     pub bottom: Option<bool>,
 }
 

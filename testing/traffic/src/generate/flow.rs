@@ -42,7 +42,7 @@ pub(super) struct GeneratedFlow {
     pub(super) padded: bool,
     /// Flags of all data segments.
     pub(super) flags: u16,
-    /// Number of bursts left.
+    /// Number of bursts that the flow still has to send.
     pub(super) left: usize,
     pub(super) opened: bool,
     id_step: IdStep,

@@ -32,7 +32,7 @@ pub(in crate::aggregate) const JOIN_AHEAD: usize = 2;
 /// Number of cache lines of headers that are prefetched: link, IP, and TCP with timestamps.
 const AHEAD_LINES: usize = 2;
 
-/// Prefetches the headers of the first packets of a batch.
+/// Prefetches the headers of the first `AHEAD` packets of a batch.
 #[inline(always)]
 pub(in crate::aggregate) fn prefetch_first<B>(batch: &[RxPacket<B>], memory: &impl Memory<B>) {
     for packet in batch.iter().take(AHEAD) {
@@ -61,12 +61,12 @@ pub(in crate::aggregate) fn prefetch_payload<B>(
     }
 }
 
-/// The result of joining a run of packets to a flow.
+/// The result of joining a run of consecutive packets to a flow.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::aggregate) struct JoinedRun {
     /// Number of packets that joined the flow in this run.
     pub(in crate::aggregate) packets: u32,
-    /// The reason why the flow must leave now; `None` if it may stay.
+    /// The reason why the flow must leave the aggregator now; `None` if it may stay.
     pub(in crate::aggregate) complete: Option<Reason>,
 }
 

@@ -13,7 +13,7 @@ use crate::wire::{IpVersion, Protocol, byte, tcp, usual};
 use superpacket_simd::Simd;
 
 impl<B> Held<B> {
-    /// [Opens](Self::open) a flow whose first packet is a super-packet.
+    /// [Opens](Self::open) a flow whose first packet is a super-packet, and counts its segments.
     #[cold]
     pub(super) fn open_super_packet<P: Poll<B>>(
         &mut self,
@@ -71,7 +71,7 @@ impl<B> Held<B> {
         Ok(chain)
     }
 
-    /// Sets PSH on the merged packet without ending it.
+    /// Sets the PSH flag in the merged packet's header. The flow stays open for further packets.
     #[cold]
     pub(in crate::aggregate) fn push(&mut self) {
         if let Some(flags) = self.header.get_mut(usize::from(self.layout.transport) + tcp::FLAGS) {
