@@ -1,11 +1,14 @@
 //! CPU time that a gigabyte costs between two guests behind UNIX sockets, of which one, both or
-//! none have offloads; and what batches save when they are written to a stream.
+//! none have offloads; what merging in the bridge saves a guest without TSO and its receiver; and what
+//! batches save when they are written to a stream.
 //!
 //! `cargo bench -p superpacket-lab --bench guests [-- [--rounds N] [--megabytes N]]`: each round
 //! measures all pairs in turn. A row has the median cost, and how many times cheaper that is than
 //! two guests without offloads: the median of the rounds' ratios, with the least and the greatest.
-//! A cost is the CPU time of this process, of which guests, load and bridge are threads.
+//! A cost is the CPU time of this process, of which guests, load and bridge are threads. That of
+//! sender and receiver leaves out the bridge's threads.
 
+use std::fs;
 use std::io::Read;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
@@ -19,6 +22,7 @@ use superpacket_lab::{
     CpuTime, GuestForm, GuestSocket, Host, LabError, Paired, Route, SocketGuest, Summary, TcpBulk,
     Until,
 };
+use superpacket_port::features::Feature;
 use superpacket_port::{Outgoing, TxBatch, open};
 
 superpacket_lab::enter_user_namespace_before_main!();
@@ -52,14 +56,41 @@ fn system(action: &'static str) -> impl Fn(std::io::Error) -> LabError {
     move |error| LabError::system(action, error)
 }
 
-/// Returns the CPU seconds that a gigabyte costs from the first guest to the second.
-fn cost(kind: &str, cables: [Cable; 2], bytes: u64) -> Result<f64, LabError> {
+/// CPU seconds per gigabyte.
+#[derive(Clone, Copy)]
+struct Cost {
+    /// Of guests, load and bridge together.
+    total: f64,
+    /// Of the two guests, without the bridge.
+    guests: f64,
+}
+
+/// Returns the CPU time so far of the bridge's threads, in seconds.
+fn bridge_seconds() -> Result<f64, LabError> {
+    let tasks = fs::read_dir("/proc/self/task").map_err(system("reading /proc/self/task"))?;
+    // Threads that end meanwhile are left out.
+    let nanoseconds = tasks.flatten().filter_map(|task| {
+        let name = fs::read_to_string(task.path().join("comm")).ok()?;
+        let times = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        let run: u64 = times.split_ascii_whitespace().next()?.parse().ok()?;
+        name.starts_with("superpacket-").then_some(run)
+    });
+    Ok(nanoseconds.sum::<u64>() as f64 / 1e9)
+}
+
+/// Returns what a gigabyte costs from the first guest to the second. `gro` says whether the bridge
+/// merges what it receives.
+fn cost(kind: &str, cables: [Cable; 2], gro: bool, bytes: u64) -> Result<Cost, LabError> {
     let folder = tempfile::tempdir().map_err(system("a folder"))?;
     let paths = ["a", "b"].map(|name| folder.path().join(name));
     let text =
         |side: usize| format!("unix:{}{}{kind}", paths[side].display(), cables[side].options);
     let ports = [text(0), text(1)]
-        .map(|text| PortSettings::new(text.parse().expect("a port string")))
+        .map(|text| {
+            let mut port = PortSettings::new(text.parse().expect("a port string"));
+            port.features = port.features.set(Feature::GenericReceiveOffload, gro);
+            port
+        })
         .to_vec();
     let settings = BridgeSettings { ports, ..BridgeSettings::default() };
     let bridge = Bridge::start(settings)
@@ -78,10 +109,42 @@ fn cost(kind: &str, cables: [Cable; 2], bytes: u64) -> Result<f64, LabError> {
     let route = Route::ipv4(&a.station, &b.station);
     let load = |bytes| TcpBulk { until: Until::Bytes(bytes), ..TcpBulk::default() }.run(&route);
     load(1 << 20)?;
-    let before = CpuTime::of_this_process().total();
+    let (before, bridge_before) = (CpuTime::of_this_process().total(), bridge_seconds()?);
     load(bytes)?;
-    let seconds = (CpuTime::of_this_process().total() - before).as_secs_f64();
-    Ok(seconds / (bytes as f64 / 1e9))
+    let total = (CpuTime::of_this_process().total() - before).as_secs_f64();
+    let guests = total - (bridge_seconds()? - bridge_before);
+    let gigabytes = bytes as f64 / 1e9;
+    Ok(Cost { total: total / gigabytes, guests: guests / gigabytes })
+}
+
+/// Measures what merging saves a guest without TSO that sends to one that takes super-packets.
+fn merging(rounds: usize, bytes: u64) -> Result<(), LabError> {
+    println!(
+        "\n| socket | the bridge's GRO | CPU s/GB, all | times cheaper | sender and receiver | times cheaper |\n|---|---|---|---|---|---|"
+    );
+    for (name, kind) in [("stream", ""), ("datagram", "&type=datagram")] {
+        let mut costs = [Vec::new(), Vec::new()];
+        for _ in 0..rounds {
+            for (gro, costs) in [false, true].into_iter().zip(&mut costs) {
+                costs.push(cost(kind, [PLAIN, HEADER], gro, bytes)?);
+            }
+        }
+        let columns = [|cost: &Cost| cost.total, |cost: &Cost| cost.guests].map(|column| {
+            costs.each_ref().map(|costs| costs.iter().map(column).collect::<Vec<_>>())
+        });
+        for (index, state) in ["off", "on"].into_iter().enumerate() {
+            let cells = columns.each_ref().map(|column| {
+                let Paired { ratio, .. } = Paired::new(&column[0], &column[index]);
+                let median = Summary::new(&column[index]).median;
+                format!(
+                    "{median:.2} | {:.2} ({:.2} to {:.2})",
+                    ratio.median, ratio.least, ratio.greatest
+                )
+            });
+            println!("| {name} | {state} | {} | {} |", cells[0], cells[1]);
+        }
+    }
+    Ok(())
 }
 
 fn connect(path: &Path, kind: &str) -> std::io::Result<GuestSocket> {
@@ -153,7 +216,7 @@ fn main() -> Result<(), LabError> {
         let mut costs = vec![Vec::new(); PAIRS.len()];
         for _ in 0..rounds {
             for (pair, costs) in PAIRS.into_iter().zip(&mut costs) {
-                costs.push(cost(kind, pair, megabytes as u64 * 1_000_000)?);
+                costs.push(cost(kind, pair, true, megabytes as u64 * 1_000_000)?.total);
             }
         }
         for ([from, to], cost) in PAIRS.into_iter().zip(&costs) {
@@ -169,6 +232,7 @@ fn main() -> Result<(), LabError> {
             );
         }
     }
+    merging(rounds, megabytes as u64 * 1_000_000)?;
     println!(
         "\n| frames written to a stream | CPU ns per frame | times cheaper than one by one |\n|---|---|---|"
     );
