@@ -47,8 +47,9 @@ pub enum PortKind {
 }
 
 impl PortKind {
-    /// All kinds of ports.
-    pub const ALL: [PortKind; 9] = [
+    /// The kinds of ports that version 0.1.0 had.
+    #[deprecated(since = "0.1.1", note = "the length is a part of its type: use `all`")]
+    pub const ALL: [PortKind; 7] = [
         PortKind::Memory,
         PortKind::Nic,
         PortKind::Tap,
@@ -56,9 +57,22 @@ impl PortKind {
         PortKind::Packet,
         PortKind::Xdp,
         PortKind::Pcap,
-        PortKind::Unix,
-        PortKind::Vhost,
     ];
+
+    /// Returns all kinds of ports.
+    pub const fn all() -> &'static [PortKind] {
+        &[
+            PortKind::Memory,
+            PortKind::Nic,
+            PortKind::Tap,
+            PortKind::Tun,
+            PortKind::Packet,
+            PortKind::Xdp,
+            PortKind::Pcap,
+            PortKind::Unix,
+            PortKind::Vhost,
+        ]
+    }
 
     /// Returns the name of this kind, with which port strings of the kind begin.
     pub const fn name(self) -> &'static str {
@@ -262,8 +276,9 @@ impl PortSpec {
         }
         let (kind, rest) =
             string.split_once(':').ok_or_else(|| SpecError::Kind { port: port() })?;
-        let kind = PortKind::ALL
-            .into_iter()
+        let kind = PortKind::all()
+            .iter()
+            .copied()
             .find(|known| known.name() == kind)
             .ok_or_else(|| SpecError::Kind { port: port() })?;
         let (device, options, inner) = if kind == PortKind::Nic {

@@ -34,7 +34,7 @@ pub(super) fn check(name: &str) -> Result<(), String> {
     if RESERVED.contains(&name) {
         return Err(format!("is a word of commands, as are {}", RESERVED.join(", ")));
     }
-    match PortKind::ALL.into_iter().find(|kind| kind.name() == name) {
+    match PortKind::all().iter().copied().find(|kind| kind.name() == name) {
         Some(_) => Err("is a kind of port".into()),
         None => Ok(()),
     }
