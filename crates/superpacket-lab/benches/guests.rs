@@ -1,6 +1,6 @@
 //! CPU time that a gigabyte costs between two guests behind UNIX sockets, of which one, both or
-//! none have offloads; what merging in the bridge saves a guest without TSO and its receiver; and what
-//! batches save when they are written to a stream.
+//! none have offloads; what merging in the bridge saves a guest without TSO and its receiver; and
+//! what batches save when they are written to a stream.
 //!
 //! `cargo bench -p superpacket-lab --bench guests [-- [--rounds N] [--megabytes N]]`: each round
 //! measures all pairs in turn. A row has the median cost, and how many times cheaper that is than
