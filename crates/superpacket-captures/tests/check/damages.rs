@@ -253,6 +253,14 @@ proptest! {
     }
 }
 
+/// Inverting the usual bits of this frame's checksum would give a partial one.
+#[test]
+fn a_wrong_checksum_is_not_mistaken_for_a_partial_one() {
+    let mut case = Case::aggregation(flow(1, 3, 411));
+    case.original[1].tcp_mut().checksum = Checksum::Wrong;
+    case.breaks(&["bad-checksum"]);
+}
+
 /// Changes of Linux that cannot be undone violate separate rules.
 #[test]
 fn changes_by_linux_violate_only_stricter_rules() {

@@ -96,10 +96,12 @@ impl Checksum {
     fn field(self, right: u16, partial: u16, without_length: u16) -> u16 {
         match self {
             Checksum::Right => right,
-            Checksum::Wrong => match right ^ 0x5a5a {
-                0 => 0x1234,
-                wrong => wrong,
-            },
+            // Neither a partial checksum nor 0, which stands for none.
+            Checksum::Wrong => [0x5a5a, 0x1234, 0xa5a5]
+                .map(|bits| right ^ bits)
+                .into_iter()
+                .find(|wrong| ![0, partial, without_length].contains(wrong))
+                .unwrap_or(right ^ 0x4321),
             Checksum::Zero => 0,
             Checksum::NonCanonical => match right {
                 0 => 0xffff,
