@@ -9,8 +9,8 @@ use superpacket_bridge::Bridge;
 use superpacket_bridge::report::PortStats;
 use superpacket_bridge::settings::{BridgeSettings, KernelPathMode, PortSettings};
 use superpacket_lab::{
-    Host, LabError, Link, Route, Station, TcpBulk, ThreeHosts, Until, Wire, WireSettings,
-    available_or_skip,
+    Direction, Host, LabError, Link, Route, Station, TcpBulk, ThreeHosts, Until, Wire,
+    WireSettings, available_or_skip,
 };
 use superpacket_port::features::Feature;
 
@@ -191,6 +191,17 @@ fn by_device(
     }))
 }
 
+/// Checks that nothing was dropped for any reason except a full queue, which is TCP's business.
+pub fn nothing_was_refused(stats: &[PortStats]) {
+    for stats in stats {
+        for (reason, &count) in &stats.drops {
+            // Guests may send before both links are up.
+            let is_usual = ["full", "down"].contains(&reason.as_str());
+            assert!(is_usual || count == 0, "{count} packets were dropped as {reason}: {stats:?}");
+        }
+    }
+}
+
 impl Joined {
     /// Joins two hosts by the ports `names` of a bridge that runs already.
     pub fn new(middle: Host, bridge: Bridge, names: [String; 2], [a, b]: [Station; 2]) -> Self {
@@ -296,6 +307,23 @@ impl Joined {
     /// Returns the number of frames that the wires lost or reordered so far.
     pub fn impaired_frames(&self) -> u64 {
         self.wires.iter().map(|wire| wire.counters().lost + wire.counters().reordered).sum()
+    }
+
+    /// Sends bytes both ways at once over both IP versions, and compares them.
+    pub fn carries_both_ways(&self, bytes: u64) -> Result<(), LabError> {
+        let Joined { a, b, .. } = self;
+        for route in [Route::ipv4(a, b), Route::ipv6(a, b)] {
+            let report = TcpBulk {
+                direction: Direction::Both,
+                flows: 2,
+                until: Until::Bytes(bytes),
+                verify: Some(KEY),
+                ..TcpBulk::default()
+            }
+            .run(&route)?;
+            assert_eq!(report.bytes(), 4 * bytes);
+        }
+        Ok(())
     }
 
     /// Returns the counters of the port to A (0) or B (1).

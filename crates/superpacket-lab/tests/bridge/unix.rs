@@ -8,12 +8,12 @@ use superpacket::virtio::Format;
 use superpacket_bridge::report::PortStats;
 use superpacket_bridge::settings::PortChange;
 use superpacket_lab::{
-    Direction, GuestForm, GuestSocket, Host, LabError, SocketGuest, Station, TcpBulk,
-    TcpTransactions, Until, available_or_skip,
+    GuestForm, GuestSocket, Host, LabError, SocketGuest, Station, TcpTransactions,
+    available_or_skip,
 };
 use tempfile::TempDir;
 
-use crate::joined::{Joined, KEY, port, start};
+use crate::joined::{Joined, nothing_was_refused, port, start};
 
 /// A guest, and the options of its port.
 #[derive(Clone, Copy, Debug)]
@@ -94,36 +94,8 @@ impl Guests {
         });
     }
 
-    /// Sends bytes both ways at once over both IP versions, and compares them.
-    fn carry(&self, bytes: u64) -> Result<(), LabError> {
-        let Joined { a, b, .. } = &self.joined;
-        for route in [superpacket_lab::Route::ipv4(a, b), superpacket_lab::Route::ipv6(a, b)] {
-            let report = TcpBulk {
-                direction: Direction::Both,
-                flows: 2,
-                until: Until::Bytes(bytes),
-                verify: Some(KEY),
-                ..TcpBulk::default()
-            }
-            .run(&route)?;
-            assert_eq!(report.bytes(), 4 * bytes);
-        }
-        Ok(())
-    }
-
     fn stats(&self) -> [PortStats; 2] {
         [self.joined.stats(0), self.joined.stats(1)]
-    }
-}
-
-/// Checks that nothing was dropped for any reason except a full queue, which is TCP's business.
-fn nothing_was_refused(stats: &[PortStats]) {
-    for stats in stats {
-        for (reason, &count) in &stats.drops {
-            // Guests may send before both links are up.
-            let is_usual = ["full", "down"].contains(&reason.as_str());
-            assert!(is_usual || count == 0, "{count} packets were dropped as {reason}: {stats:?}");
-        }
     }
 }
 
@@ -131,7 +103,7 @@ fn nothing_was_refused(stats: &[PortStats]) {
 fn guests_with_and_without_offloads_exchange_every_byte_over_streams() -> Result<(), LabError> {
     for other in [HEADER_10, HEADER_12, STRIPPED, COMPLETED, STRIPPED_BOTH, PLAIN] {
         let Some(guests) = by_unix("", [other, PLAIN])? else { return Ok(()) };
-        guests.carry(8 << 20)?;
+        guests.joined.carries_both_ways(8 << 20)?;
         let stats = guests.stats();
         nothing_was_refused(&stats);
         assert_eq!(stats[1].tx_super_packets, 0, "B takes none: {other:?}");
@@ -149,7 +121,7 @@ fn guests_with_and_without_offloads_exchange_every_byte_over_streams() -> Result
 fn guests_with_and_without_offloads_exchange_every_byte_over_datagrams() -> Result<(), LabError> {
     for other in [HEADER_10, HEADER_12, STRIPPED, COMPLETED, STRIPPED_BOTH, PLAIN] {
         let Some(guests) = by_unix("&type=datagram", [other, PLAIN])? else { return Ok(()) };
-        guests.carry(4 << 20)?;
+        guests.joined.carries_both_ways(4 << 20)?;
         let stats = guests.stats();
         nothing_was_refused(&stats);
         assert_eq!(stats[1].tx_super_packets, 0, "B takes none: {other:?}");
@@ -161,13 +133,13 @@ fn guests_with_and_without_offloads_exchange_every_byte_over_datagrams() -> Resu
 #[test]
 fn super_packets_pass_whole_between_guests_with_headers() -> Result<(), LabError> {
     let Some(guests) = by_unix("", [HEADER_10, HEADER_12])? else { return Ok(()) };
-    guests.carry(16 << 20)?;
+    guests.joined.carries_both_ways(16 << 20)?;
     let stats = guests.stats();
     nothing_was_refused(&stats);
     assert!(stats.iter().all(|stats| stats.segmented == 0 && stats.tx_super_packets > 0));
     // What was stripped from one guest's packets is given to the other.
     let Some(guests) = by_unix("", [STRIPPED, HEADER_12])? else { return Ok(()) };
-    guests.carry(16 << 20)?;
+    guests.joined.carries_both_ways(16 << 20)?;
     let stats = guests.stats();
     nothing_was_refused(&stats);
     assert!(stats[1].segmented == 0 && stats[1].tx_super_packets > 0, "{stats:?}");
@@ -189,7 +161,7 @@ fn vmnet_helper_255_a_guest_with_offloads_on_a_network_that_has_none() -> Result
     let average = stats[0].rx_bytes / stats[0].rx_packets.max(1);
     assert!(average > 3000, "A still sends super-packets, {average} bytes long: {stats:?}");
     // The other direction, and both at once.
-    guests.carry(4 << 20)?;
+    guests.joined.carries_both_ways(4 << 20)?;
     nothing_was_refused(&guests.stats());
     Ok(())
 }
@@ -215,7 +187,7 @@ fn nerdbox_78_super_packets_without_a_segment_size_reach_a_veth() -> Result<(), 
             Joined::new(middle, bridge, names, [a.station.clone(), Station::new(link, 2)?]);
         let guests = Guests { guests: vec![a], joined, folder };
         guests.wait_until_up();
-        guests.carry(8 << 20)?;
+        guests.joined.carries_both_ways(8 << 20)?;
         let stats = guests.stats();
         nothing_was_refused(&stats);
         assert!(stats[0].rx_super_packets > 0 && stats[1].segmented > 0, "{stats:?}");

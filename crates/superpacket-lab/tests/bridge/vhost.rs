@@ -20,7 +20,7 @@ use superpacket_port::features::Feature;
 use superpacket_port::system::{TunKind, TunQueue, open_tun};
 use tempfile::TempDir;
 
-use crate::joined::{Joined, KEY, port, start};
+use crate::joined::{Joined, nothing_was_refused, port, start};
 
 /// What a guest's network stack leaves to its device, and accepts from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,23 +171,6 @@ impl Guests {
         });
     }
 
-    /// Sends bytes both ways at once over both IP versions, and compares them.
-    fn carry(&self, bytes: u64) -> Result<(), LabError> {
-        let Joined { a, b, .. } = &self.joined;
-        for route in [Route::ipv4(a, b), Route::ipv6(a, b)] {
-            let report = TcpBulk {
-                direction: Direction::Both,
-                flows: 2,
-                until: Until::Bytes(bytes),
-                verify: Some(KEY),
-                ..TcpBulk::default()
-            }
-            .run(&route)?;
-            assert_eq!(report.bytes(), 4 * bytes);
-        }
-        Ok(())
-    }
-
     fn stats(&self) -> [PortStats; 2] {
         [self.joined.stats(0), self.joined.stats(1)]
     }
@@ -205,21 +188,10 @@ impl Guests {
     }
 }
 
-/// Checks that nothing was dropped for any reason except a full queue, which is TCP's business.
-fn nothing_was_refused(stats: &[PortStats]) {
-    for stats in stats {
-        for (reason, &count) in &stats.drops {
-            // Guests may send before both links are up.
-            let is_usual = ["full", "down"].contains(&reason.as_str());
-            assert!(is_usual || count == 0, "{count} packets were dropped as {reason}: {stats:?}");
-        }
-    }
-}
-
 #[test]
 fn super_packets_pass_whole_between_guests_that_take_them() -> Result<(), LabError> {
     let Some(guests) = by_vhost("", [Offloads::All; 2])? else { return Ok(()) };
-    guests.carry(16 << 20)?;
+    guests.joined.carries_both_ways(16 << 20)?;
     let stats = guests.stats();
     nothing_was_refused(&stats);
     assert!(stats.iter().all(|stats| stats.segmented == 0 && stats.tx_super_packets > 0));
@@ -232,7 +204,7 @@ fn a_guest_without_offloads_gets_segments() -> Result<(), LabError> {
     let Some(guests) = by_vhost("?queues=2", [Offloads::All, Offloads::None])? else {
         return Ok(());
     };
-    guests.carry(8 << 20)?;
+    guests.joined.carries_both_ways(8 << 20)?;
     let stats = guests.stats();
     nothing_was_refused(&stats);
     assert_eq!(stats[1].tx_super_packets, 0);
@@ -249,7 +221,7 @@ fn the_port_follows_the_features_of_the_guest_that_is_there() -> Result<(), LabE
     for offloads in [Offloads::None, Offloads::All, Offloads::None] {
         guests.restart(offloads)?;
         let before = guests.stats();
-        guests.carry(4 << 20)?;
+        guests.joined.carries_both_ways(4 << 20)?;
         let after = guests.stats();
         let super_packets = after[1].tx_super_packets - before[1].tx_super_packets;
         let segmented = after[1].segmented - before[1].segmented;
@@ -275,7 +247,7 @@ fn a_guest_that_is_killed_in_mid_traffic_leaves_nothing_stuck() -> Result<(), La
     let joined = Joined::new(middle, bridge, names, stations);
     let mut guests = Guests { machines: vec![machine], joined, folder };
     guests.wait_until_up();
-    guests.carry(8 << 20)?;
+    guests.joined.carries_both_ways(8 << 20)?;
     for _ in 0..3 {
         let until = Until::Bytes(1 << 40);
         let interrupted = std::thread::scope(|scope| {
@@ -292,7 +264,7 @@ fn a_guest_that_is_killed_in_mid_traffic_leaves_nothing_stuck() -> Result<(), La
         guests.joined.b = machine.station.clone();
         guests.machines.push(machine);
         guests.wait_until_up();
-        guests.carry(2 << 20)?;
+        guests.joined.carries_both_ways(2 << 20)?;
     }
     Ok(())
 }
@@ -323,7 +295,7 @@ fn a_cheating_guest_is_reset_and_the_others_continue() -> Result<(), LabError> {
             }
             cheats
         });
-        let carried = guests.carry(16 << 20);
+        let carried = guests.joined.carries_both_ways(16 << 20);
         done.store(true, Ordering::Relaxed);
         let cheats = cheats.join().expect("no panic");
         carried?;
