@@ -478,8 +478,8 @@ impl Steering {
         self.rps.cpus().len() as u32 * BUCKETS_PER_CPU
     }
 
-    /// Splits buckets until there are at least `least`. Each bucket that results keeps the place of
-    /// the one that was split.
+    /// Splits buckets until there are at least `least`. The parts of a bucket keep its CPU, so that
+    /// no flow moves.
     fn split_buckets(&mut self, least: u32) -> Result<(), FlowTableError> {
         let least = least.next_power_of_two();
         let parts = (least as usize / self.buckets.len()).max(1);

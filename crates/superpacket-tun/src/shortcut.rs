@@ -25,7 +25,7 @@ pub(crate) struct Shortcut<D> {
     start: Instant,
     /// Packets that have been sent to the queue, and not yet written or dropped.
     waiting: AtomicUsize,
-    /// Whether the last flush had a single packet.
+    /// Whether the last flush delivered exactly one packet, so that the shortcut may be taken.
     is_open: AtomicBool,
     /// Time at which the last write ended, in nanoseconds since `start`; [`UNDER_WAY`] during a
     /// write.

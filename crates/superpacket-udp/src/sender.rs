@@ -223,8 +223,8 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
         self.error.take().map_or(Ok(()), Err)
     }
 
-    /// Returns the index after the last datagram of the run that starts with the first datagram
-    /// that is not done.
+    /// Returns the index after the run of datagrams that the next call can send together. The run
+    /// starts with the first unsent one.
     #[inline]
     fn run_end(&self) -> usize {
         let most = self.socket.max_segments();

@@ -71,7 +71,7 @@ impl Steered {
         self.bridge.steering()
     }
 
-    /// Returns the bridge whose only port this is, for all other settings and reports.
+    /// Returns the bridge underneath, whose only port this is. It has all other settings and reports.
     pub const fn as_bridge(&self) -> &Bridge {
         &self.bridge
     }

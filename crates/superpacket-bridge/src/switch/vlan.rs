@@ -226,8 +226,8 @@ impl VlanRange {
     /// Returns the range of VLANs from `first` to `last` with these flags.
     ///
     /// # Errors
-    /// A sentence: a number is out of range, the last is below the first, or `pvid` is set for
-    /// several VLANs.
+    /// A message if a number is out of range, `last` is below `first`, or `pvid` is set for several
+    /// VLANs.
     pub fn new(first: u16, last: u16, pvid: bool, untagged: bool) -> Result<VlanRange, String> {
         [first, last].into_iter().try_for_each(check_number)?;
         if last < first {

@@ -15,7 +15,7 @@ pub(crate) enum TcpEnd {
 }
 
 impl TcpEnd {
-    /// Returns the end that `path` names; `None` if it is the name of a file.
+    /// Parses a path that names a TCP connection's end. `None` if it names a file.
     pub(crate) fn parse(path: &Path) -> Option<Self> {
         let text = path.to_str()?;
         let end = match text.strip_prefix("tcp://") {

@@ -365,8 +365,8 @@ pub(in crate::lab) mod tests {
         model: || Ok(Experiment::new(&ENTRY)),
     };
 
-    /// A report of one experiment with one table, a missed mark, and a mark that could not be
-    /// measured.
+    /// A sample report: one experiment with one table, one missed target, and one target that could
+    /// not be measured.
     pub(in crate::lab) fn report() -> LabReport {
         let mut found = Experiment::new(&ENTRY);
         found.tables.push(grid::tests::table());

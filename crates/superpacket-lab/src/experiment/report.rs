@@ -206,7 +206,7 @@ impl Row {
         Self::new(group, name, figures.collect())
     }
 
-    /// Returns a row of counts that is compared with nothing.
+    /// Returns a row of counts that has no reference value.
     pub(crate) fn counts<const N: usize>(
         group: impl Into<String>,
         name: impl Into<String>,

@@ -62,7 +62,7 @@ impl DatagramLink {
         }
     }
 
-    /// Ends the connection with a peer that has gone. Another one may follow.
+    /// Drops the connection with a peer that has gone, so that another peer can connect.
     pub(super) fn lose_peer(&self) {
         *self.learned.lock().unwrap_or_else(PoisonError::into_inner) = None;
         if self.shared.connection().is_some() {

@@ -397,7 +397,7 @@ impl SplitRing {
         Ok(())
     }
 
-    /// Takes back that the last `buffers` buffers were taken: they will be taken again.
+    /// Returns the last `buffers` buffers that were taken to the ring. The next call takes them again.
     pub fn put_back(&mut self, buffers: u16) {
         self.next = self.next.wrapping_sub(buffers);
     }

@@ -8,7 +8,6 @@ mod replay;
 #[path = "../support/mod.rs"]
 mod support;
 mod tap;
-mod unix;
 #[path = "../../src/without_memory.rs"]
 mod without_memory;
 mod xdp;

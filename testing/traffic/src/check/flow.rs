@@ -45,7 +45,7 @@ pub struct TunnelKey {
     pub identifier: Option<u32>,
     /// Destination and source MAC address of the inner Ethernet header.
     pub macs: Option<([u8; 6], [u8; 6])>,
-    /// VLAN tags of the inner Ethernet header.
+    /// VLAN tags of the inner Ethernet header: EtherType and tag control information.
     pub vlans: Vec<(u16, u16)>,
 }
 

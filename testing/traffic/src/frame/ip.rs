@@ -17,7 +17,8 @@ pub enum Ip {
 pub struct Ipv4 {
     /// Source address.
     pub source: [u8; 4],
-    /// Destination address; checksums cover the final destination in the options.
+    /// Destination address. If the options hold a source route, transport checksums cover that
+    /// route's final destination instead.
     pub destination: [u8; 4],
     /// Time to live.
     pub ttl: u8,

@@ -22,7 +22,7 @@ use crate::commands::checksums::{Checksum, Wrong, be16, check};
 use crate::commands::lanes::{LinkHeader, find_partial};
 use crate::commands::ledger::FlowId;
 
-/// A packet of either file, or a segment of one.
+/// A packet from one of the two compared files, or a segment of such a packet.
 #[derive(Clone, Debug)]
 pub(super) struct FilePacket {
     /// Number of the packet in its file, from 1.

@@ -115,7 +115,7 @@ impl SteeredFlow {
         self.tally.cpu.map(Cpu::number)
     }
 
-    /// Returns the number of packets.
+    /// Returns the number of packets in all flows.
     pub fn packets(&self) -> u64 {
         self.tally.packets
     }

@@ -79,7 +79,7 @@ impl<B> Held<B> {
         }
     }
 
-    /// Counts the segments of a super-packet except the first, which is counted with its packet.
+    /// Counts a super-packet's segments but the first, which was counted when the packet arrived.
     #[cold]
     pub(super) fn count_further(&mut self, segments: &Segments) {
         let further = segments.count - 1;
