@@ -236,7 +236,7 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
         &self.output.counters
     }
 
-    /// Returns the aggregation counters: packets received and merged, and why each left aggregation.
+    /// Returns the aggregation counters: packets received and merged, and why each left.
     pub const fn aggregation(&self) -> &AggregateCounters {
         self.aggregator.counters()
     }

@@ -71,7 +71,8 @@ impl Steered {
         self.bridge.steering()
     }
 
-    /// Returns the bridge underneath, whose only port this is. It has all other settings and reports.
+    /// Returns the bridge underneath, whose only port this is. It has the other settings and
+    /// reports.
     pub const fn as_bridge(&self) -> &Bridge {
         &self.bridge
     }

@@ -397,7 +397,8 @@ impl SplitRing {
         Ok(())
     }
 
-    /// Returns the last `buffers` buffers that were taken to the ring. The next call takes them again.
+    /// Returns the last `buffers` buffers that were taken to the ring. The next call takes them
+    /// again.
     pub fn put_back(&mut self, buffers: u16) {
         self.next = self.next.wrapping_sub(buffers);
     }

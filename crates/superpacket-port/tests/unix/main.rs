@@ -1,7 +1,7 @@
 //! Tests of UNIX socket ports, with peers that keep the rules and peers that do not.
 //!
-//! They have a process of their own, in which nothing is started: a child holds its parent's sockets
-//! open until it runs its program, and these tests see at once that a socket was closed.
+//! They have a process of their own that starts no other: a child holds its parent's sockets open
+//! until it runs its program, and these tests see at once that a socket was closed.
 #![cfg(target_os = "linux")]
 
 mod datagram;
