@@ -28,6 +28,7 @@
 mod batch;
 mod buffer;
 mod clock;
+mod counters;
 mod error;
 #[cfg(target_os = "linux")]
 mod ethtool;

@@ -240,13 +240,7 @@ impl Port for PacketPort {
 
     fn counters(&mut self) -> PortCounters {
         let rx_dropped = self.queue_drops().iter().sum();
-        let counters = &self.shared.counters;
-        PortCounters {
-            rx_dropped,
-            rx_errors: counters.rx_errors.load(Ordering::Relaxed),
-            tx_full: counters.tx_full.load(Ordering::Relaxed),
-            tx_refused: counters.tx_refused.load(Ordering::Relaxed),
-        }
+        self.shared.counters.common.read(rx_dropped)
     }
 
     fn queue_drops(&mut self) -> Vec<u64> {

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use superpacket::virtio::VirtioError;
 
+use crate::counters::SharedCounters;
+
 /// State shared by the receiving and the sending ends of a packet port.
 #[derive(Debug)]
 pub(super) struct PacketShared {
@@ -16,9 +18,7 @@ pub(super) struct PacketShared {
 pub(super) struct PacketCounters {
     /// Number of dropped packets of each receive queue.
     pub(super) rx_dropped: Vec<AtomicU64>,
-    pub(super) rx_errors: AtomicU64,
-    pub(super) tx_full: AtomicU64,
-    pub(super) tx_refused: AtomicU64,
+    pub(super) common: SharedCounters,
 }
 
 impl PacketCounters {
@@ -35,6 +35,6 @@ impl PacketCounters {
     #[cold]
     pub(super) fn malformed(&self, error: &VirtioError) {
         tracing::debug!(%error, "a received frame is left out");
-        self.rx_errors.fetch_add(1, Ordering::Relaxed);
+        self.common.count_rx_error();
     }
 }

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use superpacket::packet::Layer;
 use superpacket::virtio::{ByteOrder, Format, Header, Offload, VirtioError};
@@ -38,7 +37,7 @@ impl PacketTransmitter {
 
     /// Returns the reason why the kernel refused `frame`.
     fn stop(&self, frame: &TxFrame, error: io::Error) -> StopReason {
-        let counters = &self.shared.counters;
+        let counters = &self.shared.counters.common;
         match error.raw_os_error() {
             // The kernel also returns ENOMEM for a super-packet that it cannot segment
             // (`__dev_queue_xmit` after `validate_xmit_skb`). A single frame above the MTU, which
@@ -47,17 +46,12 @@ impl PacketTransmitter {
             Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOMEM)
                 if !frame.is_plain() =>
             {
-                counters.tx_refused.fetch_add(1, Ordering::Relaxed);
-                StopReason::Offload(error)
+                counters.refuse_offload(error)
             }
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
-                counters.tx_full.fetch_add(1, Ordering::Relaxed);
-                StopReason::Full
-            }
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => counters.full(),
             // The virtio header cannot describe the frame.
             None if !frame.is_plain() && error.kind() == io::ErrorKind::InvalidInput => {
-                counters.tx_refused.fetch_add(1, Ordering::Relaxed);
-                StopReason::Offload(error)
+                counters.refuse_offload(error)
             }
             Some(libc::ENETDOWN) => StopReason::Down,
             Some(libc::ENXIO | libc::ENODEV | libc::EBADFD) => {

@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use superpacket::wire::MAX_HEADER;
 
 use super::offload::HostOffloads;
 use super::options::TapOptions;
+use crate::counters::SharedCounters;
 use crate::interface::NetworkInterface;
 use crate::system::{TunKind, TunQueue, open_tun};
 use crate::{LinkState, PortCounters, PortError, PortState};
@@ -32,20 +32,10 @@ pub(super) struct TapDevice {
     pub(super) order: ByteOrder,
     /// Whether the kernel accepts UDP super-packets (Linux 6.2).
     pub(super) takes_udp: bool,
-    pub(super) counters: TapCounters,
+    pub(super) counters: SharedCounters,
     queues: Vec<TunQueue>,
     /// The device's interface as it was last found, and its state.
     current: Mutex<FoundInterface>,
-    /// Whether the first unusable virtio header has been logged.
-    warned: AtomicBool,
-}
-
-/// The counters of the port's receiving and sending ends, summed over all queues.
-#[derive(Debug, Default)]
-pub(super) struct TapCounters {
-    pub(super) rx_errors: AtomicU64,
-    pub(super) tx_full: AtomicU64,
-    pub(super) tx_refused: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -98,10 +88,9 @@ impl TapDevice {
             format,
             order: options.order.unwrap_or(ByteOrder::NATIVE),
             takes_udp,
-            counters: TapCounters::default(),
+            counters: SharedCounters::default(),
             queues,
             current: Mutex::new(FoundInterface { interface, state, drops }),
-            warned: AtomicBool::new(false),
         })
     }
 
@@ -141,13 +130,6 @@ impl TapDevice {
             packet.len(),
             self.layer(),
         )
-    }
-
-    /// Logs the first unusable virtio header; later ones are only counted.
-    pub(super) fn warn_of_header(&self, error: &VirtioError) {
-        if !self.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(port = %self.text, %error, "a packet with an unusable header was left out; more are counted as rx_errors only");
-        }
     }
 
     /// Returns the device's present state. It may be down, renamed, moved to another network
@@ -200,12 +182,7 @@ impl TapDevice {
     pub(super) fn counters(&self) -> PortCounters {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let FoundInterface { interface, drops, .. } = &mut *current;
-        PortCounters {
-            rx_dropped: drops.read(interface.name()),
-            rx_errors: self.counters.rx_errors.load(Ordering::Relaxed),
-            tx_full: self.counters.tx_full.load(Ordering::Relaxed),
-            tx_refused: self.counters.tx_refused.load(Ordering::Relaxed),
-        }
+        self.counters.read(drops.read(interface.name()))
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use superpacket::packet::RxPacket;
@@ -25,10 +24,6 @@ impl TapReceiver {
         TapReceiver { device, queue, slots }
     }
 
-    fn error(&self) {
-        self.device.counters.rx_errors.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Returns the packet whose `length` bytes, virtio header included, lie in the slot `large`,
     /// and whether it keeps that slot. A small packet is copied into a small slot instead.
     fn packet(
@@ -45,7 +40,7 @@ impl TapReceiver {
         let offload = match self.device.offload(bytes, packet) {
             Ok(offload) => offload,
             Err(error) => {
-                self.device.warn_of_header(&error);
+                self.device.counters.log_header(&self.device.text, &error);
                 return None;
             }
         };
@@ -81,7 +76,7 @@ impl Receive for TapReceiver {
                         free = (!keeps).then_some(large);
                     }
                     None => {
-                        self.error();
+                        self.device.counters.count_rx_error();
                         free = Some(large);
                     }
                 },
@@ -92,7 +87,7 @@ impl Receive for TapReceiver {
                 Err(Errno::BADFD | Errno::NODEV | Errno::NXIO) => break,
                 // The kernel could not describe or copy this packet, and has dropped it.
                 Err(_) => {
-                    self.error();
+                    self.device.counters.count_rx_error();
                     free = Some(large);
                 }
             }

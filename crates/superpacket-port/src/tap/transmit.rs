@@ -3,7 +3,6 @@
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use superpacket::virtio::{Format, Header, Offload, VirtioError};
@@ -108,18 +107,14 @@ impl TapTransmitter {
     fn stop(&self, frame: &TxFrame, error: Errno) -> StopReason {
         let counters = &self.device.counters;
         match error {
-            Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => {
-                counters.tx_full.fetch_add(1, Ordering::Relaxed);
-                StopReason::Full
-            }
+            Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => counters.full(),
             Errno::BADFD | Errno::NODEV | Errno::NXIO => StopReason::Gone(self.device.gone()),
             Errno::NETDOWN => StopReason::Down,
             // The kernel also returns EIO if the interface is down.
             Errno::IO if self.device.state().link != LinkState::Up => StopReason::Down,
             Errno::MSGSIZE => StopReason::TooLong,
             Errno::INVAL | Errno::IO | Errno::OPNOTSUPP if !frame.is_plain() => {
-                counters.tx_refused.fetch_add(1, Ordering::Relaxed);
-                StopReason::Offload(error.into())
+                counters.refuse_offload(error)
             }
             _ => StopReason::Refused(error.into()),
         }

@@ -119,7 +119,7 @@ impl DatagramReceiver {
     ) -> Option<(RxPacket<Buffer>, bool)> {
         if !self.link.learn(sender) {
             self.shared
-                .refuse_peer("a datagram came from a socket without a path, or not from the peer");
+                .refuse_peer(&"a datagram came from a socket without a path, or not from the peer");
             return None;
         }
         let bytes = self.slots.large_mut(large)?.get_mut(..length)?;
@@ -127,7 +127,7 @@ impl DatagramReceiver {
             return None;
         }
         if !self.shared.format.lengths().contains(&length) {
-            self.shared.refuse_peer("a datagram has a length that no frame has");
+            self.shared.refuse_peer(&"a datagram has a length that no frame has");
             return None;
         }
         let offload = match self.shared.format.offload(bytes) {

@@ -97,9 +97,9 @@ impl StreamReceiver {
         let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
         let is_cut = self.input.clear();
         if *state == StreamState::Broken {
-            self.shared.refuse_peer("a frame has a length that is out of bounds");
+            self.shared.refuse_peer(&"a frame has a length that is out of bounds");
         } else if is_cut {
-            self.shared.refuse_peer("the connection ended in the middle of a frame");
+            self.shared.refuse_peer(&"the connection ended in the middle of a frame");
         }
         if let Source::Listen(listener) = &self.source {
             let _ = self.readiness.watch(listener);

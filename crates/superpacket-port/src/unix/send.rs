@@ -123,7 +123,7 @@ impl Transmit for StreamTransmitter {
             match self.send(&connection, &mut queue, outgoing, batch, &frames[sent..]) {
                 Ok(count) if count < self.prefixes.count() => {
                     sent += count;
-                    stopped = Some(self.shared.full());
+                    stopped = Some(self.shared.counters.full());
                 }
                 Ok(count) => {
                     sent += count;
@@ -175,7 +175,7 @@ impl DatagramTransmitter {
             }
         }
         if !queue.has_room() {
-            return Err(self.shared.full());
+            return Err(self.shared.counters.full());
         }
         let length = (self.prefixes.length(0, frame) as u32).to_be_bytes();
         queue.push(std::iter::once(&length[..]).chain(parts()), 0);

@@ -1,18 +1,15 @@
 //! The state that both ends of a UNIX socket port share.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use superpacket::virtio::VirtioError;
 
 use super::frame::FrameFormat;
 use super::output::Connection;
-use crate::{PortCounters, StopReason, TxFrame};
-
-/// Minimum time between two messages about peers that break the rules.
-const LOG_INTERVAL: Duration = Duration::from_secs(1);
+use crate::counters::SharedCounters;
+use crate::{StopReason, TxFrame};
 
 /// The state of a port that its ends share.
 #[derive(Debug)]
@@ -21,13 +18,7 @@ pub(super) struct UnixShared {
     pub(super) name: String,
     pub(super) format: FrameFormat,
     connection: Mutex<Option<Arc<Connection>>>,
-    rx_errors: AtomicU64,
-    tx_full: AtomicU64,
-    tx_refused: AtomicU64,
-    /// Whether the first unusable virtio header has been logged.
-    warned: AtomicBool,
-    /// When a peer that breaks the rules was last logged.
-    logged: Mutex<Option<Instant>>,
+    pub(super) counters: SharedCounters,
 }
 
 impl UnixShared {
@@ -36,11 +27,7 @@ impl UnixShared {
             name: name.to_owned(),
             format,
             connection: Mutex::new(None),
-            rx_errors: AtomicU64::new(0),
-            tx_full: AtomicU64::new(0),
-            tx_refused: AtomicU64::new(0),
-            warned: AtomicBool::new(false),
-            logged: Mutex::new(None),
+            counters: SharedCounters::default(),
         }
     }
 
@@ -58,32 +45,14 @@ impl UnixShared {
         *self.lock() = connection;
     }
 
-    pub(super) fn count_rx_error(&self) {
-        self.rx_errors.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a received frame whose virtio header is unusable, and logs the first one.
+    /// Counts a received frame whose virtio header is unusable.
     pub(super) fn refuse_header(&self, error: &VirtioError) {
-        self.count_rx_error();
-        if !self.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(port = %self.name, %error, "a packet with an unusable header was left out; more are counted as rx_errors only");
-        }
+        self.counters.refuse_header(&self.name, error);
     }
 
-    /// Counts and logs that the peer broke a rule. Messages that follow at once are left out.
-    pub(super) fn refuse_peer(&self, reason: &str) {
-        self.count_rx_error();
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.is_none_or(|time| time.elapsed() >= LOG_INTERVAL) {
-            *logged = Some(Instant::now());
-            tracing::warn!(port = %self.name, reason, "the peer breaks the rules");
-        }
-    }
-
-    /// Counts that the peer's queue is full.
-    pub(super) fn full(&self) -> StopReason {
-        self.tx_full.fetch_add(1, Ordering::Relaxed);
-        StopReason::Full
+    /// Counts and logs that the peer broke a rule.
+    pub(super) fn refuse_peer(&self, reason: &dyn Display) {
+        self.counters.refuse_peer(&self.name, reason);
     }
 
     /// Returns the reason why `frame` was not sent.
@@ -91,23 +60,11 @@ impl UnixShared {
     pub(super) fn stop(&self, frame: &TxFrame, error: Errno) -> StopReason {
         match error {
             // macOS says ENOBUFS where Linux says EAGAIN.
-            Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => self.full(),
-            Errno::MSGSIZE if frame.gso.is_some() => {
-                self.tx_refused.fetch_add(1, Ordering::Relaxed);
-                StopReason::Offload(error.into())
-            }
+            Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => self.counters.full(),
+            Errno::MSGSIZE if frame.gso.is_some() => self.counters.refuse_offload(error),
             Errno::MSGSIZE => StopReason::TooLong,
             _ if is_gone(error) => StopReason::Down,
             _ => StopReason::Refused(error.into()),
-        }
-    }
-
-    pub(super) fn counters(&self) -> PortCounters {
-        PortCounters {
-            rx_dropped: 0,
-            rx_errors: self.rx_errors.load(Ordering::Relaxed),
-            tx_full: self.tx_full.load(Ordering::Relaxed),
-            tx_refused: self.tx_refused.load(Ordering::Relaxed),
         }
     }
 }

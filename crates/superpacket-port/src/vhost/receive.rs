@@ -54,7 +54,7 @@ impl VhostReceiver {
             ring.begin();
             let Some(buffer) = ring.take()? else { break };
             if buffer.length <= start || buffer.length >= LARGE_SLOT {
-                self.shared.count_rx_error();
+                self.shared.counters.count_rx_error();
             } else {
                 let Some(mut slot) = self.slots.free(buffer.length) else {
                     ring.put_back(1);

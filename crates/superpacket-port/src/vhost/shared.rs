@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -17,10 +16,8 @@ use superpacket::virtio::VirtioError;
 
 use super::features::GuestFeatures;
 use super::ring::SplitRing;
-use crate::{LinkState, PortCounters, PortState};
-
-/// Minimum time between two messages about guests that break the rules.
-const LOG_INTERVAL: Duration = Duration::from_secs(1);
+use crate::counters::SharedCounters;
+use crate::{LinkState, PortState};
 
 /// A ring in use.
 #[derive(Debug)]
@@ -115,13 +112,7 @@ pub(super) struct VhostShared {
     connection: Mutex<FrontEndConnection>,
     /// Whether the present guest has broken a rule of its rings.
     has_fault: AtomicBool,
-    rx_errors: AtomicU64,
-    pub(super) tx_full: AtomicU64,
-    pub(super) tx_refused: AtomicU64,
-    /// Whether the first unusable virtio header has been logged.
-    warned: AtomicBool,
-    /// When a guest that breaks the rules was last logged.
-    logged: Mutex<Option<Instant>>,
+    pub(super) counters: SharedCounters,
 }
 
 /// The socket of the front end, for the thread that serves it and for those that end it.
@@ -146,11 +137,7 @@ impl VhostShared {
             running: AtomicUsize::new(0),
             connection: Mutex::default(),
             has_fault: AtomicBool::new(false),
-            rx_errors: AtomicU64::new(0),
-            tx_full: AtomicU64::new(0),
-            tx_refused: AtomicU64::new(0),
-            warned: AtomicBool::new(false),
-            logged: Mutex::new(None),
+            counters: SharedCounters::default(),
         })
     }
 
@@ -207,37 +194,13 @@ impl VhostShared {
         self.has_fault.load(Ordering::Relaxed)
     }
 
-    /// Counts and logs that a guest or its front end broke a rule. Messages that follow at once are
-    /// left out.
-    #[cold]
+    /// Counts and logs that a guest or its front end broke a rule, which ends its connection.
     pub(super) fn break_rules(&self, reason: &dyn fmt::Display) {
-        self.count_rx_error();
-        let mut logged = lock(&self.logged);
-        if logged.is_none_or(|time| time.elapsed() >= LOG_INTERVAL) {
-            *logged = Some(Instant::now());
-            tracing::warn!(port = %self.name, %reason, "the guest breaks the rules: its connection is ended");
-        }
+        self.counters.refuse_peer(&self.name, reason);
     }
 
-    pub(super) fn count_rx_error(&self) {
-        self.rx_errors.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a frame whose virtio header is unusable, and logs the first one.
-    #[cold]
+    /// Counts a frame whose virtio header is unusable.
     pub(super) fn refuse_header(&self, error: &VirtioError) {
-        self.count_rx_error();
-        if !self.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(port = %self.name, %error, "a packet with an unusable header was left out; more are counted as rx_errors only");
-        }
-    }
-
-    pub(super) fn counters(&self) -> PortCounters {
-        PortCounters {
-            rx_dropped: 0,
-            rx_errors: self.rx_errors.load(Ordering::Relaxed),
-            tx_full: self.tx_full.load(Ordering::Relaxed),
-            tx_refused: self.tx_refused.load(Ordering::Relaxed),
-        }
+        self.counters.refuse_header(&self.name, error);
     }
 }

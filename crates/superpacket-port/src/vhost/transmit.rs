@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use superpacket::virtio::{Format, Header, Offload, VirtioError};
 use superpacket::wire::MAX_HEADER;
@@ -96,8 +95,7 @@ impl VhostTransmitter {
         loop {
             let Some(buffer) = ring.take()? else {
                 ring.put_back(self.buffers.len() as u16);
-                self.shared.tx_full.fetch_add(1, Ordering::Relaxed);
-                return Err(Unsent::Stop(StopReason::Full));
+                return Err(Unsent::Stop(self.shared.counters.full()));
             };
             self.buffers.push(buffer);
             room += buffer.length;
@@ -137,10 +135,8 @@ impl VhostTransmitter {
         Ok(FrameStart::of(&described, head, length, frame.layer))
     }
 
-    #[cold]
     fn refuse(&self, error: io::Error) -> Unsent {
-        self.shared.tx_refused.fetch_add(1, Ordering::Relaxed);
-        Unsent::Stop(StopReason::Offload(error))
+        Unsent::Stop(self.shared.counters.refuse_offload(error))
     }
 }
 
