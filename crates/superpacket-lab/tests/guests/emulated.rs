@@ -12,7 +12,7 @@ pub struct Emulated {
 
 impl Emulated {
     /// Boots a virtual machine that runs these shell commands, with these arguments of QEMU.
-    pub fn start(commands: &str, arguments: &[&str]) -> Self {
+    pub fn start(commands: &str, arguments: &[String]) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testing/guest/run");
         let mut child = Command::new(script)
             .arg(commands)

@@ -68,11 +68,11 @@ impl Network {
 
     /// Boots a guest that runs these commands, with these arguments of QEMU, in which `@` stands
     /// for the folder.
-    fn boot(&self, commands: &str, arguments: &[&str]) -> Emulated {
+    fn boot(&self, commands: &str, arguments: &[impl AsRef<str>]) -> Emulated {
         let folder = self.folder.path().display().to_string();
         let arguments: Vec<_> =
-            arguments.iter().map(|argument| argument.replace('@', &folder)).collect();
-        Emulated::start(commands, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
+            arguments.iter().map(|argument| argument.as_ref().replace('@', &folder)).collect();
+        Emulated::start(commands, &arguments)
     }
 
     /// Boots a guest with this network, in which `@` stands for the folder. It must get back what
@@ -158,10 +158,8 @@ fn a_guest_shares_its_memory_and_returns_with_other_features() -> Result<(), Lab
     let cards = ["", without, ",mrg_rxbuf=off,event_idx=off", ",disable-modern=on,mrg_rxbuf=off"];
     let mut before = 0;
     for card in cards {
-        let arguments = vhost("", card);
-        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         let commands = format!("{UP} && {} && echo equal", exchange("sending"));
-        let mut guest = network.boot(&commands, &arguments);
+        let mut guest = network.boot(&commands, &vhost("", card));
         guest.wait_for("equal");
         guest.finish();
         network.has_carried();
@@ -175,21 +173,53 @@ fn a_guest_shares_its_memory_and_returns_with_other_features() -> Result<(), Lab
     Ok(())
 }
 
+/// A running guest switches its offloads, and loads its driver again.
+#[test]
+#[ignore = "boots a virtual machine"]
+fn a_guest_that_shares_its_memory_switches_its_offloads() -> Result<(), LabError> {
+    let network = Network::new("vhost", "")?;
+    // What the guest says after each exchange, its command before it, and what it then sends.
+    let steps = [
+        ("first", UP.to_owned(), true),
+        ("off", "ethtool -K eth0 tx off".to_owned(), false),
+        ("on", "ethtool -K eth0 tx on tso on".to_owned(), true),
+        (
+            "reloaded",
+            format!("rmmod virtio_net && insmod /modules/virtio_net.ko gso=0 && {UP}"),
+            false,
+        ),
+    ];
+    let commands = steps.iter().map(|(name, command, _)| {
+        format!("{command} && {} && echo {name} && sleep 3", exchange("sending"))
+    });
+    let commands = commands.collect::<Vec<_>>().join(" && ");
+    let mut guest = network.boot(&commands, &vhost("", ""));
+    let mut before = 0;
+    for (name, _, sends_super_packets) in steps {
+        guest.wait_for(name);
+        let stats = network.bridge.stats();
+        let vm = stats.iter().find(|stats| stats.port == "vm").expect("the port is there");
+        assert_eq!(vm.rx_super_packets > before, sends_super_packets, "{name}: {vm:?}");
+        before = vm.rx_super_packets;
+    }
+    guest.finish();
+    network.has_carried();
+    Ok(())
+}
+
 /// The bridge is ended and started again while the guest runs: QEMU connects again, and the rings
 /// continue.
 #[test]
 #[ignore = "boots a virtual machine"]
 fn a_guest_that_shares_its_memory_outlives_the_bridge() -> Result<(), LabError> {
     let mut network = Network::new("vhost", "")?;
-    let arguments = vhost(",reconnect=1", "");
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let wait = "until ping -c 1 -W 1 10.77.0.2 >/dev/null; do sleep 1; done";
     let [first, second, third] = ["first", "second", "third"].map(exchange);
     let commands = format!(
         "{UP} && {first} && echo one && sleep 3 && {wait} && {second} && echo two && sleep 3 && \
          {wait} && {third} && echo three"
     );
-    let mut guest = network.boot(&commands, &arguments);
+    let mut guest = network.boot(&commands, &vhost(",reconnect=1", ""));
     guest.wait_for("one");
     network = network.restart()?;
     guest.wait_for("two");
@@ -204,10 +234,8 @@ fn a_guest_that_shares_its_memory_outlives_the_bridge() -> Result<(), LabError> 
 #[ignore = "boots a virtual machine"]
 fn a_guest_that_shares_its_memory_listens() -> Result<(), LabError> {
     let network = Network::new("vhost", "?connect=on")?;
-    let arguments = vhost(",server=on", "");
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let commands = format!("{UP} && {} && echo equal", exchange("sending"));
-    let mut guest = network.boot(&commands, &arguments);
+    let mut guest = network.boot(&commands, &vhost(",server=on", ""));
     guest.wait_for("equal");
     guest.finish();
     network.has_carried();
