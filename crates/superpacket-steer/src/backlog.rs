@@ -79,7 +79,7 @@ impl FlowLimit {
     /// allocated.
     ///
     /// # Errors
-    /// [`FlowLimitError`], for an invalid length or missing memory.
+    /// [`FlowLimitError`] if the length is invalid or the memory cannot be allocated.
     pub fn try_new(length: usize) -> Result<Self, FlowLimitError> {
         check_length(length)?;
         let counts = try_table(length as u32, core::iter::repeat(0))

@@ -84,8 +84,8 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Returns the names of the fields in which the kernel's packets differ from the engine's segments,
-/// each once, or a text about other numbers or lengths of packets.
+/// Returns the names of the header fields in which the kernel's packets differ from the engine's
+/// segments. If their number or lengths differ, returns a message about that instead.
 fn difference(theirs: &[Vec<u8>], ours: &[Vec<u8>], cell: &MatrixCell) -> String {
     if theirs.len() != ours.len() {
         return format!("{} packets for {}", theirs.len(), ours.len());

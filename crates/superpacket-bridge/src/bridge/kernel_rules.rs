@@ -17,8 +17,8 @@ use crate::kernel_path::{
 const SETTLE: Duration = Duration::from_millis(200);
 
 impl Inner {
-    /// Returns the kernel's path, which is created when a second port may join it. `partners` is
-    /// the number of other ports that may.
+    /// Returns the forwarding in the kernel, if it is available. It is set up when a second port
+    /// may take part in it; `partners` is the number of other ports that may.
     pub(super) fn kernel(&self, partners: usize) -> KernelAvailability {
         if partners == 0 {
             return Err(NoKernelPath::Alone);

@@ -132,7 +132,7 @@ impl Completions for PlaceCompletions<'_> {
     }
 }
 
-/// Returns the numbers of completed packets, for the steering of a queue.
+/// Returns, per worker, how many packets of a receive queue it has finished processing.
 macro_rules! completions {
     ($places:expr) => {
         PlaceCompletions { here: $places.here, completions: &$places.completions }

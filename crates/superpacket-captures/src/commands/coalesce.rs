@@ -61,7 +61,7 @@ pub struct CoalesceOptions {
     pub max_flows: Option<u32>,
     /// Whether UDP packets are merged too; only by GRO's rules.
     pub udp: bool,
-    /// Whether pure ACKs are merged too; only by LRO's rules.
+    /// Whether pure ACKs are merged too. Has an effect with LRO's rules only.
     pub acks: bool,
     /// Whether wrong checksums are corrected, so that their packets can merge.
     pub fix_checksums: bool,

@@ -18,7 +18,7 @@ pub(super) struct PacketOptions {
     pub kernel_segmentation: bool,
 }
 
-/// The memory for received frames.
+/// The kind of the ring in which the kernel stores received frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RingOptions {
     /// `TPACKET_V2`: one slot per frame, which the kernel hands over at once.

@@ -234,7 +234,8 @@ impl Player {
     }
 }
 
-/// The state of a capture when its port is opened.
+/// A capture that is being opened as a port: its first frame, if it has been read, and what is
+/// known about the rest.
 struct Opening {
     layer: Layer,
     format: Option<Format>,

@@ -70,8 +70,8 @@ impl BufferIndex {
 /// A packet that a call can borrow: anything that holds bytes, or an [`RxPacket`] with its device's
 /// metadata.
 pub trait BorrowPacket {
-    /// Returns the packet's metadata. `layer` is the first layer of packets that do not store it
-    /// themselves.
+    /// Returns the packet's metadata. `layer` is the layer at which the packet starts; types that
+    /// store their own ignore it.
     fn received(&self, layer: Layer) -> RxPacket<()>;
 
     /// Returns the number of buffers, from 1 to [`MAX_BUFFERS`]. Buffers beyond that limit are

@@ -204,7 +204,7 @@ pub struct BackToBack<'a> {
 }
 
 impl<'a> BackToBack<'a> {
-    /// Makes buffers that are written from the start of `bytes`.
+    /// Creates an output that writes the segments one after another into `bytes`.
     #[inline]
     pub const fn new(bytes: &'a mut [u8]) -> Self {
         BackToBack { bytes, used: 0 }

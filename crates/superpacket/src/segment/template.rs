@@ -100,8 +100,8 @@ pub(super) struct Outer {
     known_from: Option<usize>,
 }
 
-/// The outer headers of a tunnel in a tunnel. They are rare, so no sums are kept, which keeps other
-/// templates small.
+/// The outer headers of a tunnel inside another tunnel. Such packets are rare, so their checksums
+/// are not prepared, which keeps the templates of all others small.
 #[derive(Clone, Copy, Debug)]
 struct Nested {
     outer: WireOuter,

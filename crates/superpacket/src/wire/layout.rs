@@ -19,7 +19,7 @@ pub enum Layer {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum LinkHeader {
-    /// None, or an Ethernet header alone.
+    /// No link header, or an Ethernet header without VLAN tags.
     #[default]
     Plain,
     /// One or two VLAN tags of IEEE 802.1Q (0x8100) or 802.1ad (0x88a8).

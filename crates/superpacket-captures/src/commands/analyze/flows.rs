@@ -262,7 +262,8 @@ struct FlowJson {
     source: IpAddr,
     destination: IpAddr,
     ports: [u16; 2],
-    /// Bytes, inherited ones included.
+    /// Number of bytes, including those of `inherited`: of the flow whose place in the list this
+    /// one took.
     bytes: u64,
     inherited: u64,
     packets: u64,

@@ -43,7 +43,7 @@ enum SetupChange {
     Spared,
     /// A mask of the CPUs that no queue interrupts, limited to the interrupted CPU's cache.
     Near,
-    /// A mask of all CPUs that no queue interrupts, and RFS.
+    /// RPS to all CPUs that no receive queue interrupts, and RFS.
     Rfs,
 }
 
