@@ -91,7 +91,8 @@ fn reject_duplicates(ports: &[PortSettings]) -> Result<(), BridgeError> {
     }
 }
 
-/// Opens the ports of a bridge that starts, and joins them with the kernel's path.
+/// Opens the ports of a bridge that is being started, and lets the kernel forward frames between
+/// them as far as their settings allow it.
 fn open_ports(
     settings: &BridgeSettings,
     table: &AddressTable,

@@ -26,9 +26,9 @@ pub trait Consumer: Send {
     /// the consumer keeps buffers, it must release them soon.
     fn receive(&mut self, packet: SuperPacket<'_, Buffer>, now: u64, end: &mut PortEnd<'_>);
 
-    /// Does the work that is due at the time `now`, and sends by `end`. Returns the time of the
-    /// next call if no packets arrive. This method is called after each batch of packets, and at
-    /// the latest at the time that it returned last.
+    /// Does the work that is due at the time `now`, and sends frames through `end`. Returns the
+    /// time of the next call if no packets arrive. This method is called after each batch of
+    /// packets, and at the latest at the time that it returned last.
     fn poll(&mut self, now: u64, end: &mut PortEnd<'_>) -> Option<u64>;
 }
 
@@ -57,11 +57,11 @@ impl fmt::Debug for Factory {
     }
 }
 
-/// A consumer, and the state that it needs to send.
+/// A consumer, and the state that is needed to send its frames.
 #[derive(Debug)]
 pub(crate) struct ConsumerPort {
     pub(crate) consumer: Box<dyn Consumer>,
-    /// Makes packets of the frames that the consumer sends; holds none itself.
+    /// Converts the frames that the consumer sends to packets, without holding any for merging.
     packetizer: Aggregator<Buffer>,
 }
 

@@ -109,7 +109,7 @@ macro_rules! port_counters {
         }
 
         impl PortStats {
-            /// The counters that are one number, in the order in which they are shown.
+            /// The counters whose value is a single number, in the order in which they are shown.
             pub const COUNTERS: &[PortCounter] = &[
                 $(PortCounter { name: stringify!($summed), help: $sum_help, read: |stats| stats.$summed },)*
                 $(PortCounter { name: stringify!($name), help: $help, read: |stats| stats.$name },)*
@@ -218,7 +218,7 @@ port_counters! {
     }
 }
 
-/// A counter of a port that is one number.
+/// A counter of a port whose value is a single number.
 #[derive(Clone, Copy, Debug)]
 pub struct PortCounter {
     /// The name of the counter's field in [`PortStats`], and in JSON.
@@ -230,7 +230,7 @@ pub struct PortCounter {
 }
 
 impl PortStats {
-    /// Adds the traffic that the kernel forwarded by itself.
+    /// Adds the packets and bytes that the kernel forwarded without the bridge.
     pub(crate) fn with_kernel_path(mut self, counts: &KernelPathCounts) -> Self {
         for (part, sum, kernel) in [
             (&mut self.kernel_rx_packets, &mut self.rx_packets, counts.rx_packets),
@@ -244,7 +244,8 @@ impl PortStats {
         self
     }
 
-    /// Adds the port's own counters: its totals, and `queue_drops` per receive queue.
+    /// Adds the counters that the port itself keeps: its totals, and `queue_drops` per receive
+    /// queue.
     pub(crate) fn with(mut self, own: PortCounters, queue_drops: &[u64]) -> Self {
         for (queue, &drops) in self.rx_queues.iter_mut().zip(queue_drops) {
             queue.drops = Some(drops);
@@ -262,7 +263,8 @@ impl PortCounts {
         self.drops[cause as usize].add(packets);
     }
 
-    /// Adds to the port's counters how much an aggregator has counted between two readings.
+    /// Adds to the port's counters what an aggregator has counted between the readings `before` and
+    /// `now`.
     pub(crate) fn received(&self, before: &AggregateCounters, now: &AggregateCounters) {
         self.merged.add(now.merged - before.merged);
         self.aggregated.add(now.super_packets - before.super_packets);
@@ -276,8 +278,8 @@ impl PortCounts {
         }
     }
 
-    /// Adds to the port's counters what a buffer for sequence gaps has counted between two
-    /// readings.
+    /// Adds to the port's counters what the buffer for TCP sequence gaps has counted between the
+    /// readings `before` and `now`.
     pub(crate) fn gaps(&self, before: &GapCounters, now: &GapCounters) {
         self.gap_waited.add(now.waited - before.waited);
         self.gap_filled.add(now.filled - before.filled);

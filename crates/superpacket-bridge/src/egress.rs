@@ -76,7 +76,7 @@ struct Refusals {
     consecutive: u32,
 }
 
-/// The port can no longer be used, because its interface is gone.
+/// The error that the port can no longer be used, because its interface is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken;
 
@@ -202,8 +202,8 @@ impl Egress {
         true
     }
 
-    /// Returns whether the port's rate limits let these packets leave. If not, counts one as
-    /// dropped.
+    /// Returns whether the port's rate limits allow these packets to leave. If not, counts one
+    /// packet as dropped.
     #[cold]
     fn allows(&self, packets: u64, bytes: u64, now: u64) -> bool {
         let allowed = self.shared.buckets.take_tx(packets, bytes, now);

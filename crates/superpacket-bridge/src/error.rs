@@ -33,7 +33,7 @@ pub enum BridgeError {
     NotReopened {
         /// The port's name.
         port: String,
-        /// The requested port string, without the part that names the port.
+        /// The requested port string, without the name of the port.
         string: String,
         /// The reason why it could not be opened.
         problem: String,
@@ -168,7 +168,8 @@ pub enum BridgeError {
 }
 
 impl BridgeError {
-    /// Returns the problem without the port's name, for messages that contain the name already.
+    /// Returns the error's message without the port's name, for a context that already names the
+    /// port.
     pub(crate) fn problem(&self, port: &PortSpec) -> String {
         match self {
             BridgeError::Port(PortError::Spec(error)) => error.problem(&port.to_string()),

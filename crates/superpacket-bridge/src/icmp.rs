@@ -26,8 +26,9 @@ const QUOTE6: usize = 1280 - IPV6 - ICMP;
 /// 576 bytes (RFC 1812, section 4.3.2.3).
 const QUOTE4: usize = 576 - IPV4 - ICMP;
 
-/// Maximum number of answers per second. The kernel allows 1 per destination (`icmp_ratelimit`),
-/// too few for several hosts behind a port, and 1,000 in all (`icmp_msgs_per_sec`).
+/// Maximum number of ICMP errors that the bridge sends per second. The kernel allows 1 per
+/// destination (`icmp_ratelimit`), too few for several hosts behind a port, and 1,000 in all
+/// (`icmp_msgs_per_sec`).
 const ANSWERS: u64 = 100;
 
 /// Returns the limit for the number of answers, which all threads of a bridge share.
@@ -134,8 +135,8 @@ fn ipv6(packet: &[u8], mtu: usize, answer: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Returns whether an IPv4 address belongs to a single host, so that it can send or receive an
-/// answer.
+/// Returns whether an IPv4 address is that of a single host, so that it can be the source or
+/// destination of an ICMP error.
 fn answers(address: &[u8]) -> bool {
     let first = address[0];
     first != 0 && first != 127 && first < 224

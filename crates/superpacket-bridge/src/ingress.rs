@@ -62,7 +62,8 @@ pub(crate) struct Ingress {
     /// The values of the aggregator's counters that were already added to the port's.
     reported: AggregateCounters,
     pub(crate) dispatch: Dispatch,
-    /// Value that the aggregator's counter of received packets will have after all polled packets.
+    /// Value that the aggregator's counter of received packets will have once it has processed all
+    /// packets polled so far.
     expected_in: u64,
     /// The doorbell of the thread that polls the queue.
     bell: Arc<Doorbell>,
@@ -76,12 +77,12 @@ pub(crate) struct Ingress {
     pub(crate) paused_until: Option<u64>,
     /// The queue's counters.
     counts: Arc<QueueCounts>,
-    /// Whether a rate limits what the port receives.
+    /// Whether the port has a rate limit for what it receives.
     is_limited: bool,
     /// The queue is not polled until this time, in nanoseconds, because of its rate limit.
     pub(crate) throttled_until: Option<u64>,
-    /// Whether the queue waits for progress of a worker. If so, it is polled when the thread is
-    /// woken.
+    /// Whether the queue is not polled until a worker has processed some of its packets. The worker
+    /// then wakes the thread.
     pub(crate) waits_for_worker: bool,
     /// Whether the queue's descriptor is registered as edge-triggered. The reason is in the module
     /// `poll_thread::sleep`.
@@ -91,8 +92,8 @@ pub(crate) struct Ingress {
 }
 
 impl Ingress {
-    /// Returns a receive queue of a port. `bell` is that of the thread that polls it. `key` should
-    /// be random.
+    /// Returns a receive queue of a port. `bell` is the doorbell of the thread that polls it. `key`
+    /// is the hash key of the aggregator, which should be random.
     pub(crate) fn new(
         shared: Arc<SharedPort>,
         queue: u16,
@@ -175,8 +176,8 @@ impl Ingress {
         self.dispatch.refresh(&self.shared, &self.bell, self.runtime.has(Feature::ReceiveHashing));
     }
 
-    /// Does what is due even if no packets arrive: sends packets to workers that had no room, and
-    /// closes the backlogs of CPUs that are no longer in the mask.
+    /// Does pending work that does not depend on new packets: sends packets to workers whose rings
+    /// were full, and closes the backlogs of CPUs that are no longer in the mask.
     pub(crate) fn run_deferred(&mut self) {
         if self.dispatch.is_on() {
             if self.dispatch.is_stuck() {
@@ -186,7 +187,7 @@ impl Ingress {
         }
     }
 
-    /// After a panic, counts as lost the packets that this thread was processing, and of which
+    /// Counts the packets as lost that this thread was processing when it panicked. Of these,
     /// `unsent` waited to be sent.
     pub(crate) fn count_lost(&mut self, unsent: u64) {
         let counters = self.aggregator.counters();
@@ -322,8 +323,8 @@ impl Ingress {
         self.aggregate(forwarder, packets, now);
     }
 
-    /// Removes packets from the batch that arrived ahead of earlier ones of their stream, and adds
-    /// packets that need wait no longer.
+    /// Removes packets from the batch that arrived ahead of earlier ones of their TCP stream, and
+    /// adds those whose wait is over.
     #[inline]
     fn fill_gaps(&mut self, packets: &mut Vec<RxPacket<Buffer>>, now: u64) {
         if let Some(gaps) = &mut self.gaps {
@@ -350,8 +351,8 @@ impl Ingress {
         self.end(forwarder, now);
     }
 
-    /// Ends a poll: flushes packets that may not be held longer, sends all waiting frames, and
-    /// wakes workers.
+    /// Ends a poll: flushes packets that may not be held longer, sends all queued frames, and wakes
+    /// workers.
     fn end(&mut self, forwarder: &mut PacketForwarder, now: u64) {
         let Ingress { shared, aggregator, dispatch, .. } = self;
         aggregator.poll_end(now, &mut |packet: SuperPacket<'_, Buffer>| {
@@ -370,7 +371,8 @@ impl Ingress {
         self.reported = counters;
     }
 
-    /// Sends or hands over all packets that are held for aggregation or for earlier ones.
+    /// Sends, or hands to workers, all packets that are held for aggregation or until earlier
+    /// packets arrive.
     pub(crate) fn drain(
         &mut self,
         forwarder: &mut PacketForwarder,
@@ -406,8 +408,8 @@ fn pass_through(key: HashKey) -> Aggregator<Buffer> {
     Aggregator::new(Policy::gro().with_partial_checksums().with_max_flows(8), key)
 }
 
-/// Returns how long TCP segments may wait for earlier ones of their stream. This is 0 without
-/// aggregation, for which alone they wait.
+/// Returns how long TCP segments may wait for earlier ones of their stream. This is 0 if the port
+/// does not aggregate, since the order matters only for aggregation.
 fn gap_timeout(runtime: &Runtime) -> u64 {
     if runtime.policy().is_some() { runtime.limits.gap_timeout } else { 0 }
 }

@@ -1,5 +1,5 @@
-//! Which frames the kernel forwards by itself ([`superpacket_port::KernelPath`]), and which the
-//! bridge.
+//! Decides which frames the kernel forwards by itself ([`superpacket_port::KernelPath`]) and which
+//! the bridge forwards.
 //!
 //! The kernel forwards frames between two stations that the bridge knows, if both are behind ports
 //! that [`refusal`] allows. All other frames come to the bridge: those to unknown, disputed, group
@@ -25,15 +25,15 @@ use crate::switch::table::AddressTable;
 /// Maximum number of stations between which the kernel forwards frames.
 const MAX_STATIONS: usize = 16_384;
 
-/// Why a port has no kernel path.
+/// The reason why the kernel cannot forward a port's frames by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoKernelPath {
-    /// The port's settings forbid it.
+    /// The port's setting `kernel_path` is off.
     SwitchedOff,
-    /// No other port could have one when the port was opened. Programs that have nothing to do
-    /// would cost the port some percent.
+    /// No other port could exchange frames with it in the kernel when the port was opened. BPF
+    /// programs without effect would cost some percent of the port's throughput.
     Alone,
-    /// Another reason, in words.
+    /// Another reason, as text for the user.
     Other(String),
 }
 
@@ -49,36 +49,40 @@ impl fmt::Display for NoKernelPath {
     }
 }
 
-/// Returns whether a port of this kind and setting may join the kernel's path.
+/// Returns whether the kind and settings of a port let the kernel forward its frames.
 pub(crate) fn may_join(port: &PortSettings) -> bool {
     port.port.kind() == PortKind::Packet && port.kernel_path != KernelPathMode::Off
 }
 
-/// Returns how many other ports may join the kernel's path, for each of these ports that may.
+/// Returns, for each of these ports whose frames the kernel may forward, the number of other such
+/// ports.
 pub(crate) fn partners(ports: &[PortSettings]) -> usize {
     ports.iter().filter(|port| may_join(port)).count().saturating_sub(1)
 }
 
-/// The offloads of a port that the kernel's path presumes: with any of them off, the bridge has
-/// work to do on the port's packets.
+/// The offloads that must be on for the kernel to forward a port's frames: with any of them off,
+/// the bridge has work to do on the port's packets.
 const PRESUMED: [Feature; 3] =
     [Feature::RxChecksumming, Feature::TxChecksumming, Feature::ScatterGather];
 
-/// The offloads that only the bridge has.
+/// The offloads that must be off for the kernel to forward a port's frames, because only the bridge
+/// implements them.
 const ABSENT: [Feature; 2] = [Feature::LargeReceiveOffload, Feature::RxUdpGroForwarding];
 
-/// What decides whether the kernel may forward a port's frames.
+/// The conditions that decide whether the kernel may forward a port's frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KernelPathConditions<'a> {
     pub(crate) bridge: &'a BridgeSettings,
     pub(crate) port: &'a PortSettings,
     /// The port's active offloads.
     pub(crate) active: FeatureSet,
-    /// Why the port has no kernel path; `None` if it has one.
+    /// The reason why the port has no BPF programs for forwarding in the kernel; `None` if it has
+    /// them.
     pub(crate) unavailable: Option<&'a NoKernelPath>,
     pub(crate) is_up: bool,
     pub(crate) is_monitored: bool,
-    /// Whether a program processes the packets in place of the ports.
+    /// Whether a [`Consumer`](crate::consumer::Consumer) processes the packets instead of the
+    /// bridge.
     pub(crate) has_consumer: bool,
 }
 
@@ -131,13 +135,15 @@ pub(crate) fn refusal(conditions: &KernelPathConditions<'_>) -> Option<String> {
         .or_else(|| on.map(|feature| format!("{} is on", feature.name())))
 }
 
-/// The kernel's path of a bridge, or why it has none.
+/// The forwarding in the kernel for a bridge, or the reason why it is not available.
 pub(crate) type KernelAvailability = Result<Arc<KernelForwarding>, NoKernelPath>;
 
-/// Number of ticks for which a pair of stations is not offered again: 100 ms.
+/// Number of ticks (100 ms in all) for which the same pair of stations is not offered to the kernel
+/// again.
 const OFFER_AGAIN: u64 = 10;
 
-/// Number of ticks for which no pair is offered after the kernel refused one: a second.
+/// Number of ticks (one second in all) for which no pair is offered to the kernel after it refused
+/// one.
 const PAUSE: u64 = 100;
 
 /// The pairs of stations that a thread has recently offered to the kernel. Packets that come to the
@@ -152,7 +158,8 @@ pub(crate) struct RecentOffers {
 }
 
 impl RecentOffers {
-    /// Offers the two stations of a packet to the kernel, unless that was done recently.
+    /// Offers the source and destination station of a packet to the kernel, unless that was done
+    /// recently.
     #[cold]
     pub(crate) fn offer(
         &mut self,
@@ -185,7 +192,7 @@ impl RecentOffers {
     }
 }
 
-/// The part of the kernel's path that all threads of a bridge share.
+/// The state for forwarding in the kernel that all threads of a bridge share.
 #[derive(Debug)]
 pub(crate) struct KernelForwarding {
     path: Arc<KernelPath>,
@@ -195,7 +202,8 @@ pub(crate) struct KernelForwarding {
 }
 
 impl KernelForwarding {
-    /// Creates the kernel's path of a bridge whose address table has `table_size` entries.
+    /// Creates the state for forwarding in the kernel, for a bridge whose address table has
+    /// `table_size` entries.
     ///
     /// # Errors
     /// The system call's error: `EPERM` without `CAP_BPF`.
@@ -211,7 +219,8 @@ impl KernelForwarding {
         &self.path
     }
 
-    /// Sets the index of a port whose frames the kernel may forward, or `None`.
+    /// Sets the index of a port whose frames the kernel may forward; `None` for a port whose frames
+    /// it may not.
     pub(crate) fn set_port(&self, number: u16, index: Option<u32>) {
         let index = index.map_or(0, |index| index + 1);
         self.ports[usize::from(number)].store(index, Ordering::SeqCst);
@@ -221,14 +230,14 @@ impl KernelForwarding {
         self.ports.get(usize::from(number))?.load(Ordering::SeqCst).checked_sub(1)
     }
 
-    /// Returns whether the kernel may forward frames from one port to another.
+    /// Returns whether the kernel may forward frames from port `from` to port `to`.
     #[inline]
     pub(crate) fn joins(&self, from: u16, to: u16) -> bool {
         from != to && self.index(from).is_some() && self.index(to).is_some()
     }
 
-    /// Lets the kernel forward further frames between two stations, as far as the table says that
-    /// it may.
+    /// Lets the kernel forward later frames between two stations, if the address table has each
+    /// behind a single port.
     ///
     /// # Errors
     /// The system call's error; there may be no room for more stations.
@@ -243,8 +252,8 @@ impl KernelForwarding {
         Ok(())
     }
 
-    /// Tells the table which stations the kernel has seen, and removes those that the table no
-    /// longer has.
+    /// Updates the address table with the stations that the kernel has recently seen, and removes
+    /// from the kernel those that the table no longer has.
     pub(crate) fn follow(&self, table: &AddressTable) {
         let now = table.now();
         self.path.retain(|station| {

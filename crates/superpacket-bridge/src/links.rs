@@ -10,8 +10,8 @@ use superpacket_port::system::{LinkEvents, StoppableThread};
 /// of checks.
 const MIN_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Starts a thread that calls `changed` when the kernel reports a change of a network interface by
-/// `events`. The thread ends when the returned value is dropped.
+/// Starts a thread that calls `changed` when `events` reports a change of a network interface. The
+/// thread ends when the returned value is dropped.
 ///
 /// # Errors
 /// The system's error if there is no thread or descriptor.

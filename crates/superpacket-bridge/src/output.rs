@@ -30,8 +30,8 @@ use crate::switch::vlan::{PortVlans, VlanProtocol, number};
 /// in the CPU's cache.
 const FLUSH_AT: usize = 256;
 
-/// Forwards packets from one thread to the egress ports. Each thread that moves packets has a
-/// forwarder.
+/// Forwards the packets that one thread receives to the egress ports. Each thread that moves
+/// packets has a forwarder.
 #[derive(Debug)]
 pub(crate) struct PacketForwarder {
     /// The sending ends of the ports, indexed by port number.
@@ -51,19 +51,21 @@ pub(crate) struct PacketForwarder {
     answers: Arc<TokenBucket>,
     /// Whether a loop in the network was suspected at the start of the round.
     loop_suspected: bool,
-    /// Ports that turned out to be gone: the port's number, and how often it had been reopened.
+    /// Ports whose interfaces turned out to be gone: the port's number, and how often it had been
+    /// reopened.
     pub(crate) broken: BTreeSet<(u16, u32)>,
-    /// Takes all packets instead of the egress ports, if the program has installed a consumer.
+    /// The consumer that takes all packets instead of the egress ports; `None` in a bridge.
     consumer_port: Option<ConsumerPort>,
-    /// When the consumer asked to be called next, in nanoseconds.
+    /// The time at which the consumer asked to be called next, in nanoseconds.
     pub(crate) next_call: Option<u64>,
     /// Time at the start of the round, in nanoseconds.
     now: u64,
-    /// The kernel's path, once there is one.
+    /// The forwarding in the kernel, once it has been set up.
     kernel: Arc<OnceLock<KernelAvailability>>,
     /// The pairs of stations that were recently offered to the kernel.
     offered: RecentOffers,
-    /// Packets received since waiting frames were last sent, which a panic would lose.
+    /// Number of packets received since queued frames were last sent, which would be lost in a
+    /// panic.
     unsent: u64,
 }
 
@@ -101,7 +103,7 @@ impl PacketForwarder {
         }
     }
 
-    /// Sets the place where the kernel's path will be.
+    /// Sets the cell that will hold the forwarding in the kernel once it is set up.
     pub(crate) fn with_kernel_path(self, kernel: Arc<OnceLock<KernelAvailability>>) -> Self {
         PacketForwarder { kernel, ..self }
     }
@@ -280,8 +282,8 @@ impl PacketForwarder {
         Some(Admitted { addresses, rules, tag })
     }
 
-    /// Offers the stations of a packet between two ports to the kernel, if it may forward further
-    /// ones.
+    /// Offers the source and destination stations of a packet to the kernel, if it may forward
+    /// later frames between the packet's two ports.
     #[inline]
     fn offer(&mut self, from: &SharedPort, to: Option<u16>, addresses: &Addresses) {
         if let (Some(to), Some(Ok(kernel))) = (to, self.kernel.get())
@@ -291,7 +293,8 @@ impl PacketForwarder {
         }
     }
 
-    /// Returns whether a packet that would reach a port has returned through a loop.
+    /// Returns whether a packet has returned through a loop. Packets that would not reach any port
+    /// are not checked.
     #[inline]
     fn has_come_round(
         &mut self,
@@ -405,8 +408,7 @@ impl PacketForwarder {
         }
     }
 
-    /// Ends a batch: calls the consumer, if there is one, and sends all waiting frames of all
-    /// ports.
+    /// Ends a batch: calls the consumer, if there is one, and sends all queued frames of all ports.
     pub(crate) fn flush(&mut self) {
         let PacketForwarder { consumer_port, egress, outgoing, segmenter, .. } = self;
         if let Some(consumer_port) = consumer_port

@@ -43,12 +43,12 @@ use sleep::{pause, unwatch};
 /// its interface is down.
 const PAUSE: u64 = 50_000_000;
 
-/// Number of rounds of the poll loop after which idle queues' descriptors are checked while another
-/// queue is busy.
+/// Number of poll rounds after which the descriptors of idle queues are checked while another queue
+/// is busy.
 const LOOK_EVERY: u32 = 4;
 
-/// Number of packets in one round of the poll loop from which on traffic counts as a burst, rather
-/// than as requests and responses.
+/// Number of packets in one poll round from which on traffic counts as a burst, rather than as
+/// requests and responses.
 const BURST: usize = 8;
 
 /// Minimum interval between log messages about panics.
@@ -102,14 +102,15 @@ pub(crate) struct ThreadContext {
     pub(crate) busy_poll: bool,
     pub(crate) key: HashKey,
     pub(crate) steering: Arc<SteeringState>,
-    /// The kernel's path, or why there is none. Created for the first port that may join it.
+    /// The forwarding in the kernel, or the reason why there is none. Created for the first port
+    /// that may use it.
     pub(crate) kernel: Arc<OnceLock<KernelAvailability>>,
     pub(crate) monitors: Arc<Monitors>,
     /// The members of multicast groups; `None` without multicast snooping.
     pub(crate) snooping: Option<Arc<Snooping>>,
     /// The type of VLAN tag by which the bridge filters, if VLAN filtering is enabled.
     pub(crate) vlan_protocol: VlanProtocol,
-    /// The start of the bridge, from which its times are counted.
+    /// The time at which the bridge was started, to which its times in nanoseconds are relative.
     pub(crate) start: Instant,
     /// Creates the consumers that process packets instead of egress ports; `None` for a bridge.
     pub(crate) factory: Option<Factory>,
@@ -127,8 +128,9 @@ impl ThreadContext {
 }
 
 impl PollThread {
-    /// Starts a thread without ports. With `cpu`, the thread is a worker and runs on this CPU only.
-    /// The thread adds to `counts`, which may already have values.
+    /// Starts a thread that moves packets, without ports at first. With `cpu`, the thread is a
+    /// worker and runs on this CPU only. The thread adds to `counts`, which may already have
+    /// values.
     pub(crate) fn start(
         name: String,
         cpu: Option<Cpu>,
@@ -221,7 +223,7 @@ struct PollLoop {
     counts: Arc<PollThreadCounts>,
     /// An `epoll` for the queues whose descriptors are edge-triggered.
     poller: OwnedFd,
-    /// For each descriptor that the last sleep waited for: whether it was readable.
+    /// For each descriptor of the last `poll(2)` call, whether it was readable.
     readable: Vec<bool>,
     forwarder: PacketForwarder,
     ingress: Vec<Ingress>,
@@ -317,7 +319,8 @@ impl PollLoop {
         self.context.start.elapsed().as_nanos() as u64
     }
 
-    /// Polls every queue and backlog that may have packets once, and returns the number of packets.
+    /// Runs one poll round: polls every queue and backlog that may have packets once, and returns
+    /// the number of packets.
     fn round(&mut self) -> usize {
         let now = self.now();
         self.utilisation.begin(now);
@@ -393,8 +396,8 @@ impl PollLoop {
         received
     }
 
-    /// Ends a measuring window of the thread's load, and tells the queues whether packets are
-    /// processed on this thread or handed to workers.
+    /// Ends a measuring window of the thread's load, and tells the queues whether this thread
+    /// processes their packets or hands them to workers.
     fn follow_utilisation(&mut self, now: u64) {
         let windows = self.ingress.iter_mut().filter_map(|ingress| ingress.dispatch.take_window());
         let Some(all) = windows.reduce(QueueWindow::plus) else {
@@ -583,8 +586,8 @@ impl PollLoop {
         false
     }
 
-    /// Processes all packets that are left in the backlogs from the ports for which `whose` is
-    /// true.
+    /// Processes all packets that are left in the closed backlogs from the ports for which `whose`
+    /// is true.
     fn finish(&mut self, whose: impl Fn(&SharedPort) -> bool) {
         for index in 0..self.backlogs.len() {
             // A backlog that is still open belongs to a thread that did not release it in time, so

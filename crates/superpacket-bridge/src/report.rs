@@ -44,7 +44,7 @@ pub struct PortFeatures {
     pub port: String,
     /// All offloads, in ethtool's order.
     pub features: Vec<FeatureReport>,
-    /// The super-packets that the port takes without segmentation; `None` if it takes none.
+    /// The super-packets that the port segments itself; `None` if it segments none.
     #[serde(default)]
     pub segmentation: Option<SegmentationReport>,
     /// Whether the kernel forwards frames of the port by itself; absent in reports of bridges that
@@ -53,20 +53,21 @@ pub struct PortFeatures {
     pub kernel_path: Option<KernelPathReport>,
 }
 
-/// Whether the kernel forwards frames between known stations behind this port and others of this
-/// state, without the bridge.
+/// Whether the kernel forwards frames between known stations behind this port and other such ports,
+/// without the bridge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelPathReport {
     /// The requested mode: `auto`, `on` or `off`.
     pub requested: String,
     /// Whether the kernel forwards frames of the port now.
     pub active: bool,
-    /// The reason why the bridge forwards all frames of the port.
+    /// The reason why the bridge forwards all frames of the port; `None` if the kernel forwards
+    /// frames.
     pub reason: Option<String>,
 }
 
 /// The super-packets that a port, or the kernel behind it, segments. The bridge segments all others
-/// before the port.
+/// in software.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentationReport {
     /// The link headers behind which the port segments: `plain`, `vlan`, `other-tags`, `pppoe`,
@@ -105,7 +106,7 @@ pub struct QueueStats {
     pub queue: u16,
     /// Number of packets received; a super-packet counts once.
     pub packets: u64,
-    /// Number of bytes of these packets.
+    /// Number of bytes of the packets that were received.
     pub bytes: u64,
     /// Packets dropped because the receive queue was full; absent if the port does not count them
     /// per queue.
@@ -161,11 +162,12 @@ pub struct PortRps {
     pub port: String,
     /// Settings per receive queue.
     pub queues: Vec<QueueRps>,
-    /// Condition under which a queue with a mask is processed by the receiving thread: chosen by
-    /// the thread's utilisation (`"auto"`), or a packet rate below this number per second; 0 means
-    /// never.
+    /// Condition under which the receiving thread processes the packets of a queue that has a CPU
+    /// mask: `"auto"` (by the thread's utilisation), or a packet rate below this number per second;
+    /// 0 means never.
     pub in_place_below: InPlace,
-    /// The reason for the masks; present only in the answer to a request for automatic masks.
+    /// The reason why these CPU masks were chosen; present only in the answer to a request for
+    /// automatic masks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }

@@ -24,8 +24,8 @@ pub(crate) fn replace(
     *packet = other;
 }
 
-/// Returns a copy of a packet in memory of its own, so that a waiting packet takes no room in a
-/// receive ring.
+/// Returns a packet with its bytes copied to newly allocated memory, so that a held packet takes no
+/// room in a receive ring.
 pub(crate) fn copied(mut packet: RxPacket<Buffer>) -> RxPacket<Buffer> {
     let (bytes, checksum, vlan) = (whole(&packet, 0), packet.checksum, packet.vlan);
     replace(&mut packet, bytes, checksum, vlan);

@@ -42,7 +42,8 @@ pub(crate) struct SharedPort {
     refused_checksums: AtomicU64,
     /// Number of times that the port was opened again.
     opening: AtomicU32,
-    /// The receive queues that have a mask but are processed in place at present.
+    /// The receive queues that have a CPU mask but whose packets the receiving thread currently
+    /// processes itself ("in place").
     in_place: RwLock<BTreeSet<u16>>,
 }
 
@@ -211,7 +212,8 @@ impl SharedPort {
         );
     }
 
-    /// Records whether a receive queue with a mask is processed in place.
+    /// Records whether the receiving thread itself processes the packets of a queue that has a CPU
+    /// mask ("in place").
     pub(crate) fn set_in_place(&self, queue: u16, in_place: bool) {
         let mut queues = self.in_place.write().unwrap_or_else(PoisonError::into_inner);
         if in_place {
@@ -221,7 +223,8 @@ impl SharedPort {
         };
     }
 
-    /// Returns whether a receive queue with a mask is processed in place.
+    /// Returns whether the receiving thread itself processes the packets of a queue that has a CPU
+    /// mask ("in place").
     pub(crate) fn is_in_place(&self, queue: u16) -> bool {
         self.in_place.read().unwrap_or_else(PoisonError::into_inner).contains(&queue)
     }
@@ -247,7 +250,8 @@ impl SharedPort {
         true
     }
 
-    /// Returns the number of this opening, from 0 on. Events of an earlier opening are ignored.
+    /// Returns how often the port has been reopened. Events from before the last reopening are
+    /// ignored.
     pub(crate) fn opening(&self) -> u32 {
         self.opening.load(Ordering::Relaxed)
     }

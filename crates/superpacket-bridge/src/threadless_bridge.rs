@@ -1,4 +1,4 @@
-//! A bridge without threads: its user calls it for each round of polls, and passes the time.
+//! A bridge without threads: the caller runs each round of polls, and supplies the time.
 //!
 //! It does the same work as a thread of [`Bridge`](crate::Bridge), but the result depends only on
 //! the packets and rounds. Experiments and tests use it, as can programs with their own event loop.
@@ -30,8 +30,7 @@ use crate::switch::vlan::VlanProtocol;
 #[derive(Debug)]
 pub struct ThreadlessBridge {
     key: HashKey,
-    /// The steering settings, which have no workers: all packets are processed on the caller's
-    /// thread.
+    /// The steering state, which has no workers: all packets are processed on the caller's thread.
     steering: Arc<SteeringState>,
     table: Arc<AddressTable>,
     output: PacketForwarder,

@@ -112,7 +112,7 @@ impl Sum for CpuTime {
 
 impl Sub for CpuTime {
     type Output = Self;
-    /// Subtracts user time and system time; each difference is at least zero.
+    /// Subtracts user and system time separately; a difference below zero becomes zero.
     fn sub(self, other: Self) -> Self {
         Self {
             user: self.user.saturating_sub(other.user),
@@ -139,15 +139,15 @@ pub struct CpuUsage {
 }
 
 impl CpuUsage {
-    /// Returns busy time divided by the whole, 0 to 1; 0 if no time passed.
+    /// Returns the busy share of the CPU time, 0 to 1; 0 if no time passed.
     #[must_use]
     pub fn utilisation(&self) -> f64 {
         let whole = self.busy() + self.idle + self.stolen;
         if whole > 0.0 { self.busy() / whole } else { 0.0 }
     }
 
-    /// Returns idle time divided by the whole, 0 to 1; `None` if no time passed. Time that other
-    /// guests of the hypervisor had is not idle.
+    /// Returns the idle share of the CPU time, 0 to 1; `None` if no time passed. Time stolen by
+    /// other guests of the hypervisor does not count as idle.
     #[must_use]
     pub fn idle_share(&self) -> Option<f64> {
         let whole = self.busy() + self.idle + self.stolen;

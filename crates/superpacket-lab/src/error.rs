@@ -109,8 +109,8 @@ impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
     }
 }
 
-/// Returns the value, for tests; if the machine cannot provide it, prints a line on standard error
-/// and returns `None`.
+/// Unwraps a result in a test. If this machine lacks a facility that the test needs, prints a line
+/// on standard error and returns `None`, so that the test can be skipped.
 ///
 /// # Panics
 ///

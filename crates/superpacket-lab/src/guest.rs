@@ -1,4 +1,4 @@
-//! A host whose network card is a UNIX socket, as a virtual machine's is.
+//! A host whose network card is connected to a UNIX socket, like that of a virtual machine.
 //!
 //! The host has a TAP device. Two threads carry its frames to the socket and back, in the form that
 //! virtual machine monitors use.
@@ -20,24 +20,24 @@ use crate::error::{Context, LabError};
 use crate::host::Host;
 use crate::topology::Station;
 
-/// Interval at which the threads look whether they must end.
+/// Interval at which the threads check whether they must end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Bytes of frames that are written to a stream at once.
+/// Number of bytes of frames that are written to a stream socket at once.
 const BATCH: usize = 256 * 1024;
 
 /// Buffer size for the longest frame, with its header and length.
 const LARGEST: usize = 68 * 1024;
 
-/// The form of a guest's frames on its socket.
+/// The format of a guest's frames on its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestForm {
-    /// The virtio header before each frame, of 10 or 12 bytes; `None` for no header.
+    /// The format of the virtio header before each frame (10 or 12 bytes); `None` for no header.
     pub header: Option<Format>,
     /// Whether the guest leaves checksums and segmentation of TCP to its network card. Without a
-    /// header, the socket gets its super-packets all the same, as libkrun does it.
+    /// header, super-packets are nevertheless written to the socket, as libkrun does.
     pub offloads: bool,
-    /// Whether a checksum is completed when its header is stripped, as newer libkrun does it.
+    /// Whether a partial checksum is completed when the header is stripped, as newer libkrun does.
     pub completed: bool,
 }
 
@@ -73,7 +73,7 @@ pub struct SocketGuest {
 }
 
 impl SocketGuest {
-    /// Starts a guest on a host, with the address that `number` has.
+    /// Starts a guest on a host. `number` determines the address of its network card.
     ///
     /// # Errors
     ///
@@ -157,7 +157,7 @@ fn send(queue: &TunQueue, form: GuestForm, socket: &GuestSocket, stop: &AtomicBo
     }
 }
 
-/// Completes the partial checksum that a virtio header describes.
+/// Fills in the checksum that a virtio header declares to be partial.
 fn complete(bytes: &mut [u8], format: Format) {
     let (header, frame) = bytes.split_at_mut(format.length());
     if let Ok(header) = Header::read(header, format, superpacket::virtio::ByteOrder::NATIVE)
@@ -168,7 +168,7 @@ fn complete(bytes: &mut [u8], format: Format) {
     }
 }
 
-/// Writes all bytes; returns `false` if the peer has gone or `stop` is set.
+/// Writes all bytes; returns `false` if the peer has closed the socket or `stop` is set.
 fn write_all(mut stream: &UnixStream, mut bytes: &[u8], stop: &AtomicBool) -> bool {
     while !bytes.is_empty() && !stop.load(Ordering::Relaxed) {
         match stream.write(bytes) {
@@ -180,7 +180,7 @@ fn write_all(mut stream: &UnixStream, mut bytes: &[u8], stop: &AtomicBool) -> bo
     !stop.load(Ordering::Relaxed)
 }
 
-/// Gives the frames of the socket to the host until `stop` is set or the socket is closed.
+/// Delivers the frames from the socket to the host until `stop` is set or the socket is closed.
 fn receive(queue: &TunQueue, form: GuestForm, socket: &GuestSocket, stop: &AtomicBool) {
     let header = [0; Format::LONGEST];
     let header = if form.header.is_some() { &[][..] } else { &header[..Format::Plain.length()] };

@@ -131,7 +131,7 @@ impl Host {
         })
     }
 
-    /// Starts a background thread inside this host. The thread holds the host until it ends.
+    /// Starts a background thread inside this host. The host exists at least until the thread ends.
     ///
     /// # Errors
     ///

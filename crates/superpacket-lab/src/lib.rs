@@ -96,7 +96,7 @@ pub use tap::TapFile;
 pub use topology::{Station, ThreeHosts, TwoHosts};
 pub use wire::{Wire, WireCounters, WireSettings};
 
-/// Runs the example of the crate's README with the tests.
+/// Compiles and runs the example in the crate's README as a documentation test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -160,8 +160,8 @@ impl Link {
         Ok(vlan)
     }
 
-    /// Creates a VXLAN device for any remote end and identifier, on this UDP port of `host`, over
-    /// IPv4 and IPv6, and sets it up (`ip link add ... type vxlan external`).
+    /// Creates a VXLAN device for any remote address and identifier, on this UDP port of `host`,
+    /// over IPv4 and IPv6, and sets it up (`ip link add ... type vxlan external`).
     ///
     /// # Errors
     ///
@@ -176,8 +176,8 @@ impl Link {
         Self::tunnel(host, name, InfoKind::Vxlan, InfoData::Vxlan(data))
     }
 
-    /// Creates a Geneve device for any remote end and identifier, on this UDP port of `host`, over
-    /// IPv4 and IPv6, and sets it up (`ip link add ... type geneve external`).
+    /// Creates a Geneve device for any remote address and identifier, on this UDP port of `host`,
+    /// over IPv4 and IPv6, and sets it up (`ip link add ... type geneve external`).
     ///
     /// # Errors
     ///
@@ -188,8 +188,8 @@ impl Link {
         Self::tunnel(host, name, InfoKind::Geneve, InfoData::Geneve(data))
     }
 
-    /// Creates a Geneve device like [`Link::geneve`], with GRO hints enabled: packets in a second
-    /// tunnel merge if a Geneve option of their sender gives the offsets of the inner headers.
+    /// Creates a Geneve device like [`Link::geneve`], with GRO hints enabled: packets of a nested
+    /// tunnel merge if a Geneve option from their sender gives the offsets of the inner headers.
     /// Kernels before Linux 7.0 ignore the attribute and create the device without it.
     ///
     /// # Errors

@@ -1,8 +1,9 @@
-//! Comparison of two variants on a noisy machine: measured in turn and compared within each round.
+//! Comparison of two variants on a noisy machine: they are measured alternately, and compared
+//! within each round.
 
 use std::fmt;
 
-/// Measures variants in turn for `rounds` rounds, and returns one figure per round for each.
+/// Measures variants alternately for `rounds` rounds, and returns one figure per round for each.
 /// Every second round runs in reverse order, so that drift (heat, other load) affects all alike.
 ///
 /// # Errors
@@ -23,7 +24,7 @@ pub fn interleaved<E>(
     Ok(figures)
 }
 
-/// Measures `a` and `b` in turn, `rounds` times, and compares their figures round by round.
+/// Measures `a` and `b` alternately, `rounds` times, and compares their figures round by round.
 ///
 /// # Errors
 ///
@@ -94,7 +95,7 @@ pub struct Paired {
     pub a: Summary,
     /// Figures of the second variant.
     pub b: Summary,
-    /// `a / b` of each round. Rounds in which `b` measured 0 have no ratio and are left out.
+    /// Ratio `a / b` of each round. Rounds in which `b` measured 0 are left out.
     pub ratio: Summary,
 }
 
@@ -107,15 +108,16 @@ impl Paired {
         Self { a: Summary::new(a), b: Summary::new(b), ratio: Summary::new(&ratios) }
     }
 
-    /// Compares one value of the samples of the same rounds.
+    /// Compares two variants by one value of each sample; samples with the same index belong to the
+    /// same round.
     pub(crate) fn of<T>(a: &[T], b: &[T], value: fn(&T) -> f64) -> Self {
         let values = |samples: &[T]| samples.iter().map(value).collect::<Vec<_>>();
         Self::new(&values(a), &values(b))
     }
 
-    /// Returns whether the median ratio is significant: at least 3 rounds, and an interquartile
-    /// range below 30 % of the median, or both quartiles on one side of 1, further from it than
-    /// from each other.
+    /// Returns whether the median ratio is significant. It needs at least 3 rounds, and either an
+    /// interquartile range below 30 % of the median, or both quartiles on the same side of 1 and
+    /// further from 1 than from each other.
     #[must_use]
     pub fn is_meaningful(&self) -> bool {
         let ratio = &self.ratio;

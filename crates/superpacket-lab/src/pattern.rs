@@ -97,7 +97,7 @@ impl Producer {
         self.pattern.fill(self.offset, out);
     }
 
-    /// Advances past `sent`, the prepared bytes that were accepted.
+    /// Advances past `sent`, the prepared bytes that the system call accepted.
     pub(crate) fn sent(&mut self, sent: &[u8]) {
         self.sum.write(sent);
         self.offset += sent.len() as u64;
@@ -122,8 +122,8 @@ impl Checker {
         Self { offset: 0, sum: XxHash3_64::new(), first_difference: None }
     }
 
-    /// Accounts for the next bytes. `first_difference` compares them with the bytes expected at an
-    /// offset; it is not called again after a difference.
+    /// Hashes the next received bytes, and checks them with `first_difference`, which compares
+    /// bytes with those expected at an offset. After a difference it is not called again.
     pub(crate) fn received(
         &mut self,
         bytes: &[u8],

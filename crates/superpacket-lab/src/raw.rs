@@ -15,8 +15,8 @@ use crate::link::Link;
 
 /// Format of the virtio header on packet sockets.
 const FORMAT: Format = Format::Plain;
-/// Buffer size of a socket in each direction, in bytes as the kernel counts them, including its
-/// overhead per frame; large enough for a burst.
+/// Size of a socket's send and receive buffers, in bytes as the kernel counts them, including its
+/// overhead per frame. It is large enough for a burst.
 const BURST: usize = 64 << 20;
 /// Longest frame that an interface with BIG TCP delivers, with its virtio header.
 const LARGEST_FRAME: usize = 1 << 20;
@@ -95,7 +95,7 @@ pub struct Capture {
     pub dropped: u32,
 }
 
-/// A packet socket on one interface. It captures from its creation on.
+/// A packet socket on one interface. It starts to capture when it is created.
 #[derive(Debug)]
 pub struct RawSocket {
     socket: PacketSocket,

@@ -1,4 +1,5 @@
-//! Settings of a host that are files: sysctls, and the sysfs tree of its interfaces.
+//! Settings of a host that the kernel presents as files: sysctls, and the sysfs tree of its
+//! interfaces.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -61,8 +62,8 @@ impl Host {
         })
     }
 
-    /// Opens a file of a new sysfs, which shows the network namespace of the thread that mounts it.
-    /// Only its descriptor holds the file system; it has no mount point.
+    /// Opens a file in a newly mounted sysfs, which shows the network namespace of the mounting
+    /// thread. It has no mount point: only the returned descriptor holds the file system.
     fn open_sysfs(&self, path: &str, access: OFlags) -> Result<fs::File, LabError> {
         let mounted = || -> rustix::io::Result<fs::File> {
             let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -78,8 +79,8 @@ impl Host {
     }
 }
 
-/// Returns the path of a sysctl. Without a slash, dots separate its parts; with slashes, a part may
-/// contain dots (`eth0.5`).
+/// Returns the path of a sysctl under `/proc/sys`. In a name without a slash, dots are separators;
+/// in a name with slashes, a component may contain dots (`eth0.5`).
 fn sysctl_path(name: &str) -> PathBuf {
     let relative = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
     PathBuf::from("/proc/sys").join(relative)

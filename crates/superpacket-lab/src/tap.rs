@@ -1,5 +1,5 @@
-//! A TAP or TUN device whose program end writes super-packets unchanged, with any virtio header
-//! (tun(4)).
+//! A TAP or TUN device whose file descriptor passes super-packets unchanged, with the virtio header
+//! that a test gives (tun(4)).
 
 use std::io::IoSlice;
 
@@ -12,7 +12,7 @@ use crate::error::{Context, LabError};
 use crate::host::Host;
 use crate::link::Link;
 
-/// Super-packets in UDP tunnels, and the offloads that they require (Linux 6.17).
+/// Offload flags for super-packets in UDP tunnels (Linux 6.17), with the flags that they require.
 const TUNNEL_OFFLOADS: u32 = TUN_F_UDP_TUNNEL_GSO
     | TUN_F_UDP_TUNNEL_GSO_CSUM
     | libc::TUN_F_CSUM
@@ -24,7 +24,7 @@ const TUNNEL_OFFLOADS: u32 = TUN_F_UDP_TUNNEL_GSO
 /// Buffer size for the longest frame that a device without BIG TCP delivers, with its header.
 const LARGEST_FRAME: usize = 1 << 18;
 
-/// The program's end of a TAP or TUN device. Dropping it removes the device.
+/// The user-space side of a TAP or TUN device. Dropping it removes the device.
 #[derive(Debug)]
 pub struct TapFile {
     queue: TunQueue,
@@ -52,8 +52,8 @@ impl TapFile {
         Ok(tap)
     }
 
-    /// Creates a device in `host` and sets it up. Its packets have a virtio header of 10 bytes. The
-    /// host delivers segments with complete checksums.
+    /// Creates a device in `host` and sets it up. Its packets have a virtio header of 10 bytes. It
+    /// announces no offloads, so the host delivers segments with complete checksums.
     ///
     /// # Errors
     ///
@@ -84,7 +84,8 @@ impl TapFile {
         &self.link
     }
 
-    /// Sends a frame to the host; `header` tells which checksum and segmentation work remains.
+    /// Sends a frame to the host. `header` tells the host which checksum and segmentation work
+    /// remains.
     ///
     /// # Errors
     ///

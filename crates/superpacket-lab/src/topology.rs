@@ -7,7 +7,7 @@ use crate::error::LabError;
 use crate::host::Host;
 use crate::link::Link;
 
-/// An end of a topology: a host, its interface `eth0`, and the addresses of that interface.
+/// A host at one side of a topology, with its interface and the interface's addresses.
 #[derive(Clone, Debug)]
 pub struct Station {
     /// The host.
@@ -52,7 +52,7 @@ pub struct TwoHosts {
 }
 
 impl TwoHosts {
-    /// Creates both hosts and the pair.
+    /// Creates both hosts and the veth pair.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ pub struct ThreeHosts {
     pub a: Station,
     /// Host B. Its addresses end in 2.
     pub b: Station,
-    /// The host between them, without addresses.
+    /// The host between A and B, without addresses.
     pub middle: Host,
     /// The middle's interface towards A, `port-a`.
     pub a_side: Link,
@@ -81,7 +81,7 @@ pub struct ThreeHosts {
 }
 
 impl ThreeHosts {
-    /// Creates the hosts and pairs; the middle does not forward yet.
+    /// Creates the hosts and veth pairs; the middle host does not forward yet.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl ThreeHosts {
         Ok(Self { a: Station::new(a, 1)?, b: Station::new(b, 2)?, middle, a_side, b_side })
     }
 
-    /// Joins both sides by a kernel bridge, `bridge0`.
+    /// Joins both interfaces of the middle host by a kernel bridge, `bridge0`.
     ///
     /// # Errors
     ///

@@ -27,14 +27,14 @@ pub struct WireSettings {
     /// Share of frames, 0 to 1, that are held until three others have passed or 2 ms are over.
     pub reorder: f64,
     /// Share of frames above 200 bytes, 0 to 1, in whose last byte a bit is flipped. If a device
-    /// has yet to fill in the checksum, it will match the wrong byte, and the receiver cannot
-    /// detect the error; a faulty bridge does the same.
+    /// has yet to fill in the checksum, that checksum will cover the wrong byte, and the receiver
+    /// cannot detect the error; a faulty bridge causes the same.
     pub corrupt: f64,
     /// Delay of each frame.
     pub delay: Duration,
-    /// Adds a tag with this VLAN ID to frames from left to right, and removes it from right to
-    /// left. Frames from the right without the tag are dropped. Hosts without VLAN devices can so
-    /// use a VLAN.
+    /// VLAN ID of a tag that is added to frames from left to right, and removed from right to left.
+    /// Frames from the right without the tag are dropped. This lets hosts without VLAN devices use
+    /// a VLAN.
     pub vlan: Option<u16>,
     /// Seed of the random decisions.
     pub seed: u64,
@@ -55,8 +55,8 @@ pub struct WireCounters {
     pub reordered: u64,
     /// Frames with a flipped bit.
     pub corrupted: u64,
-    /// Frames dropped because their tag was not the wire's, or because the next interface refused
-    /// them.
+    /// Frames dropped because they lacked the expected VLAN tag, or because the next interface
+    /// refused them.
     pub refused: u64,
 }
 
@@ -176,7 +176,7 @@ impl Drop for Wire {
     }
 }
 
-/// The change of the VLAN tag in one direction.
+/// The change of a frame's VLAN tag in one direction.
 #[derive(Clone, Copy)]
 enum TagChange {
     Keep,
@@ -246,7 +246,7 @@ impl RandomDecisions {
 
 type WireFrame = (VnetHeader, Vec<u8>);
 
-/// A direction of a wire, with its frames in flight.
+/// One direction of a wire, with the frames that are delayed or held in it.
 struct WireDirection {
     from: Arc<RawSocket>,
     to: Arc<RawSocket>,

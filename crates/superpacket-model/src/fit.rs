@@ -1,4 +1,4 @@
-//! The check of a frame against the limits of the port that is to send it.
+//! Checks whether a port that is to send a frame supports the frame's offloads and length.
 
 use std::io;
 
@@ -8,14 +8,14 @@ use superpacket::wire::{Layout, MAX_HEADER, ethernet};
 use superpacket_port::features::{Feature, FeatureSet};
 use superpacket_port::{Outgoing, StopReason, TxBatch, TxFrame};
 
-/// Maximum number of VLAN tags that do not count towards the MTU.
+/// Maximum number of VLAN tags per frame that are not counted towards the MTU.
 pub(crate) const MAX_TAGS: usize = 2;
 
 /// Length of a VLAN tag in bytes.
 pub(crate) const TAG: usize = 4;
 
-/// Returns the length of a frame's link header with its VLAN tags, in bytes. The MTU does not count
-/// it. `head` is the start of the frame.
+/// Returns the length in bytes of a frame's link header and its VLAN tags, which the MTU does not
+/// include. `head` is the start of the frame.
 pub(crate) fn link_header(head: &[u8], layer: Layer) -> usize {
     let ethertype = |tags: usize| {
         let place = ethernet::ETHERTYPE + tags * TAG;
@@ -41,8 +41,8 @@ pub(crate) struct PortLimits {
 }
 
 impl PortLimits {
-    /// Checks that the port accepts the frame. Returns the header layout of a super-packet, `None`
-    /// for other frames.
+    /// Checks that the port accepts the frame. Returns the header layout if the frame is a
+    /// super-packet, otherwise `None`.
     ///
     /// # Errors
     /// The [`StopReason`] that the sender reports for this frame.

@@ -25,8 +25,8 @@ impl From<&Vec<u8>> for TestPacket {
     }
 }
 
-/// Returns the frame with a partial checksum. If `size` is not 0, it is a super-packet with `size`
-/// bytes per segment.
+/// Returns the frame with a partial checksum, as a super-packet with `size` bytes per segment
+/// unless `size` is 0.
 pub(crate) fn partial(frame: &Frame, kind: GsoKind, size: usize) -> TestPacket {
     let frame = frame.clone().with_checksum(Checksum::Partial);
     let start = frame.offsets().transport as u16;
@@ -59,7 +59,7 @@ pub(crate) fn send(port: &mut dyn Transmit, packets: &[TestPacket]) -> Progress 
     port.transmit(&outgoing, &batch, 0)
 }
 
-/// Sends packets, and asserts that the port takes them all.
+/// Sends packets, and asserts that the port accepts all of them.
 pub(crate) fn send_all<S>(port: &mut dyn Transmit, packets: impl IntoIterator<Item = S>)
 where
     TestPacket: From<S>,

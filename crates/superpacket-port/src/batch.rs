@@ -10,8 +10,8 @@ use superpacket::wire::{IpVersion, Layout, MAX_HEADER, checksum_addresses, ipv4}
 use super::Buffer;
 use super::outgoing::{Outgoing, Slice};
 
-/// Length in bytes of the two hardware addresses with which an Ethernet frame begins. A VLAN tag is
-/// inserted after them.
+/// Length in bytes of the destination and source addresses at the start of an Ethernet frame. A
+/// VLAN tag is inserted after them.
 const ADDRESSES: usize = 12;
 
 /// Length of a VLAN tag in bytes.
@@ -26,11 +26,11 @@ pub struct TxFrame {
     pub length: u32,
     /// Number of frames on the wire: 1, or more for a super-packet.
     pub segments: u32,
-    /// Whether the port must fill in a checksum.
+    /// Which checksum the port must fill in, if any.
     pub checksum: RxChecksum,
     /// How the port must segment the frame; `None` if the port must not segment it.
     pub gso: Option<Gso>,
-    /// The header with which the frame begins.
+    /// The protocol layer of the frame's first header.
     pub layer: Layer,
 }
 
@@ -196,8 +196,8 @@ impl TxBatch {
         self.finish(outgoing, first, parts, max_slices, 1, from);
     }
 
-    /// Appends a part of the staged super-packet that is itself a smaller super-packet, which the
-    /// port segments as described by `part`. Otherwise like [`push_segment`](Self::push_segment).
+    /// Appends a part of the staged super-packet that is a smaller super-packet, which the port
+    /// segments as described by `part`. Otherwise like [`push_segment`](Self::push_segment).
     pub fn push_part(
         &mut self,
         outgoing: &mut Outgoing,
@@ -250,8 +250,9 @@ impl TxBatch {
         );
     }
 
-    /// Returns a writer that receives [written](superpacket::segment::Segmenter::segment_linear)
-    /// segments as frames starting at `layer`.
+    /// Returns a writer that appends [segments written by a
+    /// segmenter](superpacket::segment::Segmenter::segment_linear) to the batch, as frames that
+    /// begin with a header of `layer`.
     pub fn writer<'a>(&'a mut self, outgoing: &'a mut Outgoing, layer: Layer) -> FrameWriter<'a> {
         FrameWriter { batch: self, outgoing, layer, start: 0 }
     }
@@ -263,9 +264,9 @@ impl TxBatch {
             .truncate(self.frames.last().map_or(0, |last| (last.first + last.slices) as usize));
     }
 
-    /// Appends a frame made of the slices from index `first` on, with the VLAN tag of `from`
-    /// inserted. If the slices are more than `max_slices`, copies the frame's bytes, which `parts`
-    /// yields, into one.
+    /// Appends a frame that consists of the slices from index `first` on, with the VLAN tag of
+    /// `from` inserted. If these are more than `max_slices`, copies the frame's bytes, which
+    /// `parts` yields, into one slice.
     fn finish<'p>(
         &mut self,
         outgoing: &mut Outgoing,
@@ -311,8 +312,8 @@ impl TxBatch {
     }
 
     /// Inserts a VLAN tag after the hardware addresses of the frame whose slices begin at index
-    /// `first` and whose bytes `parts` yields. Addresses and tag are copied into a new first slice,
-    /// and the addresses are removed from the slices after it.
+    /// `first` and whose bytes `parts` yields. Copies addresses and tag into a new first slice, and
+    /// removes the addresses from the slices after it.
     fn insert<'p>(
         &mut self,
         outgoing: &mut Outgoing,
@@ -348,21 +349,21 @@ impl TxBatch {
     }
 }
 
-/// A part of a super-packet that is itself a smaller super-packet.
+/// A part of a super-packet that is sent as a smaller super-packet.
 #[derive(Clone, Copy, Debug)]
 pub struct SuperPacketPart<'a> {
     /// How the port must segment this smaller super-packet.
     pub gso: Gso,
     /// The layout of the headers of this smaller super-packet: TCP, without a tunnel.
     pub layout: &'a Layout,
-    /// Amount by which the IPv4 identification of the part's first segment must be increased: the
-    /// number of segments in earlier parts, minus the number of those parts.
+    /// Amount to add to the IPv4 identification of the part's first segment: the number of segments
+    /// in earlier parts, minus the number of these parts.
     pub skipped: u16,
 }
 
 impl SuperPacketPart<'_> {
-    /// Adds `skipped` to the IPv4 identification in `header`, if the identifications of the
-    /// segments increment.
+    /// Adds `skipped` to the IPv4 identification in `header`, if the identification increments from
+    /// segment to segment.
     fn skip_identifications(&self, header: &mut [u8]) {
         if self.layout.version != IpVersion::V4 || self.gso.id != IpId::Increment {
             return;
@@ -418,7 +419,7 @@ impl SegmentBuffers for FrameWriter<'_> {
     }
 }
 
-/// The properties that a frame has from the packet of which it is made.
+/// The properties that a frame inherits from the packet from which it is made.
 struct FrameProperties {
     vlan: Option<VlanTag>,
     layer: Layer,
@@ -432,13 +433,13 @@ fn tag_bytes(tag: VlanTag) -> [u8; TAG] {
     [a, b, c, d]
 }
 
-/// Returns the number of frames that a super-packet becomes on the wire.
+/// Returns the number of frames that a super-packet becomes when it is segmented.
 fn segments(packet: &SuperPacket<'_, Buffer>) -> u32 {
     wire_size(packet).0
 }
 
-/// Returns the number of frames that a packet becomes on the wire, and their total bytes. A packet
-/// merged by LRO has no segment size and counts as one frame.
+/// Returns the number of frames into which a packet is segmented, and their total length in bytes.
+/// A packet merged by LRO has no segment size and counts as one frame.
 pub fn wire_size(packet: &SuperPacket<'_, Buffer>) -> (u32, u64) {
     let (metadata, length) = (&packet.metadata, packet.length());
     let Some(gso) = metadata.gso else { return (1, length as u64) };
@@ -450,8 +451,8 @@ pub fn wire_size(packet: &SuperPacket<'_, Buffer>) -> (u32, u64) {
     (segments, all_bytes(length, headers, segments))
 }
 
-/// Returns the number of frames that a super-packet of `length` bytes, beginning with `head`,
-/// becomes on the wire.
+/// Returns the number of frames into which a super-packet of `length` bytes is segmented. `head` is
+/// the start of the super-packet.
 ///
 /// The end of the headers is derived from the partial checksum, which every super-packet of a
 /// device or kernel has. Without it, the headers are counted as payload.
@@ -459,15 +460,15 @@ pub fn wire_segments(head: &[u8], length: usize, gso: Gso, checksum: RxChecksum)
     cut_in(length, headers(head, gso, checksum), gso)
 }
 
-/// Returns the total bytes, headers included, of the frames that a super-packet of `length` bytes,
-/// beginning with `head`, becomes on the wire.
+/// Returns the total length in bytes, with headers, of the frames into which a super-packet of
+/// `length` bytes is segmented. `head` is the start of the super-packet.
 pub fn wire_bytes(head: &[u8], length: usize, gso: Gso, checksum: RxChecksum) -> u64 {
     let headers = headers(head, gso, checksum);
     all_bytes(length, headers, cut_in(length, headers, gso))
 }
 
-/// Returns the length in bytes of the headers that each frame of a super-packet repeats; 0 if
-/// unknown.
+/// Returns the length in bytes of the headers that are repeated in each frame of a super-packet; 0
+/// if unknown.
 fn headers(head: &[u8], gso: Gso, checksum: RxChecksum) -> usize {
     match checksum {
         RxChecksum::Partial { start, .. } => {
@@ -488,14 +489,14 @@ fn headers(head: &[u8], gso: Gso, checksum: RxChecksum) -> usize {
     }
 }
 
-/// Returns the total bytes of the frames that a packet of `length` bytes becomes if it is cut into
-/// `segments` frames, which all repeat the headers.
+/// Returns the total length of the `segments` frames into which a packet of `length` bytes is
+/// segmented. Every frame has a copy of the headers.
 fn all_bytes(length: usize, headers: usize, segments: u32) -> u64 {
     length as u64 + u64::from(segments - 1) * headers as u64
 }
 
-/// Returns the number of segments into which a packet of `length` bytes is cut, `headers` of which
-/// are its headers.
+/// Returns the number of segments into which a packet of `length` bytes is divided, of which the
+/// first `headers` bytes are its headers.
 fn cut_in(length: usize, headers: usize, gso: Gso) -> u32 {
     length.saturating_sub(headers).div_ceil(gso.size.get()).max(1) as u32
 }
@@ -544,7 +545,7 @@ mod tests {
         );
     }
 
-    /// Aggregates 40 segments of a flow, and pushes the super-packet whole and segmented.
+    /// Aggregates 40 segments of a flow, and pushes the super-packet unsegmented and segmented.
     fn merged(
         vlan: Option<VlanTag>,
         max_slices: usize,

@@ -1,5 +1,5 @@
-//! Buffers lent by ports: views of a ring slot or a chunk, or owned bytes. Dropping a buffer
-//! returns it.
+//! Buffers in which ports deliver received packets: a range of a port's memory, or owned bytes.
+//! Dropping a buffer returns its memory to the port.
 
 #![expect(unsafe_code, reason = "memory that is lent and comes back, and that a kernel may map")]
 
@@ -156,8 +156,8 @@ impl Region {
     }
 
     /// Makes a region of mapped memory, with slots of `slot_size` bytes. The memory is unmapped
-    /// when neither the region nor a buffer uses it any more. Returns `None`, after unmapping it,
-    /// if there is no memory for the flags, one byte per slot.
+    /// when neither the region nor a buffer uses it any more. If there is not enough memory for the
+    /// flags, one byte per slot, unmaps the memory and returns `None`.
     ///
     /// # Safety
     /// `data` must point to `length` bytes mapped by `mmap`, which nothing else uses except a
@@ -171,9 +171,9 @@ impl Region {
         Some(Region::new(memory, Flags::try_new(length / slot_size)?, slot_size))
     }
 
-    /// Makes a region of a part of memory that other regions also share, and that `owner` keeps
-    /// alive: `slots` slots of `slot_size` bytes. Returns `None` if there is no memory for the
-    /// flags, one byte per slot.
+    /// Makes a region of a part of memory that other regions also use, and that `owner` keeps
+    /// alive: `slots` slots of `slot_size` bytes. Returns `None` if there is not enough memory for
+    /// the flags, one byte per slot.
     ///
     /// # Safety
     /// `data` must point to `slots * slot_size` initialised bytes that do not move while `owner`
@@ -251,16 +251,16 @@ impl Region {
         flags.is_some_and(|flags| flags.iter().all(|flag| flag.load(Ordering::Acquire) == 0))
     }
 
-    /// Lends a range of a slot's bytes. Returns `None` if the slot is lent, or the range exceeds
-    /// it.
+    /// Lends a range of a slot's bytes. Returns `None` if the slot is lent, or if the range exceeds
+    /// the slot.
     #[inline]
     pub fn lend(&mut self, slot: usize, range: Range<usize>) -> Option<Buffer> {
         self.lend_run(slot, 1, range)
     }
 
-    /// Lends a range of the bytes of `slots` slots, starting with `first`, as one buffer; all are
-    /// returned together. Returns `None` if a slot is lent or does not exist, if the range exceeds
-    /// them, or if `slots` is 0 or above [`MAX_RUN`](Self::MAX_RUN).
+    /// Lends a range of the bytes of `slots` slots, starting with `first`, as one buffer; these
+    /// slots are returned together. Returns `None` if a slot is lent or does not exist, if the
+    /// range exceeds the slots, or if `slots` is 0 or above [`MAX_RUN`](Self::MAX_RUN).
     #[inline]
     pub fn lend_run(&mut self, first: usize, slots: usize, range: Range<usize>) -> Option<Buffer> {
         let count = u8::try_from(slots).ok().filter(|&count| count != 0)?;
@@ -281,9 +281,9 @@ impl Region {
         })
     }
 
-    /// Lends any range of the memory under the flag of `slot`. This is for memory in which a kernel
-    /// stores packets of any length one after another. Returns `None` if that slot is lent, or the
-    /// range exceeds the slots.
+    /// Lends any range of the region's memory, recorded in the flag of `slot`. This is for memory
+    /// in which a kernel stores packets of any length one after another. Returns `None` if that
+    /// slot is lent, or if the range exceeds the region.
     ///
     /// # Safety
     /// Until `slot` [is not lent](Self::is_lent) any more, no one may write to these bytes: neither
@@ -354,8 +354,8 @@ impl BufferPool {
         self.next = 0;
     }
 
-    /// Returns the next free slot, or `None` if all are lent. It stays free until
-    /// [`lend`](Self::lend).
+    /// Returns the next free slot, or `None` if all are lent. The slot remains free until
+    /// [`lend`](Self::lend) is called for it.
     #[inline]
     pub fn free(&mut self) -> Option<usize> {
         let slots = self.region.slots();

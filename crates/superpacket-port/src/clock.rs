@@ -1,4 +1,4 @@
-//! The clock of received packets.
+//! The clock for the receive times of packets.
 
 use rustix::time::{ClockId, clock_gettime};
 

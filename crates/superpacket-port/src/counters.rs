@@ -1,4 +1,5 @@
-//! The counters of a port, which its ends share, and log messages about what they count.
+//! The counters of a port, shared by its receivers and transmitters, and log messages about the
+//! counted errors.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,10 +10,10 @@ use superpacket::virtio::VirtioError;
 
 use crate::{PortCounters, StopReason};
 
-/// Minimum time between two messages about peers that break the rules.
+/// Minimum time between two log messages about peers that violate the protocol.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The counters of a port, summed over all its ends.
+/// The counters of a port, summed over all its receivers and transmitters.
 #[derive(Debug, Default)]
 pub(crate) struct SharedCounters {
     rx_errors: AtomicU64,
@@ -20,7 +21,7 @@ pub(crate) struct SharedCounters {
     tx_refused: AtomicU64,
     /// Whether the first unusable virtio header has been logged.
     header_logged: AtomicBool,
-    /// When a peer that breaks the rules was last logged.
+    /// When a protocol violation by a peer was last logged.
     peer_logged: Mutex<Option<Instant>>,
 }
 
@@ -30,13 +31,14 @@ impl SharedCounters {
         self.rx_errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a received packet whose virtio header is unusable, and logs the first one.
+    /// Counts a received packet whose virtio header is unusable, and logs it if it is the first
+    /// one.
     pub(crate) fn refuse_header(&self, port: &str, error: &VirtioError) {
         self.count_rx_error();
         self.log_header(port, error);
     }
 
-    /// Logs the first packet whose virtio header is unusable.
+    /// Logs a packet whose virtio header is unusable, if it is the first one.
     #[cold]
     pub(crate) fn log_header(&self, port: &str, error: &VirtioError) {
         if !self.header_logged.swap(true, Ordering::Relaxed) {
@@ -44,8 +46,8 @@ impl SharedCounters {
         }
     }
 
-    /// Counts and logs that the peer of a socket broke a rule. Messages that follow within a second
-    /// are left out.
+    /// Counts a protocol violation by the peer of a socket, and logs it unless another was logged
+    /// within the last second.
     #[cold]
     pub(crate) fn refuse_peer(&self, port: &str, reason: &dyn Display) {
         self.count_rx_error();
@@ -56,21 +58,22 @@ impl SharedCounters {
         }
     }
 
-    /// Counts that the port can take no more frames for now.
+    /// Counts an attempt to send while the port cannot accept more frames, and returns
+    /// [`StopReason::Full`].
     #[cold]
     pub(crate) fn full(&self) -> StopReason {
         self.tx_full.fetch_add(1, Ordering::Relaxed);
         StopReason::Full
     }
 
-    /// Counts a frame whose offload was refused.
+    /// Counts a frame whose offload was refused, and returns the reason with `error`.
     #[cold]
     pub(crate) fn refuse_offload(&self, error: impl Into<std::io::Error>) -> StopReason {
         self.tx_refused.fetch_add(1, Ordering::Relaxed);
         StopReason::Offload(error.into())
     }
 
-    /// Returns the counters, with `rx_dropped`, which the kernel counts.
+    /// Returns the counters. `rx_dropped` is given by the caller, because the kernel counts it.
     pub(crate) fn read(&self, rx_dropped: u64) -> PortCounters {
         PortCounters {
             rx_dropped,

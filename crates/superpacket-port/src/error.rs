@@ -19,7 +19,7 @@ pub enum PortError {
         /// The interface's name.
         interface: String,
     },
-    /// The interface is down.
+    /// The interface or the link is down.
     #[error("{port}: the interface is down")]
     Down {
         /// The port's name.
@@ -60,7 +60,7 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// Creates an error of the system for `action`.
+    /// Creates a [`PortError::System`]: the system call of `action` failed.
     pub fn system(port: &str, action: &'static str, source: impl Into<io::Error>) -> Self {
         PortError::System { port: port.into(), action, source: source.into() }
     }

@@ -4,14 +4,14 @@ use std::io;
 
 use super::interface::NetworkInterface;
 
-/// The offloads of a network device, as they are now in force.
+/// The offloads of a network device that are currently active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeviceFeatures {
     /// The device verifies received checksums.
     pub rx_checksumming: bool,
     /// The device fills in transport checksums over IPv4 and IPv6.
     pub tx_checksumming: bool,
-    /// The device sends packets that are in several pieces (scatter-gather).
+    /// The device sends packets that consist of several buffers (scatter-gather).
     pub scatter_gather: bool,
     /// The device segments TCP super-packets over IPv4 and IPv6.
     pub tcp_segmentation_offload: bool,
@@ -53,8 +53,8 @@ impl DeviceFeatures {
     }
 }
 
-/// Returns whether a named feature is in force (as in `ethtool -k`: `tx-udp_tnl-segmentation`);
-/// `false` if the kernel does not know the name.
+/// Returns whether the feature with this name is active, as shown by `ethtool -k` (such as
+/// `tx-udp_tnl-segmentation`); `false` if the kernel does not know the name.
 ///
 /// # Errors
 /// The system call's error.
@@ -62,7 +62,7 @@ pub(crate) fn has_feature(interface: &NetworkInterface, name: &str) -> io::Resul
     Ok(active_features(interface)?.iter().any(|active| active == name))
 }
 
-/// Returns the names of all features in force.
+/// Returns the names of all active features.
 fn active_features(interface: &NetworkInterface) -> io::Result<Vec<String>> {
     Ok(interface
         .ethtool()

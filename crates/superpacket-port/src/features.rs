@@ -25,14 +25,15 @@ use core::str::FromStr;
 pub enum Feature {
     /// The device verifies received checksums. If off, they are verified in software.
     RxChecksumming,
-    /// The port fills in the partial checksums of sent packets. If off, software fills them in
-    /// before.
+    /// The port fills in the partial checksums of sent packets. If off, software does so before
+    /// sending.
     TxChecksumming,
-    /// The port takes a packet that lies in several buffers. If off, the packet is copied into one.
+    /// The port accepts a packet that consists of several buffers. If off, the packet is copied
+    /// into one.
     ScatterGather,
-    /// The port takes TCP super-packets and segments them itself.
+    /// The port accepts TCP super-packets and segments them itself.
     TcpSegmentationOffload,
-    /// The port takes UDP super-packets and segments them itself.
+    /// The port accepts UDP super-packets and segments them itself.
     TxUdpSegmentation,
     /// Segmentation by the port may change the IPv4 identification of packets with the Don't
     /// Fragment flag (RFC 6864).
@@ -78,7 +79,7 @@ impl Feature {
         }
     }
 
-    /// Returns the short name that `ethtool -K` takes too, if it has one.
+    /// Returns the short name that `ethtool -K` also accepts; `None` if there is none.
     pub const fn short_name(self) -> Option<&'static str> {
         match self {
             Feature::RxChecksumming => Some("rx"),
@@ -94,7 +95,7 @@ impl Feature {
         }
     }
 
-    /// Returns the offloads that must be active so that this one can be active (the kernel's
+    /// Returns the offloads that must be active for this one to be active (as in the kernel's
     /// `netdev_fix_features`).
     pub const fn requires(self) -> &'static [Feature] {
         match self {
@@ -122,7 +123,7 @@ impl fmt::Display for Feature {
     }
 }
 
-/// The error for a name that no offload has.
+/// The error for a name that is not the name of an offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the name of an offload")]
 pub struct UnknownFeature;
@@ -143,7 +144,7 @@ impl FromStr for Feature {
 pub struct FeatureSet(u16);
 
 impl FeatureSet {
-    /// No offload.
+    /// The empty set.
     pub const NONE: FeatureSet = FeatureSet(0);
 
     /// Returns the set of all offloads.

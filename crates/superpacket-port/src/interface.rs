@@ -1,4 +1,4 @@
-//! Network interfaces found by name: their state and limits (`rtnetlink(7)`).
+//! Network interfaces identified by name: their state and limits (`rtnetlink(7)`).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -32,7 +32,7 @@ pub(crate) struct InterfaceInfo {
     pub mtu: u32,
     /// The Ethernet address; `None` for interfaces without one (TUN).
     pub hardware_address: Option<[u8; 6]>,
-    /// Length in bytes, Ethernet header included, from which on the kernel segments an IPv6
+    /// Length in bytes, with the Ethernet header, at or above which the kernel segments an IPv6
     /// super-packet in software.
     pub gso_max_size: u32,
     /// Like `gso_max_size`, but for IPv4. Kernels before 6.3 have one limit for both IP versions.
@@ -43,7 +43,7 @@ pub(crate) struct InterfaceInfo {
     pub rx_queues: u32,
     /// Number of transmit queues.
     pub tx_queues: u32,
-    /// The kernel's number of the attached XDP program; `None` if no program is attached.
+    /// The ID that the kernel gave to the attached XDP program; `None` if no program is attached.
     pub xdp_program: Option<u32>,
 }
 
@@ -78,8 +78,8 @@ impl NetworkInterface {
         Ethtool::new(self.socket.as_fd(), &self.name)
     }
 
-    /// Returns the present description, or `None` if the interface no longer exists. A new
-    /// interface with the same name is not accepted.
+    /// Returns the interface's current description, or `None` if the interface no longer exists. A
+    /// new interface with the same name is not accepted.
     ///
     /// # Errors
     /// The system call's error.
@@ -91,7 +91,7 @@ impl NetworkInterface {
             .map(|link| InterfaceInfo::read(&link)))
     }
 
-    /// Returns the present state of the interface; [`PortState::Gone`] if it cannot be read.
+    /// Returns the current state of the interface; [`PortState::Gone`] if it cannot be read.
     pub fn state(&mut self) -> PortState {
         match self.link() {
             Ok(Some(link)) => {
@@ -169,7 +169,7 @@ impl InterfaceInfo {
     }
 }
 
-/// Returns the number of an attached program, the first of several.
+/// Returns the ID of the first attached XDP program; `None` if there is none.
 fn xdp_program(programs: &[LinkXdp]) -> Option<u32> {
     programs.iter().find_map(|program| match *program {
         LinkXdp::ProgId(number) | LinkXdp::DrvProgId(number) | LinkXdp::SkbProgId(number)

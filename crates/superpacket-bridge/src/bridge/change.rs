@@ -13,7 +13,8 @@ use crate::runtime::SharedPort;
 use crate::settings::{NamedSettings, PortChange, PortSettings};
 
 impl Bridge {
-    /// Switches an offload of a port. The result says whether it is in force, and if not, why.
+    /// Switches an offload of a port on or off. The result says whether the offload is in use, and
+    /// if not, why.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::Forwarded`] for LRO that is not forced.

@@ -1,4 +1,5 @@
-//! Gives each thread its part of a port (receive queues, and an end to send by), and takes it back.
+//! Distributes a port's receive queues and transmit ends over the bridge's threads, and takes them
+//! back.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -116,7 +117,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives each thread its part of an open port, and returns the number of receive queues.
+    /// Gives each thread a transmit end of an open port, and the receive queues that this thread is
+    /// to poll. Returns the number of receive queues.
     pub(super) fn connect(
         &self,
         shared: &Arc<SharedPort>,

@@ -1,4 +1,5 @@
-//! A port's part in the kernel's path, and how a port joins it.
+//! The state of a port for forwarding in the kernel: BPF programs that forward frames between ports
+//! without the bridge.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,21 +12,25 @@ use crate::report::KernelPathReport;
 use crate::settings::KernelPathMode;
 use crate::switch::table::AddressTable;
 
-/// A port's programs in the kernel's path or, for `Err`, the reason why it has none.
+/// The BPF programs of a port that forward its frames in the kernel or, for `Err`, the reason why
+/// the port has none.
 pub(super) type JoinedKernelPath = Result<KernelPathPort, NoKernelPath>;
 
-/// A port's part in the kernel's path.
+/// The state of a port for forwarding in the kernel (the kernel's path).
 #[derive(Debug)]
 pub(super) struct PortKernelPath {
-    /// The port's programs; otherwise why it has none.
+    /// The port's BPF programs or, for `Err`, the reason why it has none.
     pub(super) joined: JoinedKernelPath,
-    /// Why the bridge forwards the port's frames itself.
+    /// The reason why the bridge itself forwards the port's frames; `None` if the kernel may
+    /// forward them.
     pub(super) refusal: Option<String>,
-    /// When something last forbade the kernel's path.
+    /// The time at which a condition last forbade the kernel to forward the port's frames; `None`
+    /// if that never happened.
     pub(super) refused_at: Option<Instant>,
-    /// Whether the aggregation of the port's device is wanted.
+    /// Whether GRO is requested from the port's network interface, because the kernel forwards the
+    /// frames.
     pub(super) device_gro: bool,
-    /// The counters from before the port was last reopened.
+    /// The counts of frames that the kernel forwarded before the port was last reopened.
     before: KernelPathCounts,
 }
 
@@ -40,20 +45,21 @@ impl PortKernelPath {
         }
     }
 
-    /// Forgets the programs, because the port is closed. The counters are kept.
+    /// Forgets the port's BPF programs, because the port is closed. The counters are kept.
     pub(super) fn leave(&mut self) {
         self.before = self.counts();
         self.joined = Err(NoKernelPath::Other("the port is not open".to_owned()));
         self.device_gro = false;
     }
 
-    /// Joins again, because the port was reopened.
+    /// Stores the BPF programs of the reopened port, or the reason why it has none.
     pub(super) fn rejoin(&mut self, joined: JoinedKernelPath) {
         *self = PortKernelPath { before: self.before, ..PortKernelPath::new(joined) };
     }
 
     /// Returns whether the port must be opened again before the kernel can forward its frames: it
-    /// was opened while that was switched off, or, if `is_asked`, before there was another port.
+    /// was opened with `kernel_path` off or, if `is_asked` (the user has just changed the setting),
+    /// when no other port could take part.
     pub(super) fn needs_reopening(&self, mode: KernelPathMode, is_asked: bool) -> bool {
         let is_over = match self.joined {
             Err(NoKernelPath::SwitchedOff) => true,
@@ -87,7 +93,7 @@ impl PortKernelPath {
     }
 }
 
-/// Creates the kernel's path of a bridge.
+/// Creates the BPF maps with which the kernel forwards frames between a bridge's ports.
 pub(super) fn create(table: &AddressTable, table_size: usize) -> KernelAvailability {
     let created = KernelForwarding::new(table_size, possible_cpus());
     let kernel = Arc::new(created.map_err(|error| {
@@ -102,7 +108,8 @@ pub(super) fn create(table: &AddressTable, table_size: usize) -> KernelAvailabil
     Ok(kernel)
 }
 
-/// Joins an open port with the kernel's path, as far as `mode` allows it.
+/// Attaches the BPF programs with which the kernel forwards frames to an open port, as far as
+/// `mode` allows it.
 ///
 /// # Errors
 /// [`PortError::Unsupported`] if the port cannot join and `mode` demands it.

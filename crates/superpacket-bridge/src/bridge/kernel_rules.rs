@@ -12,8 +12,8 @@ use crate::kernel_path::{
     KernelAvailability, KernelForwarding, KernelPathConditions, NoKernelPath, may_join, refusal,
 };
 
-/// Time for which nothing may forbid the kernel's path before it is used again. Packets that the
-/// bridge held or handed to workers have then left.
+/// Time that must pass without a reason against it before the kernel forwards a port's frames
+/// again. Packets that the bridge held or handed to workers have then left.
 const SETTLE: Duration = Duration::from_millis(200);
 
 impl Inner {
@@ -27,8 +27,8 @@ impl Inner {
         self.context.kernel.get_or_init(|| create(&self.table, table_size)).clone()
     }
 
-    /// Returns the number of ports, apart from the one with this name, that may join the kernel's
-    /// path.
+    /// Returns the number of ports, apart from the one with this name, whose kind and settings let
+    /// the kernel forward their frames.
     pub(super) fn kernel_partners(&self, name: &str) -> usize {
         let slots = lock(&self.slots);
         let others = slots.iter().flatten().filter(|slot| slot.shared.name != name);
@@ -71,7 +71,7 @@ impl Inner {
     }
 }
 
-/// Tells the kernel what was decided for a port.
+/// Configures the kernel according to what was decided for a port.
 fn apply(kernel: &KernelForwarding, slot: &mut PortSlot) {
     let PortSlot { shared, port, kernel_path, .. } = slot;
     let Ok(joined) = &kernel_path.joined else {

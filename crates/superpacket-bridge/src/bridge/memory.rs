@@ -45,7 +45,7 @@ pub(super) fn reserve(port: &str, queues: usize, all: usize) -> Result<ReservedM
     })
 }
 
-/// Returns whether so many bytes can be allocated at once at present.
+/// Returns whether this many bytes can currently be allocated in one piece.
 fn is_available(bytes: usize) -> bool {
     Vec::<u8>::new().try_reserve_exact(bytes).is_ok()
 }

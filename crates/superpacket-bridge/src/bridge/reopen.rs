@@ -39,14 +39,13 @@ pub(super) struct ClosedPort {
     kernel_path: KernelPathMode,
     /// The time at which the port was closed.
     since: Instant,
-    /// Whether the port was open when it was to be closed; otherwise it was waiting for its
-    /// interface.
+    /// Whether the port was open before it was closed; otherwise it was waiting for its interface.
     was_open: bool,
 }
 
 impl ClosedPort {
-    /// Returns whether a port with `spec` needs no other claim: it has the same interface as
-    /// before, or neither has one.
+    /// Returns whether a port with `spec` can keep the claim of the closed port: both have the same
+    /// interface, or neither has one.
     fn keeps_interface(&self, spec: &PortSpec) -> bool {
         interface_of(&self.before) == interface_of(spec)
     }
@@ -191,7 +190,7 @@ impl Inner {
         }
     }
 
-    /// Opens a port, and joins it with the kernel's path as far as its settings allow it.
+    /// Opens a port, and lets the kernel forward its frames as far as its settings allow it.
     fn open_again(
         &self,
         shared: &SharedPort,
@@ -205,7 +204,7 @@ impl Inner {
         Ok((port, kernel_path))
     }
 
-    /// Gives each thread its part of a reopened port.
+    /// Gives each thread its receive queues and a transmit end of a reopened port.
     fn connect_again(
         &self,
         shared: &Arc<SharedPort>,

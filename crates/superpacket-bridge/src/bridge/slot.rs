@@ -31,7 +31,7 @@ pub(super) struct PortSlot {
     pub(super) before: PortCounters,
     /// For each queue, the packets that the port itself had dropped before it was last reopened.
     pub(super) queue_drops_before: Vec<u64>,
-    /// The port's part in the kernel's path.
+    /// The state of the port for forwarding in the kernel.
     pub(super) kernel_path: PortKernelPath,
     /// The time at which the bridge next tries to open a lost port again.
     pub(super) next_try: Instant,
@@ -84,7 +84,7 @@ impl PortSlot {
     }
 
     /// Returns whether the port must be opened again before the kernel can forward its frames as
-    /// `mode` says. `is_asked` tells whether somebody has just set it.
+    /// `mode` says. `is_asked` tells whether the user has just set the mode.
     pub(super) fn needs_reopening(&self, mode: KernelPathMode, is_asked: bool) -> bool {
         let kind = self.shared.settings().port.kind();
         kind == PortKind::Packet && self.kernel_path.needs_reopening(mode, is_asked)

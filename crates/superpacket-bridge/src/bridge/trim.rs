@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 /// and than packets may be held.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// The time and epoch of the last change of settings.
+/// Tracks when settings last changed, by the bridge's epoch, to return freed memory once
+/// afterwards.
 #[derive(Debug)]
 pub(super) struct MemoryTrimmer {
     epoch: u64,
@@ -16,13 +17,14 @@ pub(super) struct MemoryTrimmer {
 }
 
 impl MemoryTrimmer {
-    /// Returns a value that knows of no change since `epoch`.
+    /// Returns a trimmer for which `epoch` is the current epoch of the settings, and no memory is
+    /// to be returned.
     pub(super) fn new(epoch: u64, now: Instant) -> Self {
         MemoryTrimmer { epoch, since: now, is_done: true }
     }
 
-    /// Returns whether freed memory is to be returned now: once, some time after the last of
-    /// several changes.
+    /// Returns whether freed memory is to be returned now. This is true once, some time after the
+    /// last of several changes.
     pub(super) fn is_due(&mut self, epoch: u64, now: Instant) -> bool {
         if epoch != self.epoch {
             *self = MemoryTrimmer { epoch, since: now, is_done: false };

@@ -202,8 +202,9 @@ fn is_refused_checksum(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> b
         .is_some_and(|kind| runtime.refused_checksums.contains(kind))
 }
 
-/// Returns whether `layout` describes the headers at which the packet is to be segmented. For UDP,
-/// the offset of the partial checksum decides, as in [`GsoKind::parse`].
+/// Returns whether the packet is to be segmented at the headers that `layout` describes, rather
+/// than at those of another tunnel level. For UDP, the offset of the partial checksum decides, as
+/// in [`GsoKind::parse`].
 fn is_cut_at(metadata: &Metadata, layout: &Layout) -> bool {
     match (metadata.gso, metadata.checksum) {
         (

@@ -1,4 +1,4 @@
-//! A transmit end for tests, which records what a port is given, and functions to make packets.
+//! A transmitter for tests that records the frames it is given, and functions that create packets.
 
 use std::sync::{Arc, Mutex};
 
@@ -33,14 +33,14 @@ impl SentFrame {
 /// A rule by which a port refuses frames.
 type Rule = Box<dyn FnMut(&TxFrame) -> Option<StopReason> + Send>;
 
-/// A transmit end that records frames, or refuses them by a rule.
+/// A transmitter that records frames, or refuses them by a rule.
 pub(crate) struct Recorder {
     sent: Arc<Mutex<Vec<SentFrame>>>,
     rule: Rule,
 }
 
 impl Recorder {
-    /// Returns a recorder, and the frames that it is given.
+    /// Returns a recorder, and the list to which it adds the frames that it is given.
     pub(crate) fn new(
         rule: impl FnMut(&TxFrame) -> Option<StopReason> + Send + 'static,
     ) -> (Self, Arc<Mutex<Vec<SentFrame>>>) {
@@ -90,7 +90,7 @@ pub(crate) fn aggregate(
     aggregator.flush_all(sink);
 }
 
-/// Gives a packet to `sink` as it is.
+/// Passes a single packet to `sink` without aggregation.
 pub(crate) fn pass(packet: RxPacket<Buffer>, sink: &mut dyn FnMut(SuperPacket<'_, Buffer>)) {
     Aggregator::new(gro(), HashKey::new(1)).bypass(packet, sink);
 }

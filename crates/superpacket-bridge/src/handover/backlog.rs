@@ -18,8 +18,8 @@ use super::protocol::{Head, Sleep};
 /// Maximum number of batches in the ring from a receiving thread to a worker.
 const RING_BATCHES: usize = 256;
 
-/// Number of packets at which a batch is sent before the end of the round, so that the worker can
-/// begin.
+/// Number of packets at which a batch is sent before the receiving thread's poll round ends, so
+/// that the worker can begin.
 const BATCH_PACKETS: usize = 64;
 
 type Batch = Box<PacketBatch<Buffer>>;
@@ -43,8 +43,8 @@ pub(crate) struct Completion {
 }
 
 impl Completion {
-    /// Creates the state between a receive queue and a CPU. `receiver_bell` wakes the queue's
-    /// thread.
+    /// Creates the progress record of the workers of one CPU for one receive queue. `receiver_bell`
+    /// wakes the queue's thread.
     pub(crate) fn new(receiver_bell: Arc<Doorbell>) -> Self {
         Completion {
             head: Head::new(),
@@ -67,7 +67,8 @@ impl Completion {
     }
 }
 
-/// Tells the worker that the sender of a backlog was dropped, and holds its last packets.
+/// State shared by both ends of a backlog: whether the sender was dropped, and the sender's last
+/// packets.
 #[derive(Debug, Default)]
 struct SenderEnd {
     /// The sender's last batch, if the ring had no room for it.
@@ -115,12 +116,13 @@ pub(crate) struct BacklogSender {
     empty: Consumer<Batch>,
     worker: Arc<Doorbell>,
     end: Arc<SenderEnd>,
-    /// Whether nothing was sent since the worker was last woken.
+    /// Whether the worker needs no wake-up, because no packets were sent since it was last woken.
     worker_knows: bool,
 }
 
 impl BacklogSender {
-    /// Adds a packet to the backlog. The worker gets it when a batch is full or the round ends.
+    /// Adds a packet to the backlog. The worker gets it when a batch is full or the receiving
+    /// thread's poll round ends.
     #[inline]
     pub(crate) fn push(&mut self, packet: &mut SuperPacket<'_, Buffer>) {
         self.open.push(packet);
@@ -256,7 +258,8 @@ impl<F> BacklogReceiver<F> {
         self.is_closed() && !self.fetch()
     }
 
-    /// Makes sure that there is a current batch with packets; returns false if there are none.
+    /// Ensures that the current batch has packets, taking the next batch from the ring if
+    /// necessary. Returns false if there are no packets.
     fn fetch(&mut self) -> bool {
         if self.current.as_ref().is_some_and(|current| !current.is_empty()) {
             return true;
@@ -279,7 +282,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends one packet per number; the number is the packet's content.
+    /// Adds one packet for each number to a backlog; the number is the packet's content.
     fn push(sender: &mut BacklogSender, numbers: std::ops::Range<u32>) {
         let mut aggregator =
             Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));

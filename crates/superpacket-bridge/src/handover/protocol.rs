@@ -72,8 +72,8 @@ impl Head {
     }
 }
 
-/// Whether a worker has ended. A backlog given to a worker that is ending would never be emptied,
-/// so giving and ending exclude each other.
+/// Whether a worker has ended. A lock ensures that no backlog is given to a worker that is ending,
+/// where it would never be emptied.
 #[derive(Debug)]
 pub(crate) struct WorkerLifetime {
     over: Mutex<bool>,

@@ -206,8 +206,8 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> CopiedPacket<
         });
     }
 
-    /// Passes the first `wanted` bytes to `give`, like [`take`](Self::take). The bytes in `changed`
-    /// replace those at the given offsets.
+    /// Passes the first `wanted` bytes of the packet to `give`, like [`take`](Self::take), but with
+    /// the bytes in `changed` written at their offsets.
     fn take_changed(
         &self,
         wanted: usize,
@@ -293,7 +293,7 @@ impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> CopiedPacket<
     }
 }
 
-/// The `virtio_net_hdr` of a packet, and a change that the header requires in the packet's bytes.
+/// The `virtio_net_hdr` of a packet, and the change to the packet's bytes that it requires.
 struct VirtioHeader {
     /// Length of the header in bytes; 0 if there is none.
     length: u8,

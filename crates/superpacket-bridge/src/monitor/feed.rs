@@ -1,5 +1,5 @@
-//! The running monitors of a bridge, and what threads that copy packets share with the threads that
-//! read the copies.
+//! The running monitors of a bridge, and the state that the threads which copy packets share with
+//! the threads that read the copies.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -62,7 +62,7 @@ struct FeedInterface {
     dropped: Arc<Count>,
 }
 
-/// What one thread that copies packets knows of a monitored port.
+/// The state of a monitored port in one thread that copies packets.
 #[derive(Debug)]
 pub(super) struct MonitoredPort {
     /// Number of the port's interface in the capture.
@@ -72,7 +72,8 @@ pub(super) struct MonitoredPort {
 }
 
 impl Feed {
-    /// Returns the port's interface, or `None` if the port is not monitored.
+    /// Returns the state with which a thread copies the port's packets, or `None` if the port is
+    /// not monitored.
     pub(super) fn watch(&self, port: &SharedPort) -> Option<MonitoredPort> {
         let is_asked_for =
             self.settings.ports.is_empty() || self.settings.ports.contains(&port.name);
@@ -91,8 +92,8 @@ impl Feed {
         MonitoredPort { interface: number as u32, dropped: interfaces[number].dropped.clone() }
     }
 
-    /// Returns the interfaces from number `known` on. A port gets a number when it is first
-    /// monitored, and keeps the number.
+    /// Returns the interfaces whose number is `known` or higher. A port gets a number when it is
+    /// first monitored, and keeps the number.
     pub fn interfaces(&self, known: usize) -> Vec<MonitorInterface> {
         let interfaces = lock(&self.interfaces);
         interfaces.iter().skip(known).map(|interface| interface.described.clone()).collect()
@@ -110,8 +111,8 @@ impl Feed {
         interfaces.iter().map(|interface| interface.described.port.clone()).collect()
     }
 
-    /// Creates a ring for a thread that copies packets, and returns the end to which that thread
-    /// writes.
+    /// Creates a ring for a thread that copies packets, and returns the ring's producer for that
+    /// thread.
     pub(super) fn ring(&self) -> Producer<u8> {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let (producer, consumer) =
@@ -143,9 +144,9 @@ impl Feed {
         self.bell.force();
     }
 
-    /// Makes the descriptor unreadable until there is something to read again. Only for threads
-    /// that wait for it themselves; [`MonitorReader::wait`](super::MonitorReader::wait) does it
-    /// too.
+    /// Resets the event descriptor until there is something to read again. Only for threads that
+    /// wait for the descriptor themselves; [`MonitorReader::wait`](super::MonitorReader::wait) does
+    /// it too.
     pub fn silence(&self) {
         self.bell.silence();
     }
@@ -178,8 +179,8 @@ impl Monitors {
         Monitors { running: Mutex::default(), epoch }
     }
 
-    /// Starts a monitor of those of `ports` that the settings name. The caller must make the
-    /// threads look for it.
+    /// Starts a monitor for those of `ports` that the settings name. The caller must make the
+    /// threads reread the list of monitors.
     ///
     /// # Errors
     /// [`BridgeError::TooManyMonitors`] if there are already [`MAX_MONITORS`];

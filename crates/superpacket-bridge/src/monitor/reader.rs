@@ -50,8 +50,8 @@ struct CopyRing {
     copies: Consumer<u8>,
     /// Header of the next copy; `None` unless the whole copy is in the ring.
     next: Option<RecordHead>,
-    /// Number of bytes that were in the ring when the reader last looked, and that it must still
-    /// read.
+    /// Number of bytes that were in the ring at the last [`look_again`](Self::look_again) and are
+    /// still to be read.
     due: usize,
 }
 
@@ -71,12 +71,13 @@ impl CopyRing {
         self.next
     }
 
-    /// Marks all bytes that are in the ring now as to be read.
+    /// Records all bytes that are in the ring now as due to be read.
     fn look_again(&mut self) {
         self.due = self.copies.slots();
     }
 
-    /// Returns whether the ring's thread is gone and no complete copy is left.
+    /// Returns whether the thread that writes to the ring has dropped it, and no complete copy is
+    /// left.
     fn is_over(&mut self) -> bool {
         if !self.copies.is_abandoned() {
             return false;
@@ -172,8 +173,8 @@ impl MonitorReader {
         self.feed().bell.awake();
     }
 
-    /// Waits until there may be new copies, the client of the connection has sent something or
-    /// left, or the timeout has passed. `None`: without a connection; without a timeout.
+    /// Waits until there may be new copies, the peer of `connection` has sent data or closed it, or
+    /// the timeout has passed. `None` stands for no connection, or for no timeout.
     fn poll(&self, connection: Option<BorrowedFd<'_>>, timeout: Option<&Timespec>) {
         let bell = &self.feed().bell;
         let descriptors = 1 + usize::from(connection.is_some());

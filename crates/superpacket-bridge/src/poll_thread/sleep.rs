@@ -80,7 +80,8 @@ impl PollLoop {
         self.bell.awake();
     }
 
-    /// Waits until a descriptor is readable, and marks the queues whose descriptors are.
+    /// Waits until a descriptor is readable, and marks the queues with readable descriptors as
+    /// ready.
     pub(super) fn wait(&mut self, timeout: Option<Duration>) {
         self.counts.cpu.store(sched_getcpu() as u32, Ordering::Relaxed);
         let timeout = timeout.map(|timeout| Timespec {

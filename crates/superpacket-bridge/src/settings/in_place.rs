@@ -12,11 +12,12 @@ use super::SettingValue;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "SettingValue", into = "SettingValue")]
 pub enum InPlace {
-    /// While the receiving thread has time for all the work. When it is busy nearly all the time,
-    /// steering is tried, and kept if it processes more packets per second.
+    /// The receiving thread processes the packets while it has time for all of them. When it is
+    /// busy nearly all the time, steering is tried, and kept if it processes more packets per
+    /// second.
     Automatic,
-    /// While the receive queue has fewer packets per second than this. At this rate it is steered,
-    /// until the rate falls below half of it.
+    /// The receiving thread processes the packets while the queue receives fewer per second than
+    /// this. At this rate the packets are steered, until the rate falls below half of it.
     Below(u64),
 }
 

@@ -66,11 +66,11 @@ pub enum SettingType {
         /// The unit, such as `bytes`, `packets/s` or `ns`.
         unit: &'static str,
     },
-    /// `on` or `off` in commands, a boolean in JSON and in files.
+    /// A switch: `on` or `off` in commands, a boolean in JSON and in files.
     Switch,
     /// One of these words.
     Word(&'static [&'static str]),
-    /// A text of this form, a number, or a switch.
+    /// A value of any type, in the format that this text describes.
     Text(&'static str),
 }
 
@@ -80,7 +80,7 @@ impl SettingType {
         SettingType::Number { least, most, zero: "", unit }
     }
 
-    /// Allows 0 in addition, with this meaning.
+    /// Returns this type with 0 also allowed, with the meaning `zero`.
     pub(super) const fn or_zero(self, zero: &'static str) -> Self {
         match self {
             SettingType::Number { least, most, unit, .. } => {
@@ -156,11 +156,11 @@ pub(super) enum ValueRefusal {
     Because(String),
 }
 
-/// Access to the field of `S` that holds a setting.
+/// Functions that read and write the field of `S` that holds a setting.
 #[derive(Debug)]
 pub(super) struct FieldOf<S> {
     pub(super) get: fn(&S) -> SettingValue,
-    /// Stores a value that the setting's type allows.
+    /// A function that stores a value that the setting's type allows.
     pub(super) set: fn(&mut S, &SettingValue) -> Result<(), ValueRefusal>,
 }
 
@@ -240,10 +240,10 @@ pub trait NamedSettings: Sized + 'static {
 
 /// A type of fields that hold a setting.
 pub(super) trait FieldType: Sized {
-    /// Returns the value as commands and files have it.
+    /// Returns the value in the form that commands and files use.
     fn to_value(&self) -> SettingValue;
 
-    /// Converts a value that the setting's type allows.
+    /// Converts a value that the setting's type allows to the type of the field.
     fn from_value(value: &SettingValue) -> Result<Self, ValueRefusal>;
 }
 
@@ -282,12 +282,12 @@ impl FieldType for bool {
     }
 }
 
-/// A type of fields whose values have names.
+/// A type of fields whose values are named by words, such as an enumeration.
 pub(super) trait WordField: Copy + PartialEq + 'static {
     /// The names of the values.
     const WORDS: &'static [&'static str];
 
-    /// The values, in the order of their names.
+    /// The values of the field's type, in the order of their names in [`WORDS`](Self::WORDS).
     const VALUES: &'static [Self];
 }
 
@@ -318,7 +318,7 @@ impl<E: WordField> FieldType for E {
     }
 }
 
-/// Returns the access to a field by its path: `field!(limits.gso_max_size)`.
+/// Returns the `FieldOf` for a field given by its path, such as `field!(limits.gso_max_size)`.
 macro_rules! field {
     ($($part:ident).+) => {
         FieldOf {

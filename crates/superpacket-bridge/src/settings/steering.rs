@@ -178,17 +178,17 @@ impl<T: PartialEq> PerQueue<T> {
         }
     }
 
-    /// Returns the value of the queues that are no exceptions.
+    /// Returns the value of the queues that have no value of their own.
     pub const fn of_all(&self) -> &T {
         &self.all
     }
 
-    /// Returns the queues that are exceptions, with their values.
+    /// Returns the queues that have a value of their own, with these values.
     pub fn own(&self) -> impl Iterator<Item = (u16, &T)> {
         self.own.iter().map(|(queue, value)| (*queue, value))
     }
 
-    /// Returns the value for all queues, then those of the exceptions.
+    /// Returns the value for all queues, then the values of the queues that have their own.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         std::iter::once(&self.all).chain(self.own.values())
     }

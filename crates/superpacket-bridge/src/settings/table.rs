@@ -1,5 +1,5 @@
-//! The tables of settings: those of a port, and those of steering. A row is all that commands, the
-//! control protocol, the configuration file and reports know of a setting.
+//! The tables of settings: one for a port, one for steering. Commands, the control protocol, the
+//! configuration file and reports take all information on a setting from its row.
 
 use superpacket::aggregate::{Delivery, MAX_BIG_LENGTH, Storage};
 use superpacket_steer::{FlowHeaders, FlowLimit, MovePolicy, ToeplitzKey, flow_entries};
@@ -31,12 +31,12 @@ const MAX_RATE: u64 = 1_000_000_000_000;
 /// Largest burst: 2^32 bytes or packets.
 const MAX_BURST: u64 = 1 << 32;
 
-/// A rate in this unit.
+/// Returns the type of a rate setting with this unit.
 const fn rate(unit: &'static str) -> SettingType {
     SettingType::number(1, MAX_RATE, unit).or_zero("no limit")
 }
 
-/// A burst in this unit.
+/// Returns the type of a burst setting with this unit.
 const fn burst(unit: &'static str) -> SettingType {
     SettingType::number(1, MAX_BURST, unit).or_zero("a tenth of a second's")
 }
@@ -260,12 +260,12 @@ impl NamedSettings for PortSettings {
     ];
 }
 
-/// Reads `rps_sock_flow_entries`, and rounds it up to a power of two, as the kernel does.
+/// Converts the value of `rps_sock_flow_entries`, rounded up to a power of two as by the kernel.
 fn sock_flow_entries(value: &SettingValue) -> Result<u32, ValueRefusal> {
     flow_entries(u64::from_value(value)?).map_err(|error| ValueRefusal::Because(error.to_string()))
 }
 
-/// Reads `flow_limit_table_len`.
+/// Converts the value of `flow_limit_table_len`.
 fn flow_limit_table(value: &SettingValue) -> Result<usize, ValueRefusal> {
     let length = usize::from_value(value)?;
     if length != 0 {

@@ -49,7 +49,7 @@ struct ReportedCounters {
     hashes: HashCounters,
 }
 
-/// What was done for the packets of a queue in one window of time in which
+/// The packets and worker time of a queue in one window of time in which
 /// [`Utilisation`](super::Utilisation) measures the load of the queue's thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct QueueWindow {
@@ -60,7 +60,7 @@ pub(crate) struct QueueWindow {
 }
 
 impl QueueWindow {
-    /// Returns the sums for two queues.
+    /// Returns the sums of the packets and worker times of two queues.
     pub(crate) const fn plus(self, other: QueueWindow) -> QueueWindow {
         QueueWindow {
             packets: self.packets + other.packets,
@@ -69,19 +69,19 @@ impl QueueWindow {
     }
 }
 
-/// Whether a receive queue is not polled until a worker makes progress.
+/// Whether a receive queue is not polled until a worker has processed some of its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerWait {
     /// The queue need not wait for a worker.
     NotWaiting,
-    /// The queue waits. Its thread is woken when a worker makes progress.
+    /// The queue waits. Its thread is woken when a worker has processed packets.
     Waiting,
-    /// The queue had to wait, but a worker has already made progress.
+    /// The queue had to wait, but a worker has processed packets in the meantime.
     Resumed,
 }
 
-/// Where the packets of a queue are processed: the backlogs to the workers, and the progress of the
-/// workers and of the queue's own thread.
+/// The backlogs of a receive queue to the workers, and the numbers of packets that the workers and
+/// the queue's own thread have processed.
 #[derive(Debug, Default)]
 struct Places {
     /// Number of packets that were processed on the receiving thread, and whose frames were sent.
@@ -93,15 +93,15 @@ struct Places {
     /// Like `in_place_tail`, but a packet that was merged counts as the packets of which it was
     /// made.
     in_place_received: u64,
-    /// The totals when [`Dispatch::take_window`] was last called.
+    /// The packets and worker time in total when [`Dispatch::take_window`] was last called.
     last_query: QueueWindow,
 }
 
 #[derive(Debug)]
 struct Backlog {
     sender: BacklogSender,
-    /// Whether the backlog is to be closed: it takes only packets of flows that cannot yet move to
-    /// another CPU.
+    /// Whether the backlog is to be closed when it is empty. Until then it takes only packets of
+    /// flows that cannot yet move to another CPU.
     leaving: bool,
 }
 
@@ -111,8 +111,8 @@ impl Places {
     }
 }
 
-/// The numbers of packets that are completed on the receiving thread and at each worker. Separate
-/// from the backlogs, which change while this is read.
+/// The numbers of packets that the receiving thread and each worker have completed. This is
+/// separate from the backlogs, which change while this is read.
 struct PlaceCompletions<'a> {
     here: u64,
     completions: &'a [Option<Arc<Completion>>],
@@ -287,8 +287,8 @@ impl Dispatch {
         self.places.backlogs.iter().flatten().any(|backlog| backlog.leaving)
     }
 
-    /// Returns whether no packets may be received, because the hash has changed and packets with
-    /// old hashes are not yet processed.
+    /// Returns whether no packets may be received, because the hash settings have changed and
+    /// packets with old hashes are not yet processed.
     pub(crate) fn must_wait(&mut self) -> bool {
         self.steering.is_waiting(&completions!(self.places))
     }
@@ -307,8 +307,8 @@ impl Dispatch {
         }
     }
 
-    /// Returns what was done for the queue's packets since the last call. `None` unless the load of
-    /// the queue's thread decides whether packets go to workers.
+    /// Returns the packets and worker time of the queue since the last call; `None` unless the load
+    /// of the queue's thread decides whether packets go to workers.
     pub(crate) fn take_window(&mut self) -> Option<QueueWindow> {
         let places = &mut self.places;
         let here = QueueWindow { packets: places.in_place_received, worker_time: 0 };
@@ -326,7 +326,8 @@ impl Dispatch {
         (self.is_active && self.in_place.is_automatic()).then_some(window)
     }
 
-    /// Sets whether the thread can process all packets itself, without workers.
+    /// Sets whether packets are processed on the receiving thread, as the measured load of the
+    /// thread suggests, rather than by workers.
     pub(crate) fn follow(&mut self, shared: &SharedPort, in_place: bool) {
         let in_place = self.in_place.set_automatic(in_place);
         self.steering.set_in_place(in_place);
@@ -431,8 +432,8 @@ impl Dispatch {
         counts.wake_ups.add(woken);
     }
 
-    /// After a panic, counts the packets that were processed on this thread as completed, because
-    /// they were lost.
+    /// Counts the packets that this thread was processing as completed, because a panic has lost
+    /// them.
     pub(crate) fn lose(&mut self) {
         self.places.here = self.places.in_place_tail;
     }
@@ -444,9 +445,9 @@ impl Dispatch {
         })
     }
 
-    /// Prepares the thread's sleep. If the queue needs progress of a worker, asks the workers to
-    /// wake this thread when they make some. `crowded` tells that the port lacks memory, which
-    /// packets at workers hold.
+    /// Prepares for the thread's sleep. If the queue cannot continue before a worker has processed
+    /// packets, asks the workers to wake this thread then. `crowded` tells that the port lacks
+    /// memory, which packets at workers hold.
     pub(crate) fn watch(&mut self, crowded: bool) -> WorkerWait {
         if !self.is_active
             || !(crowded && self.is_outstanding()

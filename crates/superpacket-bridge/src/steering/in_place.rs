@@ -1,5 +1,5 @@
-//! Decides by the rate of packets whether a receive queue's packets are processed on the receiving
-//! thread ("in place"), because the load is too low for workers to pay.
+//! Decides by the packet rate whether a receive queue's packets are processed on the receiving
+//! thread ("in place"), because the load is too low for workers to be worthwhile.
 
 use crate::settings::InPlace;
 
@@ -53,7 +53,7 @@ impl InPlaceState {
         self.in_place
     }
 
-    /// Takes over the decision by the thread's utilisation, which counts only if the setting is
+    /// Adopts the decision made by the thread's utilisation, which counts only if the setting is
     /// automatic. Returns whether packets are processed in place now.
     pub(super) fn set_automatic(&mut self, in_place: bool) -> bool {
         self.automatic = in_place;

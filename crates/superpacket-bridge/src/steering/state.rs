@@ -31,7 +31,7 @@ impl WorkerHandle {
     }
 }
 
-/// The steering settings, RFS table and workers at one moment, which do not change.
+/// An immutable snapshot of the steering settings, the RFS table and the workers.
 #[derive(Clone, Debug)]
 pub(crate) struct SteeringSnapshot {
     pub(crate) settings: SteeringSettings,

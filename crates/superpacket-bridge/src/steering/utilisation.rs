@@ -1,4 +1,4 @@
-//! Decides by the load of a receiving thread whether it processes the packets of its queues alone
+//! Decides by the load of a receiving thread whether it processes all packets of its queues itself
 //! ("in place") or hands them to workers.
 
 use std::collections::VecDeque;
@@ -17,23 +17,24 @@ const FULL_WINDOWS: u64 = 2;
 /// thread's packets counts too.
 const LIGHT: u64 = 45;
 
-/// Number of light windows in a row after which a thread works alone again.
+/// Number of light windows in a row after which a thread processes all packets itself again.
 const LIGHT_WINDOWS: u64 = 10;
 
-/// Number of windows that are compared between working alone and with workers. The first window
-/// after a switch does not count, because it still has packets from before.
+/// Number of windows over which throughput is measured to compare processing without and with
+/// workers. The first window after a switch does not count, because it still has packets from
+/// before.
 const COMPARED: usize = 4;
 
-/// Throughput with workers, in percent of that without, from which on handing over is worth its
-/// additional CPU time.
+/// Throughput with workers, in percent of that without, from which on handing packets to workers is
+/// worth its additional CPU time.
 const WORTHWHILE: u128 = 105;
 
 /// A trial of working alone ends at once if a fully loaded window has less than this percentage of
 /// the throughput with workers, because packets are being lost.
 const END_TRIAL: u128 = 75;
 
-/// Time in nanoseconds after a successful trial until the other way of working is tried again. Each
-/// unsuccessful trial in a row multiplies the time by four.
+/// Time in nanoseconds after a successful trial until the other mode (with or without workers) is
+/// tried again. Each unsuccessful trial in a row multiplies the time by four.
 const FIRST_WAIT: u64 = 200_000_000;
 
 /// Maximum time in nanoseconds for which a fully loaded thread works alone without a trial of
@@ -71,11 +72,12 @@ pub(crate) struct Utilisation {
     /// Throughput of each of the last windows since the last change. If the thread works alone,
     /// only fully loaded windows in a row count.
     recent: VecDeque<Throughput>,
-    /// Whether the first window after a change is still running.
+    /// Whether the first window after a change between the modes is still running.
     is_settling: bool,
-    /// Throughput before the change, while the new way of working is on trial; otherwise `None`.
+    /// Throughput before the change, while the new mode (with or without workers) is on trial;
+    /// otherwise `None`.
     tried_against: Option<Throughput>,
-    /// Throughput of the present way of working in the last comparison.
+    /// Throughput of the present mode (with or without workers) in the last comparison.
     last_compared: Throughput,
     /// Time in nanoseconds between the last trial and the next.
     wait: u64,
@@ -92,7 +94,7 @@ struct Throughput {
 }
 
 impl Throughput {
-    /// Returns whether this is at least `percent` of the packets per second of `other`.
+    /// Returns whether this throughput is at least `percent` of the throughput `other`.
     fn reaches(self, percent: u128, other: Throughput) -> bool {
         let crosswise = |packets: u64, time: u64| u128::from(packets) * u128::from(time);
         crosswise(self.packets, other.time) * 100 >= crosswise(other.packets, self.time) * percent
@@ -191,7 +193,7 @@ impl Utilisation {
         self.in_place
     }
 
-    /// Restarts as the state of an idle thread, because it decides for no queue at present.
+    /// Restarts in the state of an idle thread, because no queue uses the decision at present.
     pub(crate) fn restart(&mut self, now: u64) {
         *self = Utilisation {
             start: now,
@@ -201,7 +203,7 @@ impl Utilisation {
         };
     }
 
-    /// Returns whether the load is high enough for a trial of the other way of working.
+    /// Returns whether the load justifies a trial of the other mode (with or without workers).
     fn has_much_to_do(&self) -> bool {
         if self.in_place {
             self.windows >= FULL_WINDOWS
@@ -218,8 +220,7 @@ impl Utilisation {
         })
     }
 
-    /// Ends a trial: keeps the new way of working, or returns to the one before, whose throughput
-    /// is `other`.
+    /// Ends a trial: keeps the new mode, or returns to the one before, whose throughput is `other`.
     fn end_trial(&mut self, now: u64, other: Throughput) {
         let tried = self.done();
         let (in_place, steered) = if self.in_place { (tried, other) } else { (other, tried) };
@@ -253,7 +254,7 @@ mod tests {
         /// Time for which the thread worked without workers, in nanoseconds.
         alone: u64,
         packets: u64,
-        /// Throughput with workers, in percent of that without.
+        /// Throughput with workers, in percent of the throughput without.
         gain: u64,
     }
 
@@ -270,9 +271,9 @@ mod tests {
             }
         }
 
-        /// Runs with a packet every `period` nanoseconds, or as soon as the thread is free. Working
-        /// alone, the thread takes `own` percent of the period for a packet. With workers, it takes
-        /// less according to `gain`, and the workers take the rest plus a tenth.
+        /// Simulates a packet every `period` nanoseconds, or as soon as the thread is free. Without
+        /// workers, the thread takes `own` percent of the period for a packet. With workers, it
+        /// takes less according to `gain`, and the workers take the rest plus a tenth.
         fn run(&mut self, milliseconds: u64, own: u64, period: u64) -> bool {
             let end = self.now + milliseconds * 1_000_000;
             let mut worker_time = 0;
@@ -307,7 +308,8 @@ mod tests {
             self.now += idle;
         }
 
-        /// Runs, and returns for which share of the time the thread worked alone, in percent.
+        /// Runs the simulation, and returns for which share of the time the thread worked without
+        /// workers, in percent.
         fn alone_of(&mut self, milliseconds: u64) -> u64 {
             std::mem::take(&mut self.alone) / (milliseconds * 10_000)
         }

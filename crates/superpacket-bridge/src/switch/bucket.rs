@@ -136,8 +136,8 @@ pub(crate) fn taken_by(packet: &SuperPacket<'_, Buffer>) -> (u64, u64) {
     (u64::from(frames.max(packet.metadata.packets)), bytes)
 }
 
-/// The token buckets that limit what a port receives and sends, and the flooded packets that it
-/// sends into the bridge.
+/// The token buckets of a port: for what it receives, for what it sends, and for broadcast,
+/// multicast and unknown unicast packets that it sends into the bridge.
 #[derive(Debug, Default)]
 pub(crate) struct PortBuckets {
     pub(crate) rx_bytes: TokenBucket,

@@ -100,7 +100,7 @@ pub struct FdbEntry {
 pub struct FdbPage {
     /// The entries.
     pub entries: Vec<FdbEntry>,
-    /// Number of entries that follow these in the database.
+    /// Number of entries in the database that come after this page.
     pub more: usize,
 }
 

@@ -106,9 +106,9 @@ pub(crate) struct Addresses {
 pub(crate) enum FrameDestination {
     /// A unicast address: one station.
     Station(AddressKey),
-    /// A multicast address.
+    /// A multicast address, for a group of stations.
     Many,
-    /// The broadcast address.
+    /// The broadcast address, for all stations.
     All,
     /// A link-local address that bridges do not forward to.
     Neighbour,
@@ -171,8 +171,8 @@ fn ip_addresses(head: &[u8]) -> Option<Addresses> {
     })
 }
 
-/// Returns the offset of the outermost IP header from the start of the packet, or of what a packet
-/// that is not IP has in that position.
+/// Returns the offset of the outermost IP header from the start of the packet. For a packet that is
+/// not IP, this is the offset after the link header.
 #[inline]
 pub(crate) fn network_offset(head: &[u8], metadata: &Metadata) -> usize {
     if let Some(layout) = &metadata.layout {

@@ -256,7 +256,8 @@ fn oldest(words: &[FloodedFrame; WAYS], tick: u16) -> Option<usize> {
     (age >= MIN_KEEP).then_some(index)
 }
 
-/// Returns whether a suspicion or a return at this time is recent enough to count.
+/// Returns whether the event at `time`, a suspicion of a loop or the return of a frame, is recent
+/// enough to count.
 fn is_recent(time: &AtomicU64, now: u64) -> bool {
     let time = time.load(Ordering::Relaxed);
     time != 0 && now.saturating_sub(time) <= SUSPICION

@@ -14,7 +14,7 @@ impl Rate {
         Rate { per_second, burst: per_second }
     }
 
-    /// Returns a limit with the bucket size `burst`; if that is 0, with the tokens of a tenth of a
+    /// Returns a rate limit with the bucket size `burst`; 0 stands for the tokens of a tenth of a
     /// second.
     fn new(per_second: u64, burst: u64) -> Self {
         Rate { per_second, burst: if burst == 0 { per_second.div_ceil(10) } else { burst } }
@@ -26,12 +26,13 @@ impl Rate {
 /// the bucket passes when the bucket is full, and later packets wait until its tokens are added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
-    /// Maximum bytes per second that the port receives, counted from the link header on. More bytes
-    /// wait in the port, and are lost when the port is full.
+    /// Maximum bytes per second that the port receives, counted from the link header on. Packets
+    /// beyond the limit wait in the port's receive queue, and are dropped when it is full.
     pub rx_byte_rate: u64,
     /// Maximum bytes received at once; 0 for a tenth of a second's bytes.
     pub rx_byte_burst: u64,
-    /// Maximum packets per second that the port receives. More packets wait in the port.
+    /// Maximum packets per second that the port receives. Packets beyond the limit wait in the
+    /// port's receive queue.
     pub rx_packet_rate: u64,
     /// Maximum packets received at once; 0 for a tenth of a second's packets.
     pub rx_packet_burst: u64,
@@ -43,14 +44,14 @@ pub struct Rates {
     pub tx_packet_rate: u64,
     /// Maximum packets sent at once; 0 for a tenth of a second's packets.
     pub tx_packet_burst: u64,
-    /// Maximum broadcast packets per second that the port may send into the bridge, and at once
-    /// after a pause.
+    /// Maximum broadcast packets per second that the port may send into the bridge, which is also
+    /// the largest burst.
     pub storm_broadcast: u64,
-    /// Maximum multicast packets per second that the port may send into the bridge, and at once
-    /// after a pause.
+    /// Maximum multicast packets per second that the port may send into the bridge, which is also
+    /// the largest burst.
     pub storm_multicast: u64,
-    /// Maximum packets per second to unknown addresses that the port may send into the bridge, and
-    /// at once after a pause.
+    /// Maximum packets per second to unknown addresses that the port may send into the bridge,
+    /// which is also the largest burst.
     pub storm_unknown: u64,
 }
 

@@ -45,8 +45,8 @@ const MIN_EXPIRE: u64 = 100;
 /// Maximum interval in ticks between scans for expired entries: one minute.
 const MAX_EXPIRE: u64 = 6000;
 
-/// Number of locks for the sets, each for many sets, and so the maximum number of sets that can be
-/// changed at the same time.
+/// Number of locks for the sets, and so the maximum number of sets that can be changed at the same
+/// time. Each lock protects many sets.
 const STRIPES: usize = 1024;
 
 /// Returns the number of sets in a table for at least `size` addresses.
@@ -96,13 +96,13 @@ pub(crate) struct AddressTable {
     changing: Box<[AtomicBool]>,
     /// Time of the last scan for expired entries, in ticks.
     last_scan: AtomicU64,
-    /// The static entries. Whoever locks them and a set locks them first.
+    /// The static entries. A thread that locks both them and a set must lock them first.
     statics: Statics,
     /// The loop detector, which is told of each address that is seen at two ports.
     pub(crate) loops: LoopGuard,
     /// When an address seen at two ports was last logged; 0 for never.
     last_warning: AtomicU64,
-    /// The kernel's path, which must forget each station whose entry changes.
+    /// The forwarding in the kernel, which must forget each station whose entry changes.
     kernel: OnceLock<Arc<KernelPath>>,
 }
 
@@ -133,8 +133,8 @@ impl AddressTable {
         })
     }
 
-    /// Returns a table for a size that is known to be small. The process ends if there is no
-    /// memory.
+    /// Returns a table for a size that is known to be small. If there is no memory, the process is
+    /// aborted.
     pub(crate) fn new(size: usize, ageing: Duration) -> Self {
         AddressTable::try_new(size, ageing)
             .unwrap_or_else(|_| handle_alloc_error(Layout::new::<[AddressEntry; WAYS]>()))
@@ -178,8 +178,8 @@ impl AddressTable {
         self.shares.close(port);
     }
 
-    /// Returns where to send a packet for an address that was received by port `from`. `None` if
-    /// the address is unknown or has expired.
+    /// Returns the port or ports to which a packet for an address is sent, if port `from` received
+    /// it. `None` if the address is unknown or has expired.
     ///
     /// An address that moved from the port where it was learned first is disputed: the host has
     /// moved, or another host uses its address. It then counts as behind both ports. The dispute
@@ -212,7 +212,8 @@ impl AddressTable {
         Some(Located { port, other: (other != from).then_some(other), is_disputed: true })
     }
 
-    /// Makes a kernel path forget each station from now on whose entry changes.
+    /// Sets the forwarding in the kernel, which from now on forgets each station whose entry
+    /// changes.
     pub(crate) fn set_kernel_path(&self, path: &Arc<KernelPath>) {
         let _ = self.kernel.set(path.clone());
     }
@@ -236,13 +237,13 @@ impl AddressTable {
         self.entry(key).map(|(_, seen)| seen.port())
     }
 
-    /// Returns the time, in ticks, that was this long before `now`.
+    /// Returns the time, in ticks, that was `ago` before `now`.
     pub(crate) fn ticks_ago(&self, now: u64, ago: Duration) -> u64 {
         now.saturating_sub(ago.as_millis() as u64 / TICK).max(1)
     }
 
-    /// Returns whether an address seen at two ports may be logged now, and records the time if so.
-    /// It may at most once per second.
+    /// Returns whether an address seen at two ports may be logged now, at most once per second. If
+    /// so, records the time.
     pub(crate) fn may_warn(&self, now: u64) -> bool {
         let warned = self.last_warning.load(Ordering::Relaxed);
         (warned == 0 || now.saturating_sub(warned) >= WARN_INTERVAL)
@@ -264,8 +265,8 @@ impl AddressTable {
 
     /// Updates an entry whose address was seen at a port. The port where the address was learned
     /// first keeps it while the address is seen there. The address moves to another port only after
-    /// it was silent; it is then [disputed](Self::find), and returns as soon as it is seen at the
-    /// first port.
+    /// it has not been seen for some time; it is then [disputed](Self::find), and returns as soon
+    /// as it is seen at the first port.
     #[cold]
     fn refresh(&self, entry: &AddressEntry, seen: EntryState, port: u16, now: u64) {
         let age = self.silence(entry, seen, port, now);
@@ -309,8 +310,8 @@ impl AddressTable {
         }
     }
 
-    /// Returns the ticks since an entry's address was seen at its port. If it is now seen at
-    /// another port, frames that the kernel forwarded count at once.
+    /// Returns the ticks since an entry's address was last seen at the entry's port. If the address
+    /// is now seen at another port, this includes frames that the kernel forwarded.
     fn silence(&self, entry: &AddressEntry, seen: EntryState, port: u16, now: u64) -> u64 {
         let age = seen.age(now);
         let kernel = self.kernel.get().filter(|_| seen.port() != port);

@@ -1,5 +1,5 @@
-//! Puts VLAN tags where VLAN filtering expects them: the tag that names a packet's VLAN is in the
-//! metadata, as most devices deliver it, and all other tags are in the frame.
+//! Puts VLAN tags where VLAN filtering expects them: the tag that determines a packet's VLAN is in
+//! the metadata, as most devices deliver it, and all other tags are in the frame.
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
 use superpacket_port::Buffer;
@@ -16,7 +16,7 @@ const TAG_BYTES: usize = 4;
 
 /// Puts a packet's VLAN tags where VLAN filtering expects them: moves the first tag of the frame to
 /// the metadata if it has this protocol, and a tag of another protocol from the metadata into the
-/// frame. If either is needed, the packet is copied.
+/// frame. If the frame must change, the packet is copied.
 #[inline]
 pub(crate) fn sort(packet: &mut RxPacket<Buffer>, protocol: VlanProtocol) {
     if packet.layer != Layer::Ethernet {

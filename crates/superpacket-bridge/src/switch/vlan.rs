@@ -93,7 +93,8 @@ pub struct PortVlans {
 }
 
 impl Default for PortVlans {
-    /// Returns membership in VLAN 1, for frames without a tag, as Linux's bridge has by default.
+    /// Returns membership in VLAN 1, which is the PVID and untagged, as by default in Linux's
+    /// bridge.
     fn default() -> Self {
         let mut vlans = PortVlans::none();
         vlans.add(&VlanRange { first: 1, last: 1, pvid: true, untagged: true });

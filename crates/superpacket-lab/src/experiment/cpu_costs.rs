@@ -62,7 +62,7 @@ pub(crate) struct LoadTotals {
 }
 
 impl From<&BulkReport> for LoadTotals {
-    /// Takes the forward direction, the only one that experiments use.
+    /// Returns the totals of the forward direction, the only one that experiments use.
     fn from(report: &BulkReport) -> Self {
         let direction = report.forward.as_ref();
         direction.map_or_else(Self::default, |direction| Self {
@@ -89,7 +89,8 @@ impl From<&UdpReport> for LoadTotals {
 }
 
 impl LoadTotals {
-    /// Returns the load of transactions with `bytes` payload bytes each; the client is the sender.
+    /// Returns the totals of a load of transactions with `bytes` payload bytes each; the client
+    /// counts as the sender.
     pub(crate) fn transactions(report: &TransactionReport, bytes: u64) -> Self {
         Self {
             bytes: report.transactions * bytes,
@@ -152,9 +153,9 @@ fn bridge_time() -> Result<Duration, LabError> {
     Ok(bridge_threads(|_| true)?.values().sum())
 }
 
-/// Returns the CPU time of those threads of the bridges whose name has a wanted rest after
-/// `superpacket-`, by their `/proc` directory. The scheduler's counters are read, because clock
-/// ticks would be too coarse for short measurements.
+/// Returns the CPU time of those bridge threads whose name after `superpacket-` satisfies
+/// `is_wanted`, by their `/proc` directory. Reads the scheduler's counters, because clock ticks
+/// would be too coarse for short measurements.
 fn bridge_threads(is_wanted: fn(&str) -> bool) -> Result<BTreeMap<PathBuf, Duration>, LabError> {
     let mut threads = BTreeMap::new();
     for task in fs::read_dir("/proc/self/task").context(|| "/proc/self/task".into())?.flatten() {
@@ -182,7 +183,7 @@ impl PollThreads {
         bridge_threads(|rest| rest.bytes().all(|byte| byte.is_ascii_digit())).map(Self)
     }
 
-    /// Returns the CPU time of the thread that has used most since these times were read.
+    /// Returns the CPU time of the thread that has used most CPU time since these times were read.
     ///
     /// # Errors
     /// Those of [`PollThreads::now`].

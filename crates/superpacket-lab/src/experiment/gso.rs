@@ -12,7 +12,7 @@ mod model;
 
 use super::Entry;
 
-/// The GSO experiment, as the list of experiments has it.
+/// Description of the GSO experiment, as an element of `experiment::ALL`.
 pub const ENTRY: Entry = Entry {
     name: "gso",
     headline: "throughput, cut at the egress over cut before the bridge (Xu, 2006)",
@@ -28,12 +28,12 @@ pub const ENTRY: Entry = Entry {
 /// Mb/s, with GSO off and on.
 const SOURCE_THROUGHPUT: [f64; 2] = [3061.05, 3598.17];
 
-/// Ratio of throughput, late over early segmentation, that must be reached: the original report's.
+/// Required ratio of throughput, late over early segmentation: that of the original report.
 const TARGET: f64 = 1.175;
 
-/// Ratio of throughput, late over early segmentation, that must be reached on a port that copies
-/// the payload once more. The original report found the cost of the copy "mostly offset" by the
-/// savings, so nearly no loss may remain.
+/// Required ratio of throughput, late over early segmentation, on a port that copies the payload
+/// once more. The original report found the cost of the copy "mostly offset" by the savings, so
+/// nearly no loss is permitted.
 const LINEAR_TARGET: f64 = 0.98;
 
 const BEFORE: &str = "before the bridge";

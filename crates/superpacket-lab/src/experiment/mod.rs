@@ -26,23 +26,24 @@ use crate::error::LabError;
 /// An experiment that can be run, and its description.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// `lro`, `ack`, `rps`, `tso` or `gso`.
+    /// Name of the experiment: `lro`, `ack`, `rps`, `tso` or `gso`.
     pub name: &'static str,
-    /// The meaning of the experiment's ratios, and the original report, for a line of a short
+    /// Heading of the experiment in a short report: the meaning of its ratios, and the original
     /// report.
     pub headline: &'static str,
     /// The original report: author, subject and year of the message that the experiment repeats.
     pub source: &'static str,
     /// Summary of the experiment's procedure, in a line or two.
     pub summary: &'static str,
-    /// Measures between live hosts. [`LabError::Forbidden`] and [`LabError::Unsupported`] mean that
-    /// this machine cannot run it, [`LabError::Cancelled`] that the session was cancelled.
+    /// Runs the experiment between live hosts. Fails with [`LabError::Forbidden`] or
+    /// [`LabError::Unsupported`] if this machine cannot run it, and with [`LabError::Cancelled`] if
+    /// the session was cancelled.
     pub live: fn(&Session<'_>) -> Result<Experiment, LabError>,
-    /// Returns the maximum number of measurements of the live form. Each takes [`Plan::time`]; file
-    /// transfers take the time that the file needs.
+    /// Returns the maximum number of measurements that `live` performs. Each takes [`Plan::time`],
+    /// except that a file transfer takes as long as its file needs.
     pub measurements: fn(Plan) -> usize,
-    /// Counts on the model NIC, or simulates. The result is the same in every run, after about a
-    /// second.
+    /// Runs the experiment on the model NIC or in a simulation. The result is the same in every
+    /// run, and takes about a second.
     pub model: fn() -> Result<Experiment, LabError>,
 }
 
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
     use crate::error::available_or_skip;
 
-    /// Counts announced measurements.
+    /// An observer that sums the announced numbers of measurements.
     #[derive(Default)]
     struct Announced(AtomicUsize);
 

@@ -7,14 +7,14 @@ use serde::Serialize;
 use crate::error::LabError;
 use crate::load::Pinning;
 
-/// The extent of a run.
+/// The number and duration of a run's measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Number of measurements per variant.
     pub rounds: usize,
     /// Duration of each measurement, without its warm-up.
     pub time: Duration,
-    /// Whether only the rows are measured that the targets and the main result need.
+    /// Whether to measure only the rows that the targets and the main result need.
     pub quick: bool,
 }
 
@@ -26,8 +26,8 @@ impl Plan {
     pub const QUICK: Self = Self { rounds: 3, time: Duration::from_millis(250), quick: true };
 }
 
-/// CPUs of the parts of a live experiment. An empty list leaves the choice to the experiment; most
-/// leave it to the scheduler.
+/// CPUs for the sending program, the receiving program and the bridge of a live experiment. An
+/// empty list leaves the choice to the experiment; most leave it to the scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cpus {
     /// CPUs of the sending program; for requests and answers, the client.
@@ -78,9 +78,9 @@ impl Watch for Unwatched {
 /// A run of experiments: its plan, CPUs and observer.
 #[derive(Clone, Copy)]
 pub struct Session<'a> {
-    /// Extent of the run.
+    /// Number and duration of the measurements.
     pub plan: Plan,
-    /// CPUs of the run's parts.
+    /// CPUs for the programs and the bridge.
     pub cpus: &'a Cpus,
     watch: &'a dyn Watch,
 }
@@ -110,19 +110,19 @@ impl<T> std::fmt::Debug for Variant<'_, T> {
 }
 
 impl<'a, T> Variant<'a, T> {
-    /// Returns a variant with this description and measurement.
+    /// Returns a variant with this name and this measurement.
     pub fn new(name: impl Into<String>, measure: impl FnMut() -> Result<T, LabError> + 'a) -> Self {
         Self { name: name.into(), measure: Box::new(measure) }
     }
 }
 
 impl<'a> Session<'a> {
-    /// Returns a run by this plan, without pinning.
+    /// Returns a session with this plan and observer, without pinning threads to CPUs.
     pub fn new(plan: Plan, watch: &'a dyn Watch) -> Self {
         Self { plan, cpus: Cpus::ANY, watch }
     }
 
-    /// Sets the CPUs of the run's parts.
+    /// Sets the CPUs for the programs and the bridge.
     #[must_use]
     pub fn with_cpus(self, cpus: &'a Cpus) -> Self {
         Self { cpus, ..self }

@@ -1,5 +1,5 @@
 //! The result of an experiment: tables in the form of the original report, with the spread of each
-//! figure, and marks that compare results with targets.
+//! figure, and comparisons of results with targets.
 
 use serde::{Serialize, Serializer};
 
@@ -10,7 +10,8 @@ use crate::paired::{Paired, Summary};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
-    /// Measured with kernel TCP between hosts, through ports, engine and bridge; runs differ.
+    /// Measured with kernel TCP between hosts, through ports, engine and bridge; figures vary
+    /// between runs.
     Live,
     /// Counted on the model NIC, without kernel and clock; the same in every run.
     Model,
@@ -22,7 +23,7 @@ pub enum Form {
 /// The result of an experiment.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// `lro`, `ack`, `rps`, `tso` or `gso`.
+    /// Name of the experiment: `lro`, `ack`, `rps`, `tso` or `gso`.
     pub name: &'static str,
     /// The original report: author, subject and year of the message that the experiment repeats.
     pub source: &'static str,
@@ -30,7 +31,7 @@ pub struct Experiment {
     pub summary: &'static str,
     /// Tables of figures, in reading order.
     pub tables: Vec<Table>,
-    /// Targets, and whether they were met.
+    /// Comparisons of results with targets.
     pub marks: Vec<Mark>,
     /// Remarks on the figures, such as parts that could not run, or differences from the original
     /// report's machine.
@@ -45,8 +46,8 @@ impl Experiment {
         Self { name, source, summary, tables: Vec::new(), marks: Vec::new(), notes: Vec::new() }
     }
 
-    /// Appends the results of the model form. Counts never replace measurements: each has separate
-    /// marks.
+    /// Appends the tables, comparisons with targets and notes of the model form, which supplement
+    /// the measurements.
     #[must_use]
     pub fn with_model(mut self, model: Self) -> Self {
         self.tables.extend(model.tables);
@@ -69,29 +70,31 @@ pub struct Table {
     pub columns: Vec<Column>,
     /// The rows, in reading order.
     pub rows: Vec<Row>,
-    /// Rounds behind each figure; 1 if every run gives the same.
+    /// Number of rounds from which each figure was calculated; 1 if every run gives the same
+    /// figures.
     pub rounds: usize,
-    /// Description of how the figures were made; `None` for medians of the rounds with quartiles.
+    /// Description of how the figures were obtained; `None` if they are medians and quartiles of
+    /// the rounds.
     pub made: Option<String>,
-    /// What a plot shows.
+    /// The figures that a plot of this table shows.
     pub plot: Plot,
 }
 
-/// The figures of a table that a plot shows.
+/// The figures of a table that its plot shows, and the kind of plot.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plot {
     /// The table has no plot.
     Nothing,
-    /// Those of the columns with these indexes, as marks on one logarithmic axis. All have the same
+    /// Shows the columns with these indexes as points on one logarithmic axis. All have the same
     /// unit. If the rows have groups, there is one column, and the rows of a group are compared.
     Marks(&'static [usize]),
-    /// Those of all columns, as curves on two logarithmic axes.
+    /// Shows all columns as curves on two logarithmic axes.
     Curves {
-        /// Name of the horizontal axis.
+        /// Title of the horizontal axis.
         over: &'static str,
-        /// Place of each row on the horizontal axis.
+        /// Position of each row on the horizontal axis.
         places: Vec<f64>,
-        /// Name of the vertical axis.
+        /// Title of the vertical axis.
         values: &'static str,
     },
 }
@@ -115,7 +118,7 @@ impl Table {
 pub struct Column {
     /// Name in JSON: `throughput`, `receiver_cpu`, ...
     pub name: &'static str,
-    /// Heading.
+    /// Heading of the column.
     pub title: &'static str,
     /// Unit: `Gb/s`, `%`, `us/KB`, `1/s`, `MB/s`; empty for counts.
     pub unit: &'static str,
@@ -133,7 +136,7 @@ impl Column {
 /// A row of a table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The common part of several rows, such as an MTU pair or a client; may be empty.
+    /// Name of the group to which the row belongs, such as an MTU pair or a client; may be empty.
     pub group: String,
     /// Name of the row within its group.
     pub name: String,
@@ -141,32 +144,33 @@ pub struct Row {
     pub figures: Vec<Option<Figure>>,
     /// The original report's figures, one per column; empty if it has none.
     pub source: Vec<Option<f64>>,
-    /// Comparison with another row.
+    /// Ratio of this row to another row, in one column.
     pub ratio: Option<Ratio>,
-    /// The original report's value of the same ratio.
+    /// The original report's value of this ratio.
     pub source_ratio: Option<f64>,
-    /// The CPUs that were full during the measurement; `None` if the experiment does not tell.
+    /// The CPUs that were fully used during the measurement; `None` if the experiment does not
+    /// record them.
     pub full_cpu: Option<FullCpu>,
 }
 
-/// The part of a measurement whose CPU had no time left. More CPUs for the other parts would gain
-/// nothing.
+/// The CPUs that were fully used during a measurement, and so limited its result. More CPUs for
+/// other work would gain nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FullCpu {
-    /// The CPU of the thread that receives packets.
+    /// The CPU of the bridge's thread that receives packets.
     Queue,
     /// The CPU of a program that sends or answers requests.
     Load,
-    /// The receive queue's CPU and the load's.
+    /// Both the CPU that receives packets and a CPU of the load.
     Both,
-    /// No CPU: the round trips themselves take the time.
+    /// No CPU: the result is limited by the latency of the round trips.
     #[serde(rename = "none")]
     Neither,
 }
 
 impl FullCpu {
-    /// Returns the words for a table's cell.
+    /// Returns the text for a cell of a table.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -179,7 +183,7 @@ impl FullCpu {
 }
 
 impl Row {
-    /// Returns a row that is compared with nothing.
+    /// Returns a row without a comparison with another row.
     pub(crate) fn new(
         group: impl Into<String>,
         name: impl Into<String>,
@@ -196,7 +200,7 @@ impl Row {
         }
     }
 
-    /// Returns a row of figures without spread that is compared with nothing.
+    /// Returns a row of figures without spread, and without a comparison with another row.
     pub(crate) fn exact(
         group: impl Into<String>,
         name: impl Into<String>,
@@ -206,7 +210,7 @@ impl Row {
         Self::new(group, name, figures.collect())
     }
 
-    /// Returns a row of counts that has no reference value.
+    /// Returns a row of counts, without figures of the original report.
     pub(crate) fn counts<const N: usize>(
         group: impl Into<String>,
         name: impl Into<String>,
@@ -297,9 +301,10 @@ pub struct Mark {
     /// Whether the target was reached; `None` without a value, or if the value is nearer to the
     /// target than the spread allows to tell.
     pub met: Option<bool>,
-    /// Whether there is no verdict because no CPU was idle that a gain could have used.
+    /// Whether the verdict is missing because no CPU had idle time that a gain could have used.
     pub nothing_to_spare: bool,
-    /// Quartiles of the rounds' values; both equal the value if every run gives the same.
+    /// Lower and upper quartile of the rounds' values; both equal `value` if every run gives the
+    /// same.
     pub spread: [f64; 2],
     /// The reason for a missing verdict, or a remark on the verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -374,14 +379,14 @@ impl Mark {
         }
     }
 
-    /// Returns whether the whole spread lies on one side of the target.
+    /// Returns whether both quartiles lie on the same side of the target.
     #[must_use]
     pub fn is_clear(&self) -> bool {
         let [low, high] = self.spread;
         self.target <= low || high <= self.target
     }
 
-    /// Sets the name for short reports, and the original report's value.
+    /// Sets the name for short reports, and the value that the original report found.
     #[must_use]
     pub fn in_brief(self, brief: &'static str, source: Option<f64>) -> Self {
         Self { brief: Some(brief), source, ..self }
@@ -418,21 +423,21 @@ impl Mark {
         mark.undecided(reason)
     }
 
-    /// Removes the verdict, because no CPU was idle that a gain could have used. The reason names
-    /// the figure.
+    /// Removes the verdict, because no CPU had idle time that a gain could have used. `reason`
+    /// states how much idle time there was.
     #[must_use]
     pub fn with_nothing_to_spare(self, reason: impl Into<String>) -> Self {
         Self { met: None, nothing_to_spare: true, reason: Some(reason.into()), ..self }
     }
 
-    /// Removes value and verdict but keeps the spread, and sets the reason.
+    /// Removes the value and the verdict, but keeps the spread, and sets the reason.
     #[must_use]
     pub fn undecided(self, reason: impl Into<String>) -> Self {
         Self { value: None, met: None, reason: Some(reason.into()), ..self }
     }
 }
 
-/// Returns whether a value is on the right side of the target.
+/// Returns whether a value meets the target.
 fn reached(value: f64, side: Side, target: f64) -> bool {
     match side {
         Side::AtLeast => value >= target,

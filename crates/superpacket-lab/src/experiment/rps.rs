@@ -19,7 +19,7 @@ mod variants;
 use super::{Column, Entry, Experiment};
 use crate::error::LabError;
 
-/// The RPS experiment, as the list of experiments has it.
+/// Description of the RPS experiment, as an element of `experiment::ALL`.
 pub const ENTRY: Entry = Entry {
     name: "rps",
     headline: "transactions of 500 connections, steered over not (Herbert, 2010)",

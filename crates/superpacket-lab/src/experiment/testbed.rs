@@ -59,8 +59,8 @@ impl Hosts {
         Ok(Self { a: Station::new(a, 1)?, b: Station::new(b, 2)?, middle, a_side, b_side })
     }
 
-    /// Starts a bridge with a thread per port on these CPUs (empty: all), and lets the hosts
-    /// resolve each other's addresses.
+    /// Starts a bridge with a thread per port on these CPUs (an empty list means all), and lets the
+    /// hosts resolve each other's addresses.
     pub(crate) fn join(
         self,
         ports: [PortSettings; 2],
@@ -173,7 +173,7 @@ pub(crate) fn task_time(path: &Path) -> Result<Duration, LabError> {
     }
 }
 
-/// Starts a bridge on a host, with its threads on these CPUs (empty: all).
+/// Starts a bridge on a host, with its threads on these CPUs (an empty list means all).
 pub(crate) fn start_bridge(
     host: &Host,
     settings: BridgeSettings,
@@ -187,8 +187,8 @@ pub(crate) fn start_bridge(
     })
 }
 
-/// Parses a port as the bridge's command line takes it. Experiments measure the bridge in user
-/// space, so the kernel forwards none of its frames.
+/// Parses a port specification, as on the bridge's command line. Disables forwarding by the kernel,
+/// because experiments measure the bridge in user space.
 pub(crate) fn port(text: &str) -> Result<PortSettings, LabError> {
     let spec = text.parse().map_err(|error: superpacket_port::SpecError| LabError::Invalid {
         what: text.into(),

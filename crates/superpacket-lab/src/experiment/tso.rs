@@ -10,7 +10,7 @@ mod model;
 
 use super::{Entry, Plan};
 
-/// The TSO experiment, as the list of experiments has it.
+/// Description of the TSO experiment, as an element of `experiment::ALL`.
 pub const ENTRY: Entry = Entry {
     name: "tso",
     headline: "speed of a file sent by sendfile, TSO on over off (Kasprzak, 2005)",
@@ -43,24 +43,24 @@ const BETA_SPEED: [[f64; 2]; 2] = [[102.1, 102.4], [93.2, 95.5]];
 /// Name of the rows of client Beta.
 const BETA: &str = "the source's client Beta";
 
-/// Ratio of speed, TSO on over off, that must be reached: TSO must not be slower than no TSO.
+/// Required ratio of speed, TSO on over off: TSO must not be slower than no TSO.
 const TARGET: f64 = 1.0;
 
-/// Returns the name of the `Mark`, the comparison with a target, on a variant of TSO for a client.
+/// Returns the name of the `Mark` that compares a variant of TSO with its target, for a client.
 fn mark(client: Client, variant: usize) -> String {
     format!("tso: {}, {} against off", client.name(), VARIANTS[variant])
 }
 
-/// The client, and the bridge's aggregation in front of it.
+/// The kind of the receiving client, and whether the bridge aggregates the packets sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Client {
     /// The client is behind a wire with an MTU of 1500, as in the original report.
     Wire,
-    /// The client accepts super-packets.
+    /// The client accepts super-packets without segmentation.
     Whole,
-    /// Like `Wire`, and the bridge aggregates with its default settings.
+    /// Like `Wire`, but the bridge aggregates with its default settings.
     Gro,
-    /// Like `Gro`, and packets with PSH merge further (`gro_past_push`).
+    /// Like `Gro`, but packets with PSH can merge with later ones (`gro_past_push`).
     GroPastPush,
 }
 
@@ -78,8 +78,8 @@ impl Client {
         }
     }
 
-    /// Returns the names in short reports of the client's two targets: limited TSO over none, and
-    /// TSO of 64 KB over none.
+    /// Returns the names that short reports show for the client's two targets: limited TSO over
+    /// none, and TSO of 64 KB over none.
     fn briefs(self) -> [&'static str; 2] {
         match self {
             Self::Wire => ["wire of 1500: 15,928 bytes over off", "wire of 1500: 64 KB over off"],
@@ -91,8 +91,8 @@ impl Client {
         }
     }
 
-    /// Returns the number of [`VARIANTS`] that a plan measures. With default GRO, a quick run
-    /// leaves out TSO of 64 KB.
+    /// Returns the number of [`VARIANTS`] to measure. With default GRO, a quick run leaves out TSO
+    /// of 64 KB.
     fn variants(self, plan: Plan) -> usize {
         if plan.quick && self == Self::Gro { VARIANTS.len() - 1 } else { VARIANTS.len() }
     }

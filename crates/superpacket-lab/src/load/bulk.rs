@@ -40,7 +40,7 @@ pub enum Direction {
 pub struct TcpBulk {
     /// Number of connections per direction. Default: 1.
     pub flows: usize,
-    /// End of the transfer. Default: after one second.
+    /// When the transfer ends. Default: after one second.
     pub until: Until,
     /// Direction of the payload. Default: forward.
     pub direction: Direction,
@@ -56,9 +56,9 @@ pub struct TcpBulk {
     pub verify: Option<u64>,
     /// Options of the TCP sockets.
     pub options: TcpOptions,
-    /// CPUs of each host's threads. Default: any.
+    /// CPUs of the client's and the server's threads. Default: any.
     pub pinning: Pinning,
-    /// Threads per direction and side. Default: 1.
+    /// Number of threads that send, and of threads that receive, per direction. Default: 1.
     pub threads: usize,
     /// Longest time for which a flow may make no progress. Default: 10 s.
     pub stall: Duration,
@@ -86,7 +86,8 @@ impl Default for TcpBulk {
 }
 
 impl TcpBulk {
-    /// Connects, transfers, compares sent and received bytes, and reports.
+    /// Connects the flows, transfers the payload, compares sent and received bytes, and returns a
+    /// report.
     ///
     /// # Errors
     ///
@@ -127,7 +128,8 @@ impl TcpBulk {
         Ok(())
     }
 
-    /// Connects, and assigns the ends of the connections to the directions.
+    /// Connects the flows, and assigns the two sockets of each connection to the directions, as
+    /// senders and receivers.
     fn directions(
         &self,
         route: &Route<'_>,
@@ -259,7 +261,7 @@ impl TcpBulk {
         Ok(running)
     }
 
-    /// Runs a thread, which sends or receives the bytes of these flows.
+    /// Sends or receives the bytes of these flows on the calling thread.
     fn move_bytes<Flow: BulkFlow>(
         &self,
         gate: &Gate,

@@ -29,7 +29,7 @@ pub(crate) struct ThreadWork<Flow> {
     pub(crate) calls: u64,
 }
 
-/// The outcome of a thread; `None` if it stopped because another one failed.
+/// The outcome of a thread; `Ok(None)` if it stopped because another one failed.
 pub(crate) type ThreadOutcome<Flow> = Result<Option<ThreadWork<Flow>>, LabError>;
 
 /// A direction of a transfer whose threads are running.
@@ -40,7 +40,8 @@ pub(crate) struct RunningBulkDirection<'scope> {
 }
 
 impl RunningBulkDirection<'_> {
-    /// Waits for the threads and compares both sides; `None` if the other direction failed.
+    /// Waits for the threads, and compares sent with received bytes; `None` if a thread stopped
+    /// because another one failed.
     pub(crate) fn finish(self) -> Result<Option<DirectionReport>, LabError> {
         let (senders, receivers) = (join_all(self.senders), join_all(self.receivers));
         let (Some(senders), Some(receivers)) = (senders?, receivers?) else { return Ok(None) };
@@ -87,7 +88,8 @@ impl TcpInfo {
     }
 }
 
-/// Compares both sides of a flow, and returns the hash of its bytes if they are verified.
+/// Compares the sent with the received bytes of a flow, and returns their hash if verification is
+/// enabled.
 fn compare(load: &str, sender: &SendFlow, receiver: &ReceiveFlow) -> Result<Option<u64>, LabError> {
     let corrupted =
         |detail| LabError::Corrupted { load: load.to_owned(), flow: sender.number, detail };

@@ -32,18 +32,19 @@ pub(crate) enum Step {
     Finished,
 }
 
-/// A half of a flow, which a thread moves the bytes of.
+/// The sending or the receiving half of a flow, processed by a thread.
 pub(crate) trait BulkFlow {
     /// Whether this half sends.
     const SENDS: bool;
-    /// The event of its socket at which it can go on.
+    /// The socket event that shows that this half can continue.
     const INTEREST: EventFlags;
 
-    /// Sends or receives once: at most one `buffer`, or from a file as much as the call accepts.
+    /// Sends or receives once: at most the length of `buffer`, or from a file as much as the call
+    /// accepts.
     fn step(&mut self, buffer: &mut [u8], receive: Receive) -> Result<Step, Errno>;
 
-    /// Ends this half of a load that began at `start`. The end of a sending half tells the
-    /// receiver that the flow has ended.
+    /// Ends this half of a flow, in a load that began at `start`. A sending half shuts down its
+    /// socket for writing, which tells the receiver that the flow has ended.
     fn finish(&mut self, start: Instant) -> Result<(), Errno>;
 
     fn socket(&self) -> &OwnedFd;
@@ -59,7 +60,7 @@ pub(crate) trait BulkFlow {
 
 /// Payload of a sending flow.
 pub(crate) enum Content {
-    /// The unchanged content of the buffer.
+    /// The content of the buffer, which the receiver does not check.
     Any,
     /// A pattern that the receiver checks.
     Checked(Box<Producer>),
@@ -73,7 +74,7 @@ pub(crate) struct SendFlow {
     pub(crate) number: usize,
     pub(crate) socket: OwnedFd,
     pub(crate) sent: u64,
-    /// Bytes to send; `u64::MAX` if only time ends the flow.
+    /// Number of bytes to send; `u64::MAX` if the flow is limited by time only.
     pub(crate) limit: u64,
     pub(crate) content: Content,
     pub(crate) done: bool,

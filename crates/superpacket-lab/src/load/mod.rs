@@ -1,5 +1,5 @@
-//! Traffic generators like netperf's: kernel sockets on two hosts, with CPU times, and optionally a
-//! check of every byte.
+//! Traffic generators in the manner of netperf: kernel sockets on two hosts, with measured CPU
+//! times, and optionally a check of every byte.
 
 mod bulk;
 mod bulk_direction;

@@ -9,7 +9,8 @@ use rustix::io::Errno;
 
 use crate::error::{Context, LabError};
 
-/// Longest single wait, so that stalls and failures of other threads are noticed.
+/// Longest duration of a single wait, so that a thread notices stalls and failures of other
+/// threads.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
 
 /// An epoll instance whose sockets are identified by the number of their flow.
@@ -79,7 +80,7 @@ pub(crate) struct StallDetector {
 }
 
 impl StallDetector {
-    /// Starts to watch `flows` flows from now on.
+    /// Starts to watch `flows` flows, all of which count as having made progress now.
     pub(crate) fn new(load: &str, role: &'static str, flows: usize, limit: Duration) -> Self {
         let now = Instant::now();
         Self {
@@ -96,8 +97,9 @@ impl StallDetector {
         self.last[flow] = now;
     }
 
-    /// Returns an error if an unfinished flow has stalled; looks only every 50 ms. `state` returns
-    /// a flow's index in the load and the bytes it moved, or `None` if it is finished.
+    /// Returns an error if an unfinished flow has stalled; checks at most every 50 ms. `state`
+    /// returns a flow's index in the load and the number of bytes that it moved, or `None` if it is
+    /// finished.
     pub(crate) fn check(
         &mut self,
         now: Instant,

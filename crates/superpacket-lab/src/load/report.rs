@@ -1,4 +1,4 @@
-//! The results of a load, in netperf's terms.
+//! The results of loads, with the metrics of netperf (throughput, CPU utilisation, service demand).
 
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ impl TransactionReport {
         self.server_threads.iter().copied().sum()
     }
 
-    /// Returns the CPU usage of the thread that used most, on either side; 1 is one full CPU.
+    /// Returns the CPU usage of the busiest thread on either side; 1 is one full CPU.
     #[must_use]
     pub fn busiest_thread(&self) -> f64 {
         let threads = self.client_threads.iter().chain(&self.server_threads);

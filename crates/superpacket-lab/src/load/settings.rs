@@ -7,15 +7,15 @@ use crate::error::LabError;
 use crate::host::Host;
 use crate::topology::Station;
 
-/// The two ends of a load. The client connects; the server listens at `address`, on a port that the
-/// kernel chooses.
+/// The client and the server of a load. The client connects; the server listens at `address`, on a
+/// port that the kernel chooses.
 #[derive(Clone, Copy, Debug)]
 pub struct Route<'hosts> {
     /// The host that connects, and sends in the forward direction.
     pub client: &'hosts Host,
     /// The host that listens.
     pub server: &'hosts Host,
-    /// The server's address, as the client reaches it.
+    /// The address of the server to which the client connects.
     pub address: IpAddr,
 }
 

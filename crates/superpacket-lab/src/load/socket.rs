@@ -94,7 +94,7 @@ fn connect_to(
     Ok(socket)
 }
 
-/// Sets the options that must precede the connection, because the SYN announces them.
+/// Sets the socket options. This precedes connecting, because the SYN announces some of them.
 fn apply(socket: impl AsFd, options: &TcpOptions) -> Result<(), LabError> {
     let socket = socket.as_fd();
     if !options.congestion_control.is_empty() {

@@ -23,8 +23,8 @@ pub enum Source {
     File(Arc<PatternFile>),
 }
 
-/// A file in memory (memfd_create(2)), filled with a pattern. It has no name, and is freed with its
-/// last holder.
+/// A file in memory (memfd_create(2)), filled with a pattern. It has no name, and is freed when its
+/// last reference is dropped.
 #[derive(Debug)]
 pub struct PatternFile {
     file: File,
@@ -70,8 +70,8 @@ impl PatternFile {
         self.file.as_fd()
     }
 
-    /// Returns the XXH3 hash of the first `bytes` bytes of the repeated file, as read from the
-    /// file.
+    /// Returns the XXH3 hash of the first `bytes` bytes of the repeated file, computed from the
+    /// file's actual content.
     pub(crate) fn digest(&self, bytes: u64) -> Result<u64, LabError> {
         let mut sum = XxHash3_64::new();
         let mut block = vec![0; 1 << 18];

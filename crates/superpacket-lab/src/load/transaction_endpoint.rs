@@ -1,4 +1,4 @@
-//! An end of a connection that carries requests and answers.
+//! The client's or server's side of a connection that carries requests and answers.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -11,14 +11,14 @@ use crate::error::LabError;
 use crate::load::poller::Poller;
 use crate::pattern::{Checker, Pattern, Producer};
 
-/// An end of a connection, which alternately reads and writes messages.
+/// The client's or server's side of a connection, which alternately reads and writes messages.
 pub(crate) struct TransactionEndpoint {
     /// Index of the connection, from 0.
     pub(crate) number: usize,
     pub(crate) socket: OwnedFd,
-    /// Bytes left to read of the current message; 0 while writing.
+    /// Number of bytes of the current message that are left to read; 0 while writing.
     pub(crate) to_read: usize,
-    /// Bytes left to write of the current message; 0 while reading.
+    /// Number of bytes of the current message that are left to write; 0 while reading.
     pub(crate) to_write: usize,
     /// Whether the socket's buffer was full, so that the poller waits for space.
     blocked: bool,
@@ -34,9 +34,9 @@ pub(crate) struct TransactionEndpoint {
 pub(crate) enum Advance {
     /// A complete message was read.
     Message,
-    /// The message is not complete: the endpoint waits for bytes to read.
+    /// The message is incomplete: the endpoint waits for bytes to read.
     Reading,
-    /// The message is not sent: the endpoint waits for space in the socket's buffer.
+    /// The message is not completely sent: the endpoint waits for space in the socket's buffer.
     Writing,
     /// The peer closed the connection between two messages.
     Closed,
@@ -56,8 +56,8 @@ impl From<Errno> for TransactionFault {
 }
 
 impl TransactionEndpoint {
-    /// Returns an end that sends the first pattern and expects the second; without patterns, any
-    /// bytes.
+    /// Returns an endpoint that sends the first pattern and expects the second; without patterns,
+    /// it sends and accepts any bytes.
     pub(crate) fn new(
         number: usize,
         socket: OwnedFd,
@@ -79,8 +79,8 @@ impl TransactionEndpoint {
         }
     }
 
-    /// Writes pending bytes, then reads pending bytes, until the socket would block. `role` names
-    /// this end in errors.
+    /// Writes pending bytes, then reads pending bytes, until the socket would block. `role` (client
+    /// or server) is named in errors.
     pub(crate) fn advance(&mut self, role: &str, buffer: &mut [u8]) -> Result<Advance, LabError> {
         let number = self.number;
         self.try_to_advance(buffer).map_err(|fault| match fault {
@@ -156,8 +156,8 @@ impl TransactionEndpoint {
         Ok(Advance::Message)
     }
 
-    /// Makes the poller, which knows the socket by `index`, wait for the event that the last
-    /// [`TransactionEndpoint::advance`] needs.
+    /// Makes the poller wait for the socket event that the last [`TransactionEndpoint::advance`]
+    /// needs. `index` identifies the socket in the poller.
     pub(crate) fn watch(
         &mut self,
         poller: &Poller,
@@ -181,7 +181,7 @@ impl TransactionEndpoint {
     }
 }
 
-/// Checks that both sides saw the same bytes in each direction.
+/// Checks that each side received exactly the bytes that the other side sent.
 pub(crate) fn compare(
     clients: &[TransactionEndpoint],
     servers: &[TransactionEndpoint],

@@ -41,8 +41,8 @@ pub struct TcpTransactions {
     pub options: TcpOptions,
     /// CPUs of each host's threads. Default: any.
     pub pinning: Pinning,
-    /// Threads of each side, at most one per connection. `None` (the default): one per CPU that the
-    /// side's threads may use.
+    /// Number of threads per side, at most one per connection. `None` (the default): one per CPU
+    /// that the side's threads may use.
     pub threads: Option<usize>,
     /// Longest time for which a connection may make no progress. Default: 10 s.
     pub stall: Duration,
@@ -64,7 +64,7 @@ impl Default for TcpTransactions {
     }
 }
 
-/// The endpoints that a thread or a side served, and their part of the report.
+/// The endpoints that a thread, or all threads of a side, served, and the resulting figures.
 #[derive(Default)]
 struct TransactionWork {
     endpoints: Vec<TransactionEndpoint>,
@@ -75,7 +75,7 @@ struct TransactionWork {
 type ThreadOutcome = Result<Option<TransactionWork>, LabError>;
 
 impl TcpTransactions {
-    /// Connects, exchanges messages, and reports.
+    /// Connects, exchanges requests and answers, and returns a report.
     ///
     /// # Errors
     ///
@@ -133,7 +133,8 @@ impl TcpTransactions {
         self.threads.map_or(Ok(()), |threads| at_least_one("threads", threads))
     }
 
-    /// Returns the number of threads of a side that may use these CPUs (empty: all).
+    /// Returns the number of threads for a side whose threads may use these CPUs (an empty list
+    /// means all).
     fn threads_on(&self, cpus: &[usize]) -> Result<usize, LabError> {
         match self.threads {
             Some(threads) => Ok(threads),
@@ -142,7 +143,7 @@ impl TcpTransactions {
         }
     }
 
-    /// Runs the threads of both sides; without endpoints a side has none.
+    /// Runs the threads of both sides. A side without endpoints gets no threads.
     fn exchange(
         &self,
         clients: Vec<TransactionEndpoint>,

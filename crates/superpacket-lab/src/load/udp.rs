@@ -40,7 +40,7 @@ pub struct UdpBulk {
     /// (the default) each is sent singly. The kernel accepts up to 65,507 bytes, and 64 or 128
     /// datagrams.
     pub segments: usize,
-    /// Whether the receiver accepts merged datagrams (`UDP_GRO`). Default: false.
+    /// Whether the receiver lets the kernel merge datagrams (`UDP_GRO`). Default: false.
     pub gro: bool,
     /// Datagrams per second over all flows. `None` (the default) sends as fast as the kernel
     /// accepts, which may lose most of them.
@@ -77,7 +77,7 @@ pub struct UdpReport {
     pub sent: u64,
     /// Number of datagrams received, including duplicates.
     pub received: u64,
-    /// Number of datagrams that were received again.
+    /// Number of received datagrams whose number had been received before.
     pub duplicates: u64,
     /// Datagrams received after one with a higher number.
     pub out_of_order: u64,
@@ -132,7 +132,7 @@ impl UdpReport {
     }
 }
 
-/// The sender's state, which the receiver reads to know when to stop.
+/// The sender's progress, from which the receiver knows when to stop.
 #[derive(Default)]
 struct SenderState {
     datagrams: AtomicU64,
@@ -140,7 +140,8 @@ struct SenderState {
 }
 
 impl UdpBulk {
-    /// Sends, receives, and reports. Loss is reported, and is no error.
+    /// Sends and receives datagrams, and returns a report. Lost datagrams are counted, and are no
+    /// error.
     ///
     /// # Errors
     ///
@@ -406,7 +407,7 @@ struct ReceivedNumbers {
 enum DatagramOrder {
     /// The number is higher than all earlier ones.
     Next,
-    /// Received for the first time, after a higher number.
+    /// The datagram was received for the first time, after one with a higher number.
     Late,
     /// A datagram with this number was received before.
     Again,

@@ -23,9 +23,10 @@ pub(crate) struct CardCounts {
     pub(crate) parsed: u64,
     /// Number of packets delivered to the host.
     pub(crate) delivered: u64,
-    /// Buffers, or parts of buffers, in the delivered packets.
+    /// Number of contiguous pieces of memory in the delivered packets: whole buffers or ranges of
+    /// them.
     pub(crate) pieces: u64,
-    /// Pages, or linear buffers, that the card filled.
+    /// Number of pages, or of linear buffers, that the card filled.
     pub(crate) pages: u64,
     /// Number of checksums that the card verified.
     pub(crate) checksums: u64,
@@ -35,8 +36,8 @@ pub(crate) struct CardCounts {
     pub(crate) bytes: u64,
 }
 
-/// Receives frames with a model NIC; its driver aggregates them if there is a policy. The poll
-/// number `i` receives as many frames as element `i` of `arrivals` says.
+/// Receives frames with a model NIC, whose driver aggregates them if there is a policy. Poll number
+/// `i` receives as many frames as element `i` of `arrivals`.
 ///
 /// # Errors
 ///

@@ -16,7 +16,7 @@ const TCP: usize = 20;
 /// Length of all headers together, in bytes.
 const HEADERS: usize = ETHERNET + IPV4 + TCP;
 
-/// Payload: each byte is the low byte of its sequence number.
+/// Source of payload bytes. Each payload byte is the low byte of its sequence number.
 static COUNTING: [u8; LONGEST + 256] = {
     let mut bytes = [0; LONGEST + 256];
     let mut place = 0;
@@ -82,7 +82,7 @@ pub(crate) struct Acknowledgements {
 }
 
 impl Acknowledgements {
-    /// Returns `count` ACKs, each of `segments` segments at an MTU of 1500.
+    /// Returns `count` ACKs. Each acknowledges `segments` more segments, at an MTU of 1500.
     pub(crate) fn new(count: u32, segments: u32) -> Self {
         Self { sent: 0, each: segments * (1500 - IPV4 - TCP) as u32, count }
     }

@@ -20,15 +20,15 @@ pub struct Costs {
     /// Reading a request and sending the answer. With 0 there are no processes: the CPU that does
     /// the protocol work answers.
     pub application: u64,
-    /// Leaving idle state for a process: the CPU's exit latency and the switch to the process.
+    /// Waking an idle CPU for a process: the CPU's exit latency and the switch to the process.
     pub idle_wake: u64,
-    /// Reading data that was written by another CPU of the same cache.
+    /// Cache misses when reading data that was written by another CPU of the same cache.
     pub near_miss: u64,
-    /// Reading data that was written by a CPU of another cache.
+    /// Cache misses when reading data that was written by a CPU of another cache.
     pub far_miss: u64,
 }
 
-/// Assumed share of the driver in the receiving CPU's work per packet without steering.
+/// Assumed share of the driver in the work per packet of the receiving CPU, without steering.
 ///
 /// It limits the gain of steering with one queue. The original report does not give it, but bounds
 /// it to 35 %: one CPU did driver and dispatch for 311,000 packets/s, or driver and protocol for
@@ -49,8 +49,8 @@ pub struct MeasuredLoad {
 }
 
 impl Costs {
-    /// Assumed costs for machines of the original report's time, where the original report gives
-    /// none. A test shows that halving or doubling one changes no gain by 10 %, and no verdict.
+    /// Assumed costs for machines of the original report's time, used where the report states none.
+    /// A test shows that halving or doubling one of them changes no gain by 10 %, and no verdict.
     const TYPICAL: Costs = Costs {
         interrupt: 1000,
         driver: 0,
@@ -66,7 +66,7 @@ impl Costs {
     };
 
     /// Derives the costs of a machine from a measurement without RPS in which the interrupted CPUs
-    /// were saturated. They then spend `queues / transactions_per_second` per packet, of which
+    /// were saturated. Those CPUs spend `queues / transactions_per_second` per packet, of which
     /// `driver_share` is the driver's. The rest of the CPU time is spent by the processes.
     #[must_use]
     pub fn calibrated(measured: &MeasuredLoad, driver_share: f64) -> Self {

@@ -178,7 +178,7 @@ impl<'a> Machine<'a> {
         self.events.schedule(self.now + time, Event::Done(cpu));
     }
 
-    /// Returns the next packet of a ring or of the backlog, which take turns.
+    /// Returns the next packet to process, from the CPU's rings and its backlog, which take turns.
     fn next_packet(&mut self, cpu: usize) -> Option<(CpuWork, u64)> {
         loop {
             let (source, left) = match self.processors[cpu].turn {
@@ -196,7 +196,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Returns the source whose turn it is: the rings in rotation, with the backlog between them.
+    /// Returns the ring or backlog whose turn it is: the rings in rotation, with the backlog after
+    /// each.
     fn next_source(&self, cpu: usize) -> Option<PacketSource> {
         let processor = &self.processors[cpu];
         if processor.backlog_ready && (processor.backlog_next || processor.rings.is_empty()) {
@@ -242,8 +243,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Ends the turn of a source that is empty or has used its budget. Returns the work to
-    /// interrupt the CPUs that received packets.
+    /// Ends the turn of a ring or backlog that is empty or has used its budget. Returns the work of
+    /// sending interrupts to the CPUs that received packets.
     fn end_turn(&mut self, cpu: usize, source: PacketSource) -> Option<(CpuWork, u64)> {
         let processor = &mut self.processors[cpu];
         processor.turn = None;
@@ -266,8 +267,8 @@ impl<'a> Machine<'a> {
         (wakes > 0).then_some((CpuWork::Ipis, wakes * self.costs.ipi))
     }
 
-    /// Returns a process that waits for this CPU, otherwise one from the CPU with the longest
-    /// queue.
+    /// Takes a process that waits for this CPU, otherwise one from the CPU with the most waiting
+    /// processes.
     fn next_process(&mut self, cpu: usize) -> Option<(CpuWork, u64)> {
         let waiting = |cpu: &usize| self.processors[*cpu].processes.len();
         let from = if waiting(&cpu) > 0 {
@@ -354,9 +355,9 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Returns the CPU on which a woken process runs. It is the previous one if that is idle, or if
-    /// it does the wake-up and has no other work. Otherwise an idle CPU, preferably in the waking
-    /// CPU's cache group; otherwise the previous one.
+    /// Returns the CPU on which a woken process runs. This is the process's previous CPU if that is
+    /// idle, or if it does the wake-up and has no other work; otherwise an idle CPU, preferably in
+    /// the waking CPU's cache group; otherwise the previous one.
     fn find_processor(&self, waking: usize, last: usize) -> usize {
         let idle = |cpu: &usize| {
             self.processors[*cpu].is_idle()

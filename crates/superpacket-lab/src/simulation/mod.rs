@@ -1,5 +1,5 @@
-//! A discrete-event simulation of a machine with any number of CPUs, on which the real steering
-//! code decides.
+//! A discrete-event simulation of a machine with any number of CPUs, which runs the real steering
+//! code.
 //!
 //! CPUs and their time are simulated. [`superpacket_steer`] decides where each packet goes, as in
 //! the bridge: Toeplitz hashes of addresses and ports, a `Steering` per receive queue with its mask
@@ -63,13 +63,14 @@ pub struct SimulationCounts {
     pub interrupts: u64,
     /// Number of inter-processor interrupts.
     pub ipis: u64,
-    /// Requests read on another CPU than the one that did their protocol work.
+    /// Requests read on a CPU other than the one that did their protocol work.
     pub read_elsewhere: u64,
     /// Packets dropped because a backlog was full; repeated after [`RETRANSMISSION`].
     pub dropped: u64,
     /// Number of times that a flow moved to another CPU.
     pub moves: u64,
-    /// Packets sent to a flow's previous CPU, because packets of the flow were still there.
+    /// Packets kept on a flow's previous CPU, because it had not yet processed earlier packets of
+    /// the flow.
     pub held_back: u64,
 }
 
@@ -78,7 +79,7 @@ pub const RETRANSMISSION: u64 = 200_000_000;
 
 impl SimulationOutcome {
     /// Returns the protocol work of the busiest CPU, divided by the average of the CPUs that did
-    /// any: 1 for an even load, 0 if there was none.
+    /// any such work: 1 for an even load, 0 if there was no such work.
     #[must_use]
     pub fn imbalance(&self) -> f64 {
         let processed: Vec<u64> =

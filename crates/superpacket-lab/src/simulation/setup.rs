@@ -15,12 +15,12 @@ pub struct Setup {
     pub costs: Costs,
     /// The device's receive queues; at least one.
     pub queues: Vec<ReceiveQueue>,
-    /// Whether flows are steered to the CPU that reads them.
+    /// Whether RFS is enabled, which steers flows to the CPU on which their data is read.
     pub rfs: bool,
     /// Number of connections, each with one outstanding request.
     pub connections: u32,
-    /// Time between an answer and the next request of its connection, in nanoseconds: both ways on
-    /// the wire, and the other host.
+    /// Time between an answer and the next request of its connection, in nanoseconds: transmission
+    /// in both directions and the client's processing.
     pub client_delay: u64,
 }
 
@@ -51,15 +51,15 @@ impl Setup {
         }
     }
 
-    /// Steers each queue to all CPUs that no queue interrupts; to all CPUs if every CPU is
-    /// interrupted.
+    /// Enables RPS from each queue to all CPUs that no queue interrupts, or to all CPUs if every
+    /// CPU is interrupted.
     #[must_use]
     pub fn with_rps(self) -> Self {
         self.with_masks(|_| true)
     }
 
-    /// Steers each queue like [`Self::with_rps`], but only to CPUs that share a cache with the one
-    /// it interrupts.
+    /// Enables RPS from each queue like [`Self::with_rps`], but only to CPUs that share a cache
+    /// with the CPU that the queue interrupts.
     #[must_use]
     pub fn with_cache_aware_rps(self) -> Self {
         self.with_masks(|near| near)
@@ -72,7 +72,7 @@ impl Setup {
         self
     }
 
-    /// Enables RFS: flows are steered to the CPU that reads them.
+    /// Enables RFS, which steers flows to the CPU on which their data is read.
     #[must_use]
     pub fn with_rfs(self) -> Self {
         Self { rfs: true, ..self }

@@ -1,4 +1,5 @@
-//! The parts of the simulated machine, and the current work of its CPUs.
+//! The data types of the simulated machine: connections, receive queues and CPUs with their current
+//! work.
 
 use std::collections::VecDeque;
 
@@ -29,14 +30,14 @@ pub(super) struct RxRing {
     pub(super) limit: BacklogLimit,
 }
 
-/// A packet in a backlog.
+/// A packet in a CPU's backlog.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queued {
     pub(super) ring: usize,
     pub(super) connection: u32,
 }
 
-/// A source of packets for a CPU.
+/// A source of packets for a CPU: a receive ring or the backlog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PacketSource {
     Ring(usize),
@@ -46,14 +47,14 @@ pub(super) enum PacketSource {
 /// The current work of a CPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CpuWork {
-    /// Driver work for a packet, which then goes to `place`.
+    /// Driver work for a packet, which is then steered to `place`.
     Driver {
         packet: Queued,
         place: SteeringTarget,
         admitted: bool,
     },
     Protocol(Queued),
-    /// Inter-processor interrupts at the end of a poll.
+    /// Sending the inter-processor interrupts at the end of a poll.
     Ipis,
     Process(u32),
 }
@@ -70,20 +71,20 @@ pub(super) struct Processor {
     pub(super) backlog_ready: bool,
     /// The source being processed, and the packets left in its budget.
     pub(super) turn: Option<(PacketSource, usize)>,
-    /// Whether the backlog follows the current ring.
+    /// Whether the backlog is processed next, after the current ring.
     pub(super) backlog_next: bool,
     /// CPUs to interrupt at the end of the poll.
     pub(super) pending_ipis: Vec<usize>,
     pub(super) processes: VecDeque<u32>,
     /// Interrupt time, in nanoseconds, to be added to the next work.
     pub(super) interrupt_time: u64,
-    /// Time spent, in nanoseconds.
+    /// Busy time of the CPU, in nanoseconds.
     pub(super) busy_time: u64,
     pub(super) outcome: CpuOutcome,
 }
 
 impl Processor {
-    /// Returns whether the CPU has no work.
+    /// Returns whether the CPU is doing no work at present.
     pub(super) fn is_idle(&self) -> bool {
         self.work.is_none()
     }

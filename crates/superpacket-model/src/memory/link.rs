@@ -26,19 +26,19 @@ pub(super) struct MemoryLink {
     state: AtomicU8,
 }
 
-/// An end of a link, open or not.
+/// One end of a link, which a port may have opened.
 #[derive(Debug, Default)]
 struct End {
     /// The receive queues; `None` while the end is not open.
     inbox: Mutex<Option<Arc<Inbox>>>,
 }
 
-/// The receive queues of an open end, and the state of the senders that fill them.
+/// The receive queues of an open end, and the send state of the transmitters that fill them.
 #[derive(Debug)]
 pub(super) struct Inbox {
     pub(super) settings: MemorySettings,
     pub(super) queues: Vec<MemoryQueue>,
-    /// State used by the senders of the other end, one at a time.
+    /// Send state used by the transmitters of the other end, one at a time.
     pub(super) sender: Mutex<SendState>,
 }
 
@@ -60,14 +60,14 @@ pub(super) struct MemoryRing {
     pub(super) signalled: bool,
 }
 
-/// The state of sending to one end of a link: memory for packets, and the packets of the current
+/// The state for sending to one end of a link: memory for packets, and the packets of the current
 /// call.
 #[derive(Debug)]
 pub(super) struct SendState {
     pub(super) store: Store,
     /// For each receive queue of the end, the packets that the current call will add to it.
     pub(super) staged: Vec<Vec<RxPacket<Buffer>>>,
-    /// Number of packets for which each receive queue has room left in the current call.
+    /// Number of packets for which each receive queue has room left during the current call.
     pub(super) room: Vec<usize>,
 }
 
@@ -130,7 +130,7 @@ pub(super) struct OpenEnd {
     pub(super) mtu: Arc<AtomicU32>,
     /// Number of sends that stopped early because a receive queue of the other end was full.
     pub(super) full: AtomicU64,
-    /// Number of sends refused because a packet requests an offload that is off.
+    /// Number of sends refused because a packet requests an offload that is switched off.
     pub(super) refused: AtomicU64,
 }
 
@@ -221,7 +221,7 @@ impl LinkControl {
         }
     }
 
-    /// Sets the MTU of the end that this handle was taken from, in bytes; 0: no limit.
+    /// Sets the MTU of the end from which this handle was obtained, in bytes; 0: no limit.
     pub fn set_mtu(&self, mtu: u32) {
         self.mtu.store(mtu, Ordering::Relaxed);
     }

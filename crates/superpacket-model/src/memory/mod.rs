@@ -30,7 +30,7 @@ pub use settings::{MemorySettings, WhenFull};
 
 use superpacket_port::{Port, PortError, PortSpec, SpecError};
 
-/// Opens one end of the link that a port string names.
+/// Opens one end of the memory link that a port string names.
 pub(super) fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
     let settings = MemorySettings::from_options(spec.options())?;
     Ok(Box::new(port::join(spec.device(), spec.name(), &settings)?))

@@ -16,10 +16,11 @@ use super::receive::MemoryReceive;
 use super::settings::MemorySettings;
 use super::transmit::MemoryTransmit;
 
-/// The open links that have a name.
+/// The named links of which at least one end is open.
 static LINKS: LazyLock<Mutex<HashMap<String, Weak<MemoryLink>>>> = LazyLock::new(Mutex::default);
 
-/// Opens a free end of the link with this name. Errors name the port `port`.
+/// Opens a free end of the link with this name, creating the link if it does not exist. Errors name
+/// the port `port`.
 pub(crate) fn join(
     name: &str,
     port: &str,

@@ -6,7 +6,7 @@ use superpacket_port::{SpecError, SpecOptions};
 /// The treatment of a packet that is sent to a full receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WhenFull {
-    /// The sender is stopped before the packet, and may try again.
+    /// Sending stops before the packet; the sender may try again.
     #[default]
     StopReason,
     /// The packet is dropped. The receiving end counts it.

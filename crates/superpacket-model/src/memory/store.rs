@@ -5,7 +5,8 @@ use superpacket_port::{Buffer, Region};
 /// Size of a slot in bytes. A frame of an Ethernet MTU of 1500 takes one slot.
 const SLOT: usize = 2048;
 
-/// Memory in slots, used in turn, into which packets are copied and which is lent as buffers.
+/// Memory in slots, used in turn. Packets are copied into the slots, which are then lent as
+/// buffers.
 #[derive(Debug)]
 pub(super) struct Store {
     region: Region,
@@ -32,7 +33,8 @@ impl Store {
         }
     }
 
-    /// Returns a buffer of `length` bytes. `write` must fill all of them.
+    /// Returns a buffer of `length` bytes, from the slots or, if none are free, from the heap.
+    /// `write` must fill all of them.
     pub(super) fn place(&mut self, length: usize, mut write: impl FnMut(&mut [u8])) -> Buffer {
         let slots = length.div_ceil(SLOT).max(1);
         if let Some(first) = self.free(slots)

@@ -18,10 +18,10 @@ use crate::fit::PortLimits;
 #[derive(Debug)]
 pub(super) struct MemoryTransmit {
     end: Arc<OpenEnd>,
-    /// The offloads and sizes that this end may send. The MTU here is the initial one; the present
-    /// one is `end.mtu`.
+    /// The offloads and sizes that this end may send. Its MTU is the initial one; the current MTU
+    /// is `end.mtu`.
     limits: PortLimits,
-    /// Hash that chooses the receive queue of a flow.
+    /// Toeplitz hash that determines the receive queue of a flow.
     toeplitz: Toeplitz,
 }
 
@@ -48,7 +48,8 @@ impl MemoryTransmit {
             .map_or(0, |hash| hash.0 as usize % queues)
     }
 
-    /// Copies frames into the other end's queues, until one is refused or its queue is full.
+    /// Copies frames into the other end's queues, until this end refuses a frame or a queue is
+    /// full.
     fn send(&self, inbox: &Inbox, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
         let limits = PortLimits { mtu: self.end.mtu.load(Ordering::Relaxed), ..self.limits };
         let mut sender = lock(&inbox.sender);

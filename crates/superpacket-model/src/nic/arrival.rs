@@ -10,35 +10,37 @@ use crate::fit::{TAG, link_header};
 /// Minimum length of a frame on a wire, in bytes without the frame check sequence (IEEE 802.3).
 const SHORTEST: usize = 60;
 
-/// The bytes that padding repeats, if it is not zeros.
+/// The pattern with which frames are padded, unless padding consists of zeros.
 const GARBAGE: [u8; 4] = [0xde, 0xad, 0xbe, 0xef];
 
 /// Length of the two MAC addresses, in bytes. A VLAN tag follows them.
 const ADDRESSES: usize = 12;
 
-/// An arrived frame: a copy of its first [`MAX_HEADER`] bytes, and the rest in its original slices.
+/// An arrived frame: a copy of its first [`MAX_HEADER`] bytes, and the remaining bytes in their
+/// original slices.
 pub(super) struct ArrivedFrame<'a, I> {
     head: [u8; MAX_HEADER],
     /// Number of bytes of the frame that `head` holds.
     filled: usize,
-    /// The rest of the slice from which the last bytes of `head` were copied.
+    /// The uncopied rest of the slice from which the last bytes of `head` were copied.
     current: &'a [u8],
     /// The slices of the frame that follow `current`.
     rest: I,
-    /// Length of the frame in bytes, padding included, a stripped VLAN tag not included.
+    /// Length of the frame in bytes, with padding but without a stripped VLAN tag.
     pub(super) length: usize,
-    /// Length of the frame on the wire in bytes, padding and VLAN tag included.
+    /// Length of the frame on the wire in bytes, with padding and VLAN tag.
     pub(super) wire_length: usize,
-    /// The VLAN tag that was stripped from the frame's bytes, by this card or before.
+    /// The VLAN tag that was stripped from the frame's bytes, by this card or by the wrapped port.
     pub(super) vlan: Option<VlanTag>,
     /// Whether the frame was padded on arrival.
     pub(super) padded: bool,
-    /// Whether this card stripped the tag; the wrapped port may have done so before.
+    /// Whether this card stripped the VLAN tag. If not, the wrapped port may have stripped it.
     pub(super) stripped: bool,
 }
 
 impl<'a, I: Iterator<Item = &'a [u8]>> ArrivedFrame<'a, I> {
-    /// Creates a frame of `length` bytes from its slices. `vlan` is a tag that was stripped before.
+    /// Creates a frame of `length` bytes from its slices. `vlan` is a tag that the wrapped port has
+    /// already stripped.
     pub(super) fn new(
         slices: I,
         length: usize,
@@ -76,12 +78,12 @@ impl<'a, I: Iterator<Item = &'a [u8]>> ArrivedFrame<'a, I> {
         &self.head[..self.filled]
     }
 
-    /// Returns the length from the IP header on, in bytes.
+    /// Returns the frame's length from the IP header on, in bytes.
     pub(super) fn above_link(&self) -> usize {
         self.length.saturating_sub(link_header(self.head(), Layer::Ethernet))
     }
 
-    /// Returns all bytes of the frame in slices. It can be called once.
+    /// Returns all bytes of the frame in slices. It can be called only once.
     pub(super) fn slices(&mut self) -> impl Iterator<Item = &[u8]> {
         [&self.head[..self.filled], self.current]
             .into_iter()
@@ -117,7 +119,7 @@ impl<'a, I: Iterator<Item = &'a [u8]>> ArrivedFrame<'a, I> {
         self.vlan = None;
     }
 
-    /// Pads a frame that is too short for a wire. Such a frame lies in the head entirely.
+    /// Pads a frame that is too short for a wire. The whole of such a frame lies in the head.
     fn pad(&mut self, padding: Padding) {
         if padding == Padding::Off || self.wire_length >= SHORTEST {
             return;
@@ -149,7 +151,7 @@ impl<'a, I: Iterator<Item = &'a [u8]>> ArrivedFrame<'a, I> {
     }
 }
 
-/// Returns whether the packet is a wire frame already: no super-packet, and no partial checksum.
+/// Returns whether the packet is already as on a wire: no super-packet, and no partial checksum.
 pub(super) fn is_plain(packet: &RxPacket<Buffer>) -> bool {
     packet.gso.is_none() && !matches!(packet.checksum, RxChecksum::Partial { .. })
 }

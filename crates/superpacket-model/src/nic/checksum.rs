@@ -7,38 +7,42 @@ use superpacket::wire::{IpVersion, Layout, Protocol, ethernet};
 /// The result of verifying a frame's checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// Checksum state that the card reports.
+    /// The checksum state that the card reports for the frame.
     pub(super) checksum: RxChecksum,
-    /// Number of checksums that are right, counted from the outermost to the first wrong one.
+    /// Number of correct checksums, counted from the outermost until the first wrong one.
     pub(super) right: u32,
     /// Whether one of the frame's checksums is wrong.
     pub(super) wrong: bool,
 }
 
-/// The sum of a frame's bytes, and its first bytes, from which the sums of inner parts are
-/// computed.
+/// The first bytes of a frame, and the one's complement sum of its outermost IP packet. The sums of
+/// inner parts of the packet are computed from these.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameSums<'a> {
     /// The first bytes of the frame.
     pub(super) head: &'a [u8],
-    /// The sum of everything behind the Ethernet header, up to the end of the outermost IP packet.
+    /// The one's complement sum of all bytes after the Ethernet header, up to the end of the
+    /// outermost IP packet.
     pub(super) packet: u16,
 }
 
 impl FrameSums<'_> {
-    /// Returns the sum from offset `place`, which lies within the head, to the end of the packet.
+    /// Returns the one's complement sum of the bytes from offset `place`, which lies within the
+    /// head, to the end of the packet.
     fn from(&self, place: usize) -> u16 {
         let before = words(self.head.get(ethernet::HEADER_LENGTH..place).unwrap_or(&[])).fold();
         at_offset(Sum::new(self.packet).subtract(before).fold(), place - ethernet::HEADER_LENGTH)
     }
 }
 
-/// Returns the big-endian 16-bit field at offset `place`, or 0 behind the end of the head.
+/// Returns the big-endian 16-bit field at offset `place`, or 0 if it lies beyond the end of the
+/// head.
 fn field(head: &[u8], place: usize) -> u16 {
     head.get(place..place + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
-/// Returns whether the checksum of an IPv4 header is right. IPv6 headers have none and are right.
+/// Returns whether the checksum of an IPv4 header is correct; `true` for IPv6 headers, which have
+/// none.
 fn is_header_right(head: &[u8], network: u16, version: IpVersion) -> bool {
     let header = head.get(usize::from(network)..).unwrap_or(&[]);
     let length = header.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
@@ -69,7 +73,8 @@ pub(super) fn covers_all(head: &[u8], layout: &Layout) -> bool {
 }
 
 /// Verifies the checksums of a frame from the outermost to the innermost, and stops at a wrong one.
-/// The card verifies neither DCCP, nor packets that the parser marks as not mergeable.
+/// The card does not verify DCCP checksums, nor those of packets that the parser marks as not
+/// mergeable.
 pub(super) fn verify(sums: &FrameSums<'_>, layout: &Layout) -> Verdict {
     let head = sums.head;
     let (mut right, mut wrong) = (0, false);

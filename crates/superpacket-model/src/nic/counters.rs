@@ -9,17 +9,17 @@ use crate::memory::lock;
 /// For received frames, `rx_frames = rx_delivered + rx_ring_drops + rx_no_buffer + rx_too_long`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NicCounters {
-    /// Frames that arrived from the wire, before any are dropped.
+    /// Frames that arrived from the wire, including those that were then dropped.
     pub rx_frames: u64,
     /// Bytes of the frames that arrived, including padding and VLAN tags.
     pub rx_bytes: u64,
-    /// Number of frames put into a ring.
+    /// Number of received frames put into a ring.
     pub rx_delivered: u64,
-    /// Buffers of the frames put into a ring.
+    /// Number of buffers that the frames put into a ring occupy.
     pub rx_buffers: u64,
     /// Number of bytes copied into buffers.
     pub rx_copied: u64,
-    /// Pages taken into use; with linear buffers, the number of buffers.
+    /// Number of pages that the card began to fill; with linear buffers, the number of buffers.
     pub rx_pages: u64,
     /// Frames dropped because a ring was full.
     pub rx_ring_drops: u64,
@@ -40,11 +40,11 @@ pub struct NicCounters {
     pub rx_stripped: u64,
     /// Number of received frames whose headers were parsed.
     pub rx_parsed: u64,
-    /// Number of received checksums that were right.
+    /// Number of correct checksums in received frames.
     pub sums_verified: u64,
     /// Number of received frames with a wrong checksum.
     pub sums_wrong: u64,
-    /// Received frames delivered with the sum of all bytes behind the Ethernet header.
+    /// Received frames delivered with the checksum of all bytes after the Ethernet header.
     pub sums_complete: u64,
     /// Number of frames sent to the wire.
     pub tx_frames: u64,
@@ -54,17 +54,18 @@ pub struct NicCounters {
     pub tx_cut: u64,
     /// Number of segments of the super-packets in `tx_cut`.
     pub tx_segments: u64,
-    /// Sent frames whose partial checksum was filled in, without segments of super-packets.
+    /// Sent frames whose partial checksum was filled in, not counting segments of super-packets.
     pub tx_filled: u64,
-    /// Sends refused because a packet requests an offload that the card lacks, or exceeds its
-    /// limit.
+    /// Sends refused because a packet requests an offload that the card lacks, or exceeds a limit
+    /// of the card.
     pub tx_refused: u64,
     /// Frames lost after the card had accepted them: the wrapped port refused them, or went down.
     pub tx_lost: u64,
 }
 
 impl NicCounters {
-    /// Adds the receiving side's counts since its last report. `pages` is its total of `rx_pages`.
+    /// Adds the counts of the receiving side since its previous call. `pages` is not an increment,
+    /// but the total for `rx_pages`.
     pub(super) fn add_received(&mut self, more: &NicCounters, pages: u64) {
         self.rx_frames += more.rx_frames;
         self.rx_bytes += more.rx_bytes;

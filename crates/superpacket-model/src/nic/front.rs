@@ -34,14 +34,15 @@ pub(super) struct Front {
     next_receiver: usize,
     /// Packets received from the wrapped port and not yet processed.
     waiting: VecDeque<RxPacket<Buffer>>,
-    /// Memory for the packets of one poll of the wrapped port; empty between polls.
+    /// Buffer for the packets of one poll of the wrapped port; empty between polls.
     polled: Vec<RxPacket<Buffer>>,
     segmenter: Segmenter,
     device: NicDevice,
     monitor: NicMonitor,
 }
 
-/// The state with which the card processes received frames, one at a time.
+/// The part of the receiving side that processes frames one at a time: settings, memory, rings and
+/// counters.
 #[derive(Debug)]
 struct NicDevice {
     settings: NicSettings,
@@ -55,12 +56,12 @@ struct NicDevice {
     counters: NicCounters,
 }
 
-/// The received frames of a queue that have not been polled.
+/// The received frames of a queue that the user has not polled yet.
 #[derive(Debug)]
 struct NicRing {
     frames: VecDeque<RxPacket<Buffer>>,
-    /// Eventfd that is readable while any packet is left inside the card: the wrapped port's own
-    /// readiness does not cover these.
+    /// Eventfd that is readable while this ring holds frames, or while packets of the wrapped port
+    /// wait inside the card. The wrapped port's own descriptor does not signal these.
     event: OwnedFd,
     /// Whether `event` is readable.
     signalled: bool,
@@ -82,14 +83,14 @@ impl NicRing {
     }
 }
 
-/// The metadata of a frame on its way into the card.
+/// Metadata with which a frame is delivered.
 struct FrameMeta {
     time: u64,
-    /// The segmentation metadata of a super-packet that passes whole.
+    /// Segmentation metadata of a super-packet that is delivered unsegmented.
     gso: Option<Gso>,
-    /// `Partial` for a packet that passes whole, else `None`.
+    /// `Partial` if the packet is delivered with a partial checksum, else `None`.
     checksum: RxChecksum,
-    /// Whether the card computed the checksums itself, so that they are right.
+    /// Whether the card computed the checksums itself, so that they need no verification.
     computed: bool,
     /// Whether the checksum is filled in while the frame is copied. The checksum field holds the
     /// sum of the pseudo-header until then.
@@ -181,7 +182,7 @@ impl Front {
     }
 
     /// Moves packets from the wrapped port into the rings, and returns their number. With
-    /// [`RingFull::Drop`] it takes all packets that are there, with [`RingFull::Wait`] one batch.
+    /// [`RingFull::Drop`] it takes all available packets, with [`RingFull::Wait`] one batch.
     fn pump(&mut self) -> Result<usize, PortError> {
         let mut count = 0;
         let mut idle_receivers = 0;
@@ -222,7 +223,7 @@ impl Front {
         Ok(count)
     }
 
-    /// Tells the wrapped port that buffers of its memory have been dropped.
+    /// Tells the wrapped port that buffers lent from its memory have been dropped.
     pub(super) fn give_back(&mut self) {
         self.inner.iter_mut().for_each(|receive| receive.give_back());
     }
@@ -233,8 +234,8 @@ impl Front {
 }
 
 impl NicDevice {
-    /// Returns whether any ring is full. The queue of the next packet is unknown until it is
-    /// parsed.
+    /// Returns whether any ring is full. All rings are checked, because the queue of the next
+    /// packet is unknown until the packet is parsed.
     fn is_full(&self) -> bool {
         self.queues.iter().any(|ring| ring.frames.len() >= self.settings.ring)
     }
@@ -455,7 +456,7 @@ fn flow_hash(
 }
 
 /// Writes the transport checksum of the frame that was copied last. `total` is the sum of the
-/// frame's bytes, with the sum of the pseudo-header in the checksum field.
+/// frame's bytes, in which the checksum field holds the pseudo-header's sum.
 #[inline(always)]
 fn fill_checksum(pages: &mut Pages, head: &[u8], layout: &Layout, total: Sum) {
     let transport = usize::from(layout.transport);
@@ -467,8 +468,8 @@ fn fill_checksum(pages: &mut Pages, head: &[u8], layout: &Layout, total: Sum) {
     );
 }
 
-/// Returns the sum of the bytes behind the Ethernet header, for a frame whose transport checksum is
-/// right. The payload is not read.
+/// Returns the one's complement sum of the bytes after the Ethernet header, for a frame whose
+/// transport checksum is correct. Does not read the payload.
 #[inline(always)]
 fn computed_sum(head: &[u8], layout: &Layout) -> Sum {
     let transport = usize::from(layout.transport);
@@ -476,8 +477,8 @@ fn computed_sum(head: &[u8], layout: &Layout) -> Sum {
     before.add(at_offset(transport_sum(head, layout), transport - ethernet::HEADER_LENGTH))
 }
 
-/// Copies a frame into the memory that [`Pages::find`] found for it. Returns the sum of the frame's
-/// bytes if `simd` is given, else zero.
+/// Copies a frame into the memory that [`Pages::find`] found for it. Returns the one's complement
+/// sum of the frame's bytes if `simd` is given, otherwise zero.
 fn copy<'a, I: Iterator<Item = &'a [u8]>>(
     pages: &mut Pages,
     arrival: &mut ArrivedFrame<'a, I>,
@@ -507,7 +508,8 @@ fn copy<'a, I: Iterator<Item = &'a [u8]>>(
     total
 }
 
-/// Returns the sum of a packet's bytes from `from` to its end, as if `from` were an even offset.
+/// Returns the one's complement sum of a packet's bytes from offset `from` to the end, as if `from`
+/// were even.
 fn tail_sum(packet: &RxPacket<Buffer>, from: usize, simd: Simd) -> u16 {
     let mut skip = from;
     sum_ranges(

@@ -1,4 +1,4 @@
-//! The memory that a card receives into, and the placement of frames in it.
+//! The memory into which a card receives, and the allocation of this memory to frames.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::fit::{MAX_TAGS, TAG};
 /// Maximum size of a card's buffers in bytes: 4 GiB.
 const MAX_MEMORY: u64 = 4 << 30;
 
-/// Size in bytes of the slots of a page, which are lent separately.
+/// Size in bytes of the slots into which a page is divided. Slots are lent separately.
 const PART: usize = 2048;
 
 /// Size of a header buffer in bytes; the largest value of the `copy` setting.
@@ -20,14 +20,14 @@ const HEADER: usize = 256;
 /// Length of an untagged Ethernet header in bytes.
 const ETHERNET: usize = 14;
 
-/// A byte range for a part of a frame, within consecutive slots of one page.
+/// Consecutive slots of one page, and the range of their bytes that holds a part of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SlotRun {
     /// Index of the run's first slot.
     first: usize,
     /// Number of slots in the run.
     slots: usize,
-    /// Bytes in use, from the start of the first slot.
+    /// Range of bytes in use, relative to the start of the first slot.
     range: Range<usize>,
 }
 
@@ -41,18 +41,18 @@ pub(super) struct Pages {
     /// Number of slots per page.
     per_page: usize,
     pages: usize,
-    /// Index of the open page: the one into which frames are put at present.
+    /// Index of the page that is being filled with frames at present.
     page: usize,
-    /// Index of the first unused slot of the open page.
+    /// Index of the first unused slot of the page that is being filled.
     next: usize,
     headroom: usize,
     copy: usize,
     headers: Option<BufferPool>,
-    /// The places that [`Pages::find`] found for the current frame.
+    /// The slots that [`Pages::find`] found for the current frame.
     runs: Vec<SlotRun>,
-    /// The slot of the current frame's header buffer, and the number of bytes copied into it.
+    /// The slot of the current frame's header buffer, and the number of bytes that belong into it.
     header: Option<(usize, usize)>,
-    /// Number of pages taken into use since the start.
+    /// Number of pages that the card has begun to fill since it was opened.
     pub(super) begun: u64,
 }
 
@@ -152,7 +152,7 @@ impl Pages {
         Some(buffers)
     }
 
-    /// Calls `write` with the memory of each place that [`find`](Self::find) found last, in the
+    /// Calls `write` with each piece of the memory that [`find`](Self::find) found last, in the
     /// order of the frame's bytes.
     pub(super) fn fill(&mut self, mut write: impl FnMut(&mut [u8])) {
         if let (Some((slot, length)), Some(headers)) = (self.header, &mut self.headers)
@@ -171,7 +171,7 @@ impl Pages {
         }
     }
 
-    /// Overwrites two bytes at `offset` of the frame that was written to the places that
+    /// Overwrites two bytes at `offset` of the frame that was written to the memory that
     /// [`find`](Self::find) found last.
     pub(super) fn overwrite(&mut self, offset: usize, bytes: [u8; 2]) {
         let mut start = 0;
@@ -187,7 +187,7 @@ impl Pages {
         });
     }
 
-    /// Lends the places that [`find`](Self::find) found last, in the order of the frame's bytes.
+    /// Lends the memory that [`find`](Self::find) found last, in the order of the frame's bytes.
     pub(super) fn lend(&mut self) -> impl Iterator<Item = Buffer> + '_ {
         let header = match (self.header.take(), &mut self.headers) {
             (Some((slot, length)), Some(headers)) => headers.lend(slot, 0..length),

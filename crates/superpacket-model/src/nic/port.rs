@@ -22,8 +22,8 @@ use crate::memory::{self, MemoryPort, MemorySettings};
 /// MTU in bytes if neither the settings nor the wrapped port have one: the MTU of Ethernet.
 const DEFAULT_MTU: u32 = 1500;
 
-/// Maximum length in bytes of a received IP packet with the setting `wire=off`, under which
-/// super-packets pass whole.
+/// Maximum length in bytes of a received IP packet with the setting `wire=off`, with which
+/// super-packets are received unsegmented.
 const LONGEST_WHOLE: usize = 65_535;
 
 /// A port that behaves like a network card around another port; see the [module](super).
@@ -70,7 +70,7 @@ pub fn pair(
 }
 
 impl NicPort {
-    /// Wraps a port in a model NIC, which errors name `name`.
+    /// Wraps a port in a model NIC. Errors name the model NIC `name`.
     pub fn new(
         name: &str,
         settings: &NicSettings,

@@ -18,7 +18,8 @@ pub(super) struct NicReceive {
     /// `epoll` descriptor that is readable if the ring holds frames or the wrapped port has
     /// packets.
     pub(super) readiness: OwnedFd,
-    /// The transmitters that hold frames which could not be passed on to the wrapped port at once.
+    /// The transmitters of the card, which may hold frames that the wrapped port has not accepted
+    /// yet.
     pub(super) unsent: Unsent,
 }
 

@@ -6,7 +6,7 @@ use superpacket_port::features::{Feature, FeatureSet, resolve};
 use superpacket_port::{NIC_SETTINGS, SpecError, SpecOptions};
 use superpacket_steer::ToeplitzKey;
 
-/// The kind of memory that frames are received into.
+/// The kind of memory into which frames are received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PageSize {
     /// Pages of 4,096 bytes.
@@ -34,20 +34,20 @@ impl PageSize {
     }
 }
 
-/// What a card reports on received checksums.
+/// What a card reports about the checksums of received frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RxSums {
     /// The card does not verify checksums.
     None,
-    /// The card reports the number of right checksums
+    /// The card verifies checksums, and reports the number of correct ones
     /// ([`RxChecksum::Unnecessary`](superpacket::packet::RxChecksum::Unnecessary)).
     Verified,
-    /// The card reports the sum of all bytes behind the Ethernet header
+    /// The card reports the checksum of all bytes after the Ethernet header
     /// ([`RxChecksum::Complete`](superpacket::packet::RxChecksum::Complete)).
     Complete,
 }
 
-/// The padding of received frames that are shorter than 60 bytes.
+/// How received frames that are shorter than 60 bytes are padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Padding {
     /// Frames are not padded.
@@ -58,7 +58,7 @@ pub enum Padding {
     Garbage,
 }
 
-/// The treatment of frames that arrive for a full ring.
+/// What happens to frames that arrive for a full ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RingFull {
     /// Frames for a full ring are dropped and counted.
@@ -68,7 +68,7 @@ pub enum RingFull {
     Wait,
 }
 
-/// The limit of TCP super-packets that the card segments.
+/// Which TCP super-packets the card segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TsoLimit {
     /// The card segments no TCP super-packets.
@@ -106,32 +106,32 @@ impl FromStr for TsoLimit {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicSettings {
-    /// Memory that frames are received into.
+    /// The kind of memory into which frames are received.
     pub page: PageSize,
-    /// Free bytes before a frame in its buffer: 0 to 256.
+    /// Number of unused bytes before a frame in its buffer: 0 to 256.
     pub headroom: usize,
     /// Number of first bytes of a frame that are copied into a separate buffer: 0 to 256.
     pub copy: usize,
-    /// What the card reports on received checksums.
+    /// What the card reports about the checksums of received frames.
     pub sums: RxSums,
     /// Whether the outermost VLAN tag is moved from a received frame to its metadata.
     pub strip_vlan: bool,
-    /// Padding of received frames shorter than 60 bytes.
+    /// How received frames that are shorter than 60 bytes are padded.
     pub padding: Padding,
     /// Number of receive queues: 1 to 128.
     pub queues: u16,
-    /// Whether the flow hash is reported.
+    /// Whether the card reports the flow hash of received frames.
     pub hash: bool,
     /// Key of the Toeplitz hash.
     pub key: ToeplitzKey,
     /// Whether both directions of a connection have the same hash.
     pub symmetric: bool,
-    /// Queue for each value of the lowest 7 bits of the hash, modulo the number of queues. `None`:
-    /// the queues in turn.
+    /// Receive queue for each value of the lowest 7 bits of the hash, modulo the number of queues.
+    /// `None` assigns the queues in rotation.
     pub indirection: Option<[u16; NicSettings::INDIRECTION]>,
     /// Capacity of a queue in frames: 1 to 65,536.
     pub ring: usize,
-    /// Treatment of frames that arrive for a full ring.
+    /// What happens to frames that arrive for a full ring.
     pub full: RingFull,
     /// Maximum length of an IP packet in bytes; 0: the MTU of the wrapped port, or 1500 if it has
     /// none.
@@ -140,19 +140,19 @@ pub struct NicSettings {
     pub scatter_gather: bool,
     /// Whether the card fills in checksums of sent packets.
     pub checksums: bool,
-    /// Limit of TCP super-packets that the card segments.
+    /// Which TCP super-packets the card segments.
     pub tso: TsoLimit,
     /// Whether the card segments UDP super-packets.
     pub uso: bool,
     /// Whether the card segments super-packets in UDP tunnels.
     pub tunnels: bool,
-    /// Whether only wire frames pass between the card and the wrapped port; otherwise super-packets
-    /// and partial checksums pass unchanged.
+    /// Whether only frames as on a wire pass between the card and the wrapped port. If not,
+    /// super-packets and partial checksums pass unchanged.
     pub wire: bool,
 }
 
 impl Default for NicSettings {
-    /// Returns the defaults of a card on a memory link.
+    /// Returns the default settings for a card on a memory link.
     fn default() -> Self {
         NicSettings {
             page: PageSize::Page4K,

@@ -12,8 +12,8 @@ use super::settings::TsoLimit;
 use crate::fit::{PortLimits, offload};
 use crate::memory::lock;
 
-/// Bytes of prepared frames after which they are passed to the wrapped port; more would fall out of
-/// the CPU cache.
+/// Number of bytes of prepared frames at which they are passed to the wrapped port. A larger amount
+/// would not stay in the CPU cache.
 const FLUSH_BYTES: usize = 128 << 10;
 
 /// The limits and offloads of the sending side of a card.
@@ -25,19 +25,19 @@ pub(super) struct Hardware {
     pub(super) wire: bool,
 }
 
-/// The frames on their way from one transmitter of the card to the wrapped port, and that port's
-/// transmitter.
+/// The frames that one transmitter of the card is passing to the wrapped port, and the wrapped
+/// port's transmitter.
 #[derive(Debug)]
 struct OutgoingWire {
     inner: Box<dyn Transmit>,
     outgoing: Outgoing,
     batch: TxBatch,
-    /// Number of frames of `batch` that the wrapped port has taken.
+    /// Number of frames of `batch` that the wrapped port has accepted.
     done: usize,
-    /// The packets of which the frames of `batch` were made.
+    /// The packets from which the frames of `batch` were made.
     made: Vec<PreparedPacket>,
     segmenter: Segmenter,
-    /// Scratch space for a frame in one buffer.
+    /// Scratch space for the bytes of a frame, copied from its slices.
     whole: Vec<u8>,
     monitor: NicMonitor,
     /// Whether this transmitter is counted in `unsent`, since it has unsent frames.
@@ -46,7 +46,7 @@ struct OutgoingWire {
     unsent: Arc<AtomicUsize>,
 }
 
-/// A packet, and the frames of the batch that were made of it.
+/// A packet whose frames are in the batch.
 #[derive(Clone, Copy, Debug)]
 struct PreparedPacket {
     /// Number of frames in the batch up to and including those of this packet.
@@ -57,11 +57,11 @@ struct PreparedPacket {
     filled: bool,
 }
 
-/// The transmitters of a card, of which some may hold frames that the wrapped port has not taken:
-/// the remaining segments of super-packets.
+/// The transmitters of a card. Each may hold frames that the wrapped port has not accepted yet: the
+/// remaining segments of a super-packet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unsent {
-    /// Number of transmitters that hold frames which the wrapped port has not taken.
+    /// Number of transmitters that hold frames which the wrapped port has not accepted yet.
     count: Arc<AtomicUsize>,
     senders: Arc<Mutex<Vec<Weak<Mutex<OutgoingWire>>>>>,
 }
@@ -185,7 +185,7 @@ impl Transmit for NicTransmit {
     }
 }
 
-/// Counts frames that the wrapped port has taken.
+/// Counts frames that the wrapped port has accepted.
 fn count_frames(monitor: &NicMonitor, frames: &[TxFrame]) {
     monitor.count(|counters| {
         counters.tx_frames += frames.len() as u64;
@@ -194,8 +194,8 @@ fn count_frames(monitor: &NicMonitor, frames: &[TxFrame]) {
 }
 
 impl OutgoingWire {
-    /// Passes the remaining frames of earlier calls to the wrapped port. Returns the reason if the
-    /// port stops before the last one.
+    /// Passes the remaining frames of earlier calls to the wrapped port. If the port stops before
+    /// the last one, returns the reason.
     fn flush_rest(&mut self) -> Option<StopReason> {
         if self.done == self.batch.frames().len() {
             return None;
@@ -211,9 +211,9 @@ impl OutgoingWire {
         stop
     }
 
-    /// Prepares packets and passes their frames to the wrapped port, until that stops. If it stops
-    /// in the middle of a super-packet, the remaining segments are kept for later. `cuts` says
-    /// whether the card segments packets and fills in checksums.
+    /// Prepares packets and passes their frames to the wrapped port, until that port stops. If it
+    /// stops in the middle of a super-packet, the remaining segments are kept for later. `cuts`
+    /// says whether the card segments packets and fills in checksums.
     fn send(
         &mut self,
         outgoing: &Outgoing,
@@ -255,7 +255,7 @@ impl OutgoingWire {
         progress
     }
 
-    /// Returns the number of frames that were made of the first `packets` packets.
+    /// Returns the number of frames that were made from the first `packets` packets.
     fn end_of(&self, packets: usize) -> usize {
         packets.checked_sub(1).map_or(0, |last| self.made[last].end)
     }
@@ -302,8 +302,8 @@ impl OutgoingWire {
         Ok(())
     }
 
-    /// Passes frames to the wrapped port until the port has taken all, or stops. Frames that the
-    /// port refuses are dropped and counted. Returns the reason if the port stops.
+    /// Passes frames to the wrapped port until that port has accepted all, or stops. Frames that it
+    /// refuses are dropped and counted. If it stops, returns the reason.
     fn flush(&mut self) -> Option<StopReason> {
         loop {
             let frames = self.batch.frames();
@@ -336,7 +336,8 @@ impl OutgoingWire {
         self.done = 0;
     }
 
-    /// Updates the number of transmitters with unsent frames, which receivers read to flush them.
+    /// Updates whether this transmitter counts as one with unsent frames. Receivers read that
+    /// count, to flush such frames.
     fn update_unsent(&mut self) {
         let pending = self.done != self.batch.frames().len();
         if pending && !self.counted {
@@ -355,7 +356,7 @@ impl Drop for OutgoingWire {
     }
 }
 
-/// A packet in its sender's buffers, as input of the segmenter.
+/// A packet that is to be sent, as input of the segmenter.
 struct OutgoingPacket<'a> {
     outgoing: &'a Outgoing,
     slices: &'a [Slice],

@@ -11,13 +11,14 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// Alignment of a heap region in bytes.
 const PAGE: usize = 4096;
 
-/// The flags of a region's slots. Not a `Box`: moving a box asserts unique access to its bytes, but
-/// buffers point to them.
+/// The flags of a region's slots. They are not in a `Box`, because moving a box asserts unique
+/// access to its bytes, but buffers point to them.
 #[derive(Debug)]
 pub(super) struct Flags(NonNull<[AtomicU8]>);
 
 impl Flags {
-    /// Returns flags for `slots` slots, none of which is lent; `None` if there is no memory.
+    /// Returns flags for `slots` slots, none of which is lent; `None` if there is not enough
+    /// memory.
     pub(super) fn try_new(slots: usize) -> Option<Self> {
         let mut flags: Vec<AtomicU8> = Vec::new();
         flags.try_reserve_exact(slots).ok()?;
@@ -64,7 +65,7 @@ pub(super) enum Memory {
         data: NonNull<u8>,
         length: usize,
     },
-    /// A part of memory that other regions use too. It lives as long as the owner.
+    /// A part of memory that other regions use too. It stays valid as long as its owner.
     Shared {
         data: NonNull<u8>,
         _owner: Arc<dyn Any + Send + Sync>,
@@ -72,9 +73,9 @@ pub(super) enum Memory {
 }
 
 /// Returns the layout of a block that contains `slots` slots after its first page boundary. The
-/// allocator is not asked for page alignment, since it would then write zeros to all pages
-/// (`posix_memalign`). Without, it uses the system's zeroed pages, which occupy no memory before
-/// they are written (`calloc`).
+/// layout does not request page alignment, since allocators would then write zeros to all pages
+/// (`posix_memalign`). Without alignment they use zeroed pages of the system, which occupy no
+/// memory until they are written (`calloc`).
 ///
 /// # Panics
 /// If either number is 0 or their product overflows.
@@ -88,7 +89,8 @@ pub(super) fn heap_layout(slots: usize, slot_size: usize) -> Layout {
 }
 
 impl Memory {
-    /// Allocates a block with a layout that [`heap_layout`] returned; `None` if there is no memory.
+    /// Allocates a block with a layout that [`heap_layout`] returned; `None` if there is not enough
+    /// memory.
     pub(super) fn heap(layout: Layout) -> Option<Self> {
         // SAFETY: the size is not zero.
         let block = NonNull::new(unsafe { alloc_zeroed(layout) })?;
@@ -127,7 +129,8 @@ impl Drop for Memory {
     }
 }
 
-/// Memory with the flags of its slots. It must be dropped only when no slot is lent.
+/// Memory divided into slots, and the flags of these slots. It must be dropped only when no slot is
+/// lent.
 #[derive(Debug)]
 pub(super) struct FlaggedMemory {
     pub(super) memory: Memory,

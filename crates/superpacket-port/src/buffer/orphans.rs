@@ -23,7 +23,7 @@ static ORPHANS: Mutex<Orphans> = Mutex::new(Orphans { regions: Vec::new(), is_wa
 /// kept until the slots are returned.
 struct Orphans {
     regions: Vec<FlaggedMemory>,
-    /// Whether the thread runs that frees the regions whose buffers have been returned.
+    /// Whether the thread is running that frees regions whose buffers have been returned.
     is_watched: bool,
 }
 

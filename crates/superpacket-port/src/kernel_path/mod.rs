@@ -1,5 +1,5 @@
-//! The kernel's own path: frames between two known stations pass from interface to interface in the
-//! kernel, and never reach this process.
+//! Forwarding inside the kernel by eBPF programs: frames between two known stations pass from
+//! interface to interface, and never reach this process.
 //!
 //! A [`KernelPath`] has the stations of a bridge, and each of its ports has two programs
 //! (`program.rs`): a filter of the packet socket, which decides, and a TCX program, which
@@ -32,14 +32,14 @@ use crate::system::bpf::{
 use program::{FilterMaps, Mark, filter, redirect};
 use shared::{EPOCH_BITS, ForwardingCounts, PortState, Rules, StationState};
 
-/// The name of maps and programs, as `bpftool` shows it.
+/// The name of the eBPF maps and programs, as `bpftool` shows it.
 const NAME: Name = *b"superpacket\0\0\0\0\0";
 
 /// Maximum number of ports of a kernel path.
 const MAX_PORTS: u32 = 256;
 
-/// Time after which the memory of a removed station is used again, so that no CPU still reads it
-/// for the removed one.
+/// Time after which the memory of a removed station may be reused. By then no CPU reads it for the
+/// removed station any more.
 const REUSE: Duration = Duration::from_millis(100);
 
 /// What the kernel may do with the frames of a port.
@@ -47,7 +47,7 @@ const REUSE: Duration = Duration::from_millis(100);
 pub struct KernelPathRules {
     /// Whether the kernel may forward frames from and to the port.
     pub enabled: bool,
-    /// Whether the port exchanges no frames with other isolated ports.
+    /// Whether the port is isolated: it exchanges no frames with other isolated ports.
     pub isolated: bool,
     /// Whether the kernel may send super-packets to the port.
     pub super_packets: bool,
@@ -68,7 +68,7 @@ pub struct KernelPathCounts {
     pub tx_bytes: u64,
 }
 
-/// A station whose frames the kernel forwards, and when it last did.
+/// A station whose frames the kernel forwards, and the times since it last forwarded one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelPathStation {
     /// The station's key.
@@ -92,13 +92,13 @@ pub struct KernelPath {
     free_ports: Mutex<BTreeSet<u32>>,
 }
 
-/// The stations in the map.
+/// The stations in the eBPF map.
 #[derive(Debug)]
 struct Known {
-    /// The index of each station's state.
+    /// The index of each station's state, by the station's key.
     indices: BTreeMap<u64, u32>,
     free: Vec<u32>,
-    /// Indices that were in use until a time, in the order of the times.
+    /// Indices of removed stations, with the time of removal, in the order of removal.
     retired: Vec<(Duration, u32)>,
 }
 
@@ -106,7 +106,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the time since this one, which a program stored; `None` if none did.
+/// Returns the time elapsed since a time that an eBPF program stored; `None` if none stored one.
 fn since(now: Duration, time: &AtomicU64) -> Option<Duration> {
     match time.load(Ordering::Relaxed) {
         0 => None,
@@ -114,15 +114,15 @@ fn since(now: Duration, time: &AtomicU64) -> Option<Duration> {
     }
 }
 
-/// Returns the time by the clock that the programs read.
+/// Returns the current time of the clock that the eBPF programs read.
 fn now() -> Duration {
     let time = clock_gettime(ClockId::MonotonicCoarse);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 impl KernelPath {
-    /// Creates the maps for `stations` stations. `cpus` is the number of CPUs that the machine may
-    /// ever have.
+    /// Creates the eBPF maps for `stations` stations. `cpus` is the number of possible CPUs of the
+    /// machine.
     ///
     /// # Errors
     /// The system call's error: `EPERM` without `CAP_BPF`.
@@ -180,7 +180,8 @@ impl KernelPath {
         Ok(true)
     }
 
-    /// Makes the socket receive all further frames from and to a station.
+    /// Makes the kernel deliver all further frames from and to a station to the ports' sockets,
+    /// instead of forwarding them.
     pub fn revoke(&self, station: u64) {
         let known = lock(&self.known);
         let index = known.indices.get(&station).copied();
@@ -223,7 +224,7 @@ impl KernelPath {
         states.filter(|station| station.port.load(Ordering::SeqCst) == port + 1).for_each(each);
     }
 
-    /// Loads a port's programs and attaches them.
+    /// Loads a port's eBPF programs and attaches them.
     pub(crate) fn attach(
         self: &Arc<Self>,
         interface: u32,
@@ -268,8 +269,8 @@ impl KernelPath {
     }
 }
 
-/// Notes a port's epoch for a station, so that this epoch has to end before the kernel forwards
-/// frames of the station.
+/// Records the port's current epoch in the state of a station, so that this epoch must end before
+/// the kernel forwards frames of the station.
 fn note_epoch(station: &StationState, port: &PortState) {
     loop {
         let epoch = port.received.load(Ordering::SeqCst) as u32;
@@ -282,7 +283,7 @@ fn note_epoch(station: &StationState, port: &PortState) {
 }
 
 impl Known {
-    /// Returns the index of a state that no station has.
+    /// Returns the index of a free station state; `None` if all are in use.
     fn take_index(&mut self, now: Duration) -> Option<u32> {
         let reusable = self
             .retired
@@ -294,7 +295,7 @@ impl Known {
     }
 }
 
-/// The index of a port in the maps, which is free again when this is dropped.
+/// The index of a port in the eBPF maps; dropping this value frees the index.
 #[derive(Debug)]
 struct PortIndex {
     path: Arc<KernelPath>,
@@ -306,7 +307,7 @@ impl PortIndex {
         self.path.ports.get(self.index)
     }
 
-    /// Returns the sums of all CPUs' counters.
+    /// Returns the port's counters, summed over all CPUs.
     fn counts(&self) -> KernelPathCounts {
         let cpus = self.path.cpus;
         let each = (self.index * cpus..(self.index + 1) * cpus)
@@ -342,11 +343,13 @@ struct AttachedPort {
     #[expect(dead_code, reason = "dropping it detaches the program")]
     attachment: Attachment,
     index: PortIndex,
-    /// The counters when the port was attached: an earlier port may have had the index.
+    /// The values of the counters when the port was attached. They are not zero if an earlier port
+    /// had the same index.
     before: KernelPathCounts,
-    /// Number of frames that the socket had received or dropped before the filter counted them.
+    /// Number of frames that the socket had received or dropped before the filter program began to
+    /// count them.
     uncounted: u64,
-    /// The count at which the receiver last ended an epoch.
+    /// The filter program's frame count at which the receiver last ended an epoch.
     ended: AtomicU32,
 }
 
@@ -391,9 +394,9 @@ impl KernelPathPort {
         }
     }
 
-    /// Ends the epoch if `frames`, the number of frames that the socket has received and whose
-    /// buffers were returned, or that it has dropped, are all that it was given. Returns whether
-    /// they are.
+    /// Ends the epoch if the process has finished with every frame that the socket was given, and
+    /// returns whether it has. `frames` is the number of frames that the socket dropped, or that
+    /// were received and whose buffers were returned.
     pub(crate) fn sent(&self, frames: u64) -> bool {
         let Some(state) = self.0.index.state() else { return false };
         let count = frames.wrapping_sub(self.0.uncounted) as u32;

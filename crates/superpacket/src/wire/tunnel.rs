@@ -49,7 +49,7 @@ pub enum Tunnel {
 }
 
 impl Tunnel {
-    /// All kinds.
+    /// All kinds of tunnels.
     pub const ALL: [Tunnel; 4] = [Tunnel::Vxlan, Tunnel::Geneve, Tunnel::Gre, Tunnel::Ip];
 
     /// The kinds that have an outer UDP header.
@@ -65,7 +65,8 @@ impl Tunnel {
         }
     }
 
-    /// Returns the name as it is written in text.
+    /// Returns the name of the tunnel protocol in its usual spelling, such as `VXLAN`, for
+    /// messages.
     pub const fn title(self) -> &'static str {
         match self {
             Tunnel::Vxlan => "VXLAN",
@@ -130,8 +131,8 @@ impl Tunnel {
             }
     }
 
-    /// Returns whether this tunnel header has only fields that the engine can write for each
-    /// packet.
+    /// Returns whether this tunnel header has only flags and fields that the engine can reproduce
+    /// in each packet that it creates by merging or segmenting.
     pub(super) fn is_writable(self, header: &[u8]) -> bool {
         match self {
             // Other bits (GPE, group policy, remote checksum offload) change the meaning of what

@@ -60,7 +60,8 @@ pub(crate) fn fields(transport: &[u8], protocol: Protocol) -> &'static [VaryingF
     }
 }
 
-/// Sums the fields that differ. Each protocol's table is a constant at its call.
+/// Sums the fields of a transport header that differ between packets that merge. Each protocol's
+/// table of fields is a constant at its call.
 #[inline(always)]
 pub(crate) fn sum(transport: &[u8], protocol: Protocol) -> Sum {
     match protocol {
@@ -70,8 +71,8 @@ pub(crate) fn sum(transport: &[u8], protocol: Protocol) -> Sum {
     }
 }
 
-/// Returns the sum of these fields of a transport header, each counted at its place in a 16-bit
-/// word.
+/// Returns the one's complement sum of these fields of a transport header, each byte in the same
+/// half of a 16-bit word as in the header.
 #[inline(always)]
 pub(crate) fn sum_of(fields: &[VaryingField], transport: &[u8]) -> Sum {
     fields.iter().fold(Sum::default(), |mut sum, field| {

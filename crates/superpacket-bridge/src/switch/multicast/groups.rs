@@ -22,7 +22,7 @@ const LAST_MEMBER_COUNT: u64 = 2;
 /// (`mcast_last_member_interval`).
 const LAST_MEMBER: u64 = seconds(1);
 
-/// Shortest response time that the answer to a general query is given, the unit of time in IGMP.
+/// Shortest response time that is assumed for a general query: 100 ms, the unit of time in IGMP.
 /// IGMPv3 and MLD queries can ask for immediate responses.
 const MIN_RESPONSE: u64 = seconds(1) / 10;
 
@@ -85,7 +85,7 @@ struct Routers {
     members_known_at: u64,
     /// The querier that won the election.
     querier: Option<Querier>,
-    /// Time until which hosts take long to respond, because of an IGMPv1 query.
+    /// Time until which hosts may respond as slowly as in IGMPv1, because of an IGMPv1 query.
     igmpv1_until: u64,
 }
 
@@ -159,8 +159,8 @@ fn version(group: IpAddr) -> IpVersion {
 }
 
 impl Groups {
-    /// Returns the ports that receive packets of a group. `None` means all ports, because the
-    /// members are unknown without a querier.
+    /// Returns the ports that receive packets of a group; `None` for all ports, because without a
+    /// querier the members are unknown.
     pub(super) fn given(&self, vlan: u16, group: IpAddr, now: u64) -> Option<PortSet> {
         let mut ports = self.routers(vlan, version(group), now)?;
         let members = self.members.get(&(vlan, group)).into_iter().flatten();
@@ -227,8 +227,8 @@ impl Groups {
         }
     }
 
-    /// Handles a query. One that an isolated port received does not reach other isolated ports, so
-    /// it only shows that there may be a router.
+    /// Handles a query. A query that an isolated port received does not reach other isolated ports,
+    /// so it only shows that there may be a router.
     pub(super) fn query(
         &mut self,
         port: u16,

@@ -36,13 +36,14 @@ pub(crate) struct Snooping {
 pub(crate) enum Recipients {
     /// The packet is flooded to all ports.
     All,
-    /// All ports, because the packet is an invalid message about groups.
+    /// The packet is an invalid IGMP or MLD message, which is flooded to all ports.
     AllMalformed,
     /// The packet is sent to these ports only.
     Ports(PortSet),
 }
 
-/// The port that received a multicast message, and which other hosts receive the message.
+/// The port that received a multicast message, and properties that decide which other hosts receive
+/// the message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageSource {
     port: u16,

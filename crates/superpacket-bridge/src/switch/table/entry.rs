@@ -95,7 +95,8 @@ impl EntryState {
         HOLD << self.disputes()
     }
 
-    /// Returns whether the state already records a packet to the address at this time.
+    /// Returns whether the state already records that a packet was sent to the address at this
+    /// time.
     pub(super) fn is_used_at(self, now: u64) -> bool {
         self.0 & 0xff == use_unit(now)
     }
@@ -106,15 +107,15 @@ impl EntryState {
     }
 }
 
-/// The bits of the number of disputes. All of them set, more than are ever counted, mean a static
-/// entry.
+/// The bits that hold the number of disputes. With all of them set, a number that is never counted,
+/// the entry is static.
 const STATIC: u64 = 0xf << 8;
 
 /// Maximum age in ticks, 248 days. Ticks wrap around, so a larger difference is taken for a time
 /// in the future.
 pub(super) const MAX_AGE: u32 = u32::MAX / 2;
 
-/// Returns the time in units of [`USE_UNIT`], wrapping within 1 to 255.
+/// Returns the time in units of [`USE_UNIT`], which wraps around from 255 to 1.
 fn use_unit(now: u64) -> u64 {
     now / USE_UNIT % 255 + 1
 }

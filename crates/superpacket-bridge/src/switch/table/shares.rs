@@ -14,7 +14,7 @@ struct Share {
     is_open: AtomicBool,
 }
 
-/// The numbers of addresses of all ports, which all threads count without a lock.
+/// The number of addresses in the table for each port, which all threads update without a lock.
 #[derive(Debug)]
 pub(super) struct Shares {
     by_port: Box<[Share]>,
@@ -63,7 +63,8 @@ impl Shares {
         self.held(port) >= self.share(port).limit.load(Ordering::Relaxed)
     }
 
-    /// Counts an entry for port `to` instead of port `from`; `None` stands for a free entry.
+    /// Counts an entry for port `to` instead of port `from`; `None` stands for no port, as for a
+    /// free entry.
     pub(super) fn moved(&self, from: Option<u16>, to: Option<u16>) {
         if let Some(from) = from {
             self.share(from).held.fetch_sub(1, Ordering::Relaxed);

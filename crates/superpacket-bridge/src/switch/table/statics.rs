@@ -26,11 +26,11 @@ pub(crate) fn most_static(size: usize) -> usize {
 pub(super) struct Statics {
     /// The port of each static entry, by address key.
     ports: RwLock<BTreeMap<u64, u16>>,
-    /// Number of static entries for which their sets have no room.
+    /// Number of static entries that are not in the hash table, because their sets have no room.
     pub(super) unplaced: AtomicU32,
 }
 
-/// Another thread is changing the static entries.
+/// The error that another thread is changing the static entries.
 pub(super) struct StaticsLocked;
 
 impl Statics {
@@ -44,7 +44,7 @@ impl Statics {
         self.all().get(&key.0).copied()
     }
 
-    /// Returns the port of a static entry, for an address that was found in no set of the table.
+    /// Returns the port of a static entry, for an address that was not found in the hash table.
     #[cold]
     pub(super) fn find_unplaced(&self, key: AddressKey) -> Option<u16> {
         if self.unplaced.load(Ordering::Acquire) == 0 {
@@ -53,8 +53,8 @@ impl Statics {
         self.find(key)
     }
 
-    /// Returns the port of a static entry, for an address that was found in no set, without waiting
-    /// for a thread that changes static entries.
+    /// Like [`find_unplaced`](Self::find_unplaced), but does not wait for a thread that changes
+    /// static entries.
     ///
     /// # Errors
     /// [`StaticsLocked`] if there is such a thread.

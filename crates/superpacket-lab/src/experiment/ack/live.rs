@@ -1,4 +1,4 @@
-//! Pure-ACK aggregation between live hosts, with the bridge as the sender's card.
+//! Pure-ACK aggregation between live hosts; the bridge acts as the sender's network card.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,8 +15,9 @@ use crate::experiment::testbed::{Hosts, Testbed, napi_thread, port, split_cpus, 
 use crate::load::{Pinning, Source, TcpBulk, TcpOptions, Until, service_demand};
 use crate::route::RouteMetrics;
 
-/// Receive window, in bytes. An automatic window would follow the reader, and ACKs would then
-/// depend on reads. A window of 1 MB would stall the sender, because one ACK may cover as much.
+/// Receive window, in bytes. With an automatic window the number of ACKs would depend on how fast
+/// the receiving program reads. A window of 1 MB would stall the sender, because one ACK may cover
+/// as much.
 const WINDOW: u32 = 4 << 20;
 
 /// Length of the IP and TCP headers of a segment with timestamps, in bytes.
@@ -44,7 +45,7 @@ pub(super) struct AckSample {
     pub(super) costs: CpuCosts,
 }
 
-/// The way in which the receive work of the sender's host is measured.
+/// How the CPU time is measured that the sender's host spends on receiving ACKs.
 #[derive(Debug)]
 enum ReceiveAccounting {
     /// CPU time of a kernel thread that does only this work: exact.
@@ -65,8 +66,8 @@ pub(super) struct AckTestbed {
 }
 
 impl AckTestbed {
-    /// Creates hosts and bridge, with or without pure-ACK aggregation. Without a CPU choice of the
-    /// user the sender gets a separate CPU, if there are two.
+    /// Creates the hosts and the bridge, with or without pure-ACK aggregation. If the user chose no
+    /// CPUs, the sender gets a CPU of its own, provided that there are two.
     pub(super) fn new(
         receiver: ReceiverKind,
         acks: bool,
@@ -105,12 +106,12 @@ impl AckTestbed {
         Ok(Self { testbed, account, quick, pinning, source })
     }
 
-    /// Returns whether the CPU time of the sender's receive work is exact.
+    /// Returns whether the CPU time spent on receiving ACKs is exact, which needs threaded NAPI.
     pub(super) fn is_exact(&self) -> bool {
         matches!(self.account, ReceiveAccounting::Thread(_))
     }
 
-    /// Sends for `time`, and returns the result.
+    /// Runs a TCP stream for `time`, and returns the result.
     pub(super) fn measure(&self, time: Duration) -> Result<AckSample, LabError> {
         let load = TcpBulk {
             until: Until::Time(time),

@@ -58,7 +58,7 @@ impl ReceiverKind {
     const ALL: [Self; 5] =
         [Self::Aggregating, Self::Eighth, Self::Each, Self::Second, Self::Delaying];
 
-    /// Returns the receivers that a plan measures.
+    /// Returns the receivers to measure: the first two in a quick run, otherwise all.
     fn measured(plan: Plan) -> &'static [Self] {
         if plan.quick { &Self::ALL[..2] } else { &Self::ALL }
     }
@@ -73,8 +73,8 @@ impl ReceiverKind {
         }
     }
 
-    /// Returns the maximum number of segments per packet delivered to it; it acknowledges each
-    /// packet.
+    /// Returns the maximum number of segments per packet delivered to the receiver, which
+    /// acknowledges each packet.
     fn segments(self) -> u32 {
         match self {
             Self::Each | Self::Delaying => 1,
@@ -94,7 +94,8 @@ impl ReceiverKind {
         }
     }
 
-    /// Returns the names in short reports of the receiver's targets for CPU time and throughput.
+    /// Returns the names of the receiver's targets for CPU time and throughput, as short reports
+    /// show them; `None` without a target.
     fn briefs(self) -> [Option<&'static str>; 2] {
         match self {
             Self::Aggregating => {
@@ -136,14 +137,15 @@ const COLUMNS: [Column; 7] = [
     Column { name: "delivered", title: "ACKs at the host", unit: "1/MB", digits: 1 },
 ];
 
-/// A row of the original report that cannot be measured today, and the reason.
+/// The row of the original report that cannot be measured today (LRO of the card's driver), and the
+/// reason.
 const DRIVER: (&str, &str) = (
     "the driver's own LRO",
     "\"The driver's own LRO\" is the LRO of the Myri10GE driver outside the kernel, which aggregated ACKs before `inet_lro` did. Its card is not available here: only the source's figures are \
      shown.",
 );
 
-/// Names of the measured rows, without and with aggregation.
+/// Names of the two measured rows: without and with aggregation of pure ACKs.
 const ROWS: [&str; 2] = ["ACKs as they come", "pure ACKs aggregated"];
 
 fn measurements(plan: Plan) -> usize {

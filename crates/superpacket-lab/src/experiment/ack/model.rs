@@ -26,7 +26,7 @@ const COLUMNS: [Column; 8] = [
     Column::count("polls", "Wake-ups"),
 ];
 
-/// The receivers that need no clock; one that delays its ACKs does.
+/// The receivers to simulate. [`ReceiverKind::Delaying`] is missing, because it needs a clock.
 const RECEIVERS: [ReceiverKind; 4] =
     [ReceiverKind::Aggregating, ReceiverKind::Eighth, ReceiverKind::Each, ReceiverKind::Second];
 

@@ -14,7 +14,7 @@ use crate::experiment::segmentation::hosts::{
 use crate::experiment::segmentation::load_rows::{demand, mark, row};
 use crate::load::{TcpBulk, UdpBulk, Until};
 
-/// Datagrams per second: 0.47 Gb/s.
+/// Number of UDP datagrams sent per second, together 0.47 Gb/s.
 const DATAGRAMS: f64 = 40_000.0;
 
 /// The traffic that is sent.
@@ -24,7 +24,8 @@ enum Traffic {
     Udp,
 }
 
-/// A comparison: a sender, and an egress port that segments its super-packets.
+/// The setup of a comparison: a sender, and an egress port that segments the sender's
+/// super-packets.
 #[derive(Clone, Copy, Debug)]
 struct ComparisonSetup {
     group: &'static str,
@@ -34,13 +35,13 @@ struct ComparisonSetup {
     /// Target for the gain in throughput, and its name in short reports; `None` if there is no
     /// target.
     mark: Option<(f64, &'static str)>,
-    /// Whether the original report's figures belong to this comparison.
+    /// Whether the original report measured this comparison too, so that its figures can be shown.
     is_source: bool,
     /// Whether only full runs include this comparison.
     full: bool,
 }
 
-/// Returns the comparisons of a plan, in reading order.
+/// Returns the comparisons to measure, in the order in which the report lists them.
 fn pairs(plan: Plan) -> Vec<ComparisonSetup> {
     let (packet, tap) = (HostSetup::new(PortDevice::Packet), HostSetup::new(PortDevice::Tap));
     let (by_kernel, by_engine, tap_by_engine) =
@@ -101,8 +102,9 @@ fn pairs(plan: Plan) -> Vec<ComparisonSetup> {
     all.into_iter().filter(|pair| !(pair.full && plan.quick)).collect()
 }
 
-/// Returns the number of measurements of a plan: two per comparison (before the bridge, at the
-/// egress), and in a full run two bridges with two targets each.
+/// Returns the number of measurements: in every round two per comparison (segmented before the
+/// bridge, segmented at the egress), and in a full run four more for the bridge on which only one
+/// port has TSO.
 pub(super) fn measurements(plan: Plan) -> usize {
     (pairs(plan).len() * 2 + if plan.quick { 0 } else { 4 }) * plan.rounds
 }
@@ -206,12 +208,12 @@ fn compare(
     Ok(())
 }
 
-/// Returns the name of a comparison's `Mark`, its own comparison with a target.
+/// Returns the name of the `Mark` that compares throughput with the target.
 fn mark_name(pair: &ComparisonSetup) -> String {
     format!("gso: {}, cut {AT_EGRESS} against {BEFORE}", pair.group)
 }
 
-/// Returns the original report's gain for the comparison to which it belongs.
+/// Returns the gain that the original report measured; `None` for a comparison that it lacks.
 fn source_gain(pair: &ComparisonSetup) -> Option<f64> {
     pair.is_source.then(|| SOURCE_THROUGHPUT[1] / SOURCE_THROUGHPUT[0])
 }
@@ -251,7 +253,7 @@ fn comparisons(
 }
 
 impl Comparison {
-    /// Performs a step of the comparison; `None` if it fails or an earlier step failed.
+    /// Runs a step of the comparison; returns `None` if it fails or an earlier step failed.
     ///
     /// # Errors
     /// The step's error if the comparison uses no TAP device; [`LabError::Cancelled`] always.
@@ -280,7 +282,8 @@ impl Comparison {
     }
 }
 
-/// Returns the original report's figure of a row: throughput without GSO (0) or with it (1).
+/// Returns the original report's throughput for a row, without GSO (`place` 0) or with it (`place`
+/// 1); empty for a comparison that it lacks.
 fn source(pair: &ComparisonSetup, place: usize) -> Vec<Option<f64>> {
     if pair.is_source {
         [Some(SOURCE_THROUGHPUT[place])]
@@ -292,8 +295,8 @@ fn source(pair: &ComparisonSetup, place: usize) -> Vec<Option<f64>> {
     }
 }
 
-/// Measures a bridge with one port with TSO and one without: TSO for both with the fallback, and
-/// TSO for neither.
+/// Measures a bridge of which one port has TSO and the other has not: with TSO off on the whole
+/// bridge, and with TSO kept and a software fallback for the port without it.
 fn mixed(session: &Session<'_>) -> Result<Table, LabError> {
     let packet = HostSetup::new(PortDevice::Packet);
     let ports = [packet, packet.segmented_by_kernel()];

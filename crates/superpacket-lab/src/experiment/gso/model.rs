@@ -28,7 +28,7 @@ fn without_tso() -> NicSettings {
     NicSettings { tso: TsoLimit::Off, uso: false, ..NicSettings::default() }
 }
 
-/// What was counted for one stream.
+/// Counters of one stream through the bridge.
 #[derive(Clone, Debug)]
 struct StreamCounts {
     handled: u64,
@@ -38,7 +38,8 @@ struct StreamCounts {
     sums: u64,
 }
 
-/// Sends the payload of 64 super-packets to host number `to`, whole or segmented by the sender.
+/// Sends the payload of 64 super-packets to host number `to`: as super-packets if `whole`,
+/// otherwise segmented by the sender.
 fn forward_stream(
     transport: StackProtocol,
     cards: &[NicSettings],
@@ -81,7 +82,7 @@ fn table(title: String, rows: Vec<Row>) -> Table {
     Table::new(Form::Model, title, &COLUMNS, rows, 1)
 }
 
-/// Counts all protocols and cards.
+/// Counts for all transport protocols and cards.
 ///
 /// # Errors
 /// [`LabError::System`] if the process has no more file descriptors.
@@ -123,7 +124,7 @@ pub(super) fn run() -> Result<Experiment, LabError> {
 
 const WITHOUT: &str = "TSO off on the whole bridge";
 
-/// Counts for a bridge with one card with TSO and one without.
+/// Counts packets through a bridge of which one card has TSO and the other has not.
 fn mixed() -> Result<Table, LabError> {
     let cards = [NicSettings::default(), without_tso()];
     let mut rows = Vec::new();
@@ -145,7 +146,7 @@ fn mixed() -> Result<Table, LabError> {
 mod tests {
     use super::*;
 
-    /// Returns the rows of a table: group and name, and all counts.
+    /// Returns the name of each row, with its group, and the row's counts.
     fn counts(table: &Table) -> Vec<(String, Vec<u64>)> {
         let counts =
             |row: &Row| row.figures.iter().flatten().map(|figure| figure.value as u64).collect();

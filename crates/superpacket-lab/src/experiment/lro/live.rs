@@ -1,4 +1,4 @@
-//! LRO between live hosts, with the bridge as the receiver's card and driver.
+//! LRO between live hosts; the bridge acts as the receiver's network card and its driver.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use crate::load::{Pinning, Source, TcpBulk, Until};
 /// Length of the IPv4 and TCP headers of a segment without timestamps, in bytes.
 const HEADERS: u32 = 40;
 
-/// Cores of the original report's machines; its CPU figures are for both.
+/// Number of CPU cores of each machine in the original report, whose CPU figures are percentages of
+/// both cores.
 pub(super) const CORES: f64 = 2.0;
 
 /// Sysctls of the original report's hosts that are per namespace: no timestamps (ACKs of 54 bytes),
@@ -100,7 +101,7 @@ impl LroTestbed {
         })
     }
 
-    /// Sends for `time`, and returns the result.
+    /// Runs a TCP stream for `time`, and returns the result.
     pub(super) fn measure(&self, time: Duration) -> Result<LroSample, LabError> {
         let (source, pinning) = (self.source.clone(), self.pinning.clone());
         let load = TcpBulk { until: Until::Time(time), source, pinning, ..TcpBulk::default() };

@@ -1,5 +1,5 @@
-//! LRO (Gallatin, 2007): the gain of a receiver, by the type of buffers that its card
-//! fills.
+//! LRO (Gallatin, 2007): the receiver's gain in throughput and CPU time, by the type of receive
+//! buffers of its card.
 //!
 //! A host receives in bulk, and the bridge acts as its card and driver. The card fills pages of 4
 //! KB to 32 KB, or one linear buffer per frame. The driver merges them by LRO, by GRO, or not at
@@ -27,7 +27,7 @@ pub const ENTRY: Entry = Entry {
     model: model::run,
 };
 
-/// The buffers that the card fills.
+/// The receive buffers that the card fills: pages of a size, or a linear buffer per frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Buffers {
     Page4K,
@@ -52,7 +52,7 @@ impl Buffers {
         }
     }
 
-    /// Returns the model NIC's name of the page size.
+    /// Returns the page size in the notation of the model NIC's options.
     fn option(self) -> &'static str {
         match self {
             Self::Page4K => "4k",
@@ -115,10 +115,11 @@ const fn is_limited(mtus: Mtus) -> bool {
     mtus.sender < mtus.receiver
 }
 
-/// A combination that is measured: buffers, MTUs, and the driver's way of merging.
+/// A combination to measure: receive buffers, MTUs, and how the driver merges packets.
 type LroVariant = (Buffers, Mtus, Merge);
 
-/// Returns the combinations to measure; those of one group are measured in turn.
+/// Returns the combinations to measure, in groups. The combinations of a group are measured
+/// alternately.
 fn variant_groups(quick: bool) -> Vec<Vec<LroVariant>> {
     if quick {
         let (pages, linear) = (Buffers::Page4K, Buffers::Linear);

@@ -23,7 +23,8 @@ const COLUMNS: [Column; 6] = [
     Column::count("polls", "Wake-ups"),
 ];
 
-/// Columns that depend on the page size and not on the merging.
+/// Columns of the table of receive buffers, whose counts depend on the page size and not on the
+/// merging.
 const BUFFERS: [Column; 4] = [
     Column::count("pages", "Buffers, MTU 1500"),
     Column::count("pieces", "Pieces in them"),
@@ -87,7 +88,7 @@ pub(super) fn run() -> Result<Experiment, LabError> {
     Ok(Experiment { marks: marks.collect(), tables, ..Experiment::new(&ENTRY) })
 }
 
-/// Returns the figures by which groups of rows are compared.
+/// Returns the figures of each row, for comparing groups of rows.
 fn figures(rows: &[Row]) -> Vec<&[Option<Figure>]> {
     rows.iter().map(|row| row.figures.as_slice()).collect()
 }
@@ -109,7 +110,7 @@ fn row(merge: Merge, counts: CardCounts, none: CardCounts) -> Row {
     }
 }
 
-/// Receives the stream, and returns the counts.
+/// Receives the stream on the model NIC, and returns the counts.
 fn count(buffers: Buffers, mtus: Mtus, merge: Merge) -> Result<CardCounts, LabError> {
     let (page, storage) = match buffers {
         Buffers::Page4K => (PageSize::Page4K, Storage::Fragments),
@@ -138,7 +139,8 @@ fn count(buffers: Buffers, mtus: Mtus, merge: Merge) -> Result<CardCounts, LabEr
 mod tests {
     use super::*;
 
-    /// Returns frames, packets at the host, their pieces, buffers, bytes copied, wake-ups.
+    /// Returns the numbers of frames, packets at the host, pieces of these packets, receive
+    /// buffers, bytes copied, and wake-ups.
     fn counted(buffers: Buffers, mtus: Mtus, merge: Merge) -> Result<[u64; 6], LabError> {
         let counts = count(buffers, mtus, merge)?;
         assert_eq!(counts.checksums, counts.frames, "the card verifies each once");

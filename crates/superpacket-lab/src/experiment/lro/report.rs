@@ -31,7 +31,8 @@ const COLUMNS: [Column; 13] = [
     Column { name: "merged", title: "LRO: segments a packet", unit: "", digits: 1 },
 ];
 
-/// The columns in a plot: the throughput without LRO, with it, with its frame limit, and with GRO.
+/// Indexes of the columns to plot: throughput without LRO, with LRO, with LRO and its frame limit,
+/// and with GRO.
 const PLOTTED: &[usize] = &[6, 2, 4, 8];
 
 /// Samples of each measured combination.
@@ -139,7 +140,7 @@ pub(super) fn report(measured: &LroSamples, rounds: usize, refused: Option<Strin
 /// to 0.87 of the driver's LRO, and 0.83 to 0.87 of `inet_lro` with equal MTUs.
 const LOSS: f64 = 0.87;
 
-/// Returns the marks for a type of buffer, as far as they were measured.
+/// Returns the comparisons with targets for a type of buffer, as far as they were measured.
 fn marks(measured: &LroSamples, buffers: Buffers) -> impl Iterator<Item = Mark> {
     let (lro, none) = ((buffers, Mtus::SMALL, Merge::Lro), (buffers, Mtus::SMALL, Merge::Not));
     // A short report has room for one page size and for linear buffers.
@@ -223,7 +224,7 @@ fn marks(measured: &LroSamples, buffers: Buffers) -> impl Iterator<Item = Mark> 
     .flatten()
 }
 
-/// Returns the rows of CPU usage, in the order of the tables.
+/// Returns the rows of the CPU usage table, in the order of the throughput tables.
 fn accounts(measured: &LroSamples, mtus: Mtus) -> impl Iterator<Item = Row> {
     let cells = Buffers::ALL
         .into_iter()
@@ -239,7 +240,7 @@ fn accounts(measured: &LroSamples, mtus: Mtus) -> impl Iterator<Item = Row> {
     })
 }
 
-/// Returns the row of a type of buffer; `None` if LRO was not measured with it.
+/// Returns the throughput row of a type of buffer; `None` if LRO was not measured with this type.
 fn row(
     measured: &LroSamples,
     buffers: Buffers,

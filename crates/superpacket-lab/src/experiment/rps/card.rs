@@ -37,7 +37,8 @@ const fn column(name: &'static str, title: &'static str, digits: usize) -> Colum
     Column { name, title, unit: "", digits }
 }
 
-/// A way to spread the packets.
+/// A configuration to count: number of receive queues, CPU mask for steering, and whether the card
+/// reports hashes.
 struct Case {
     name: &'static str,
     queues: u16,
@@ -59,7 +60,7 @@ const CASES: [Case; 6] = [
     Case { name: "8 queues, no steering", queues: 8, mask: "0", reports_hash: true },
 ];
 
-/// Counters of a case.
+/// Counters of one [`Case`].
 #[derive(Debug, Default)]
 struct CaseCounts {
     parsed: u64,
@@ -156,7 +157,8 @@ fn run(case: &Case) -> Result<CaseCounts, LabError> {
     Ok(counts)
 }
 
-/// Steers the packets of a poll. All are processed before the next poll, so that workers sleep.
+/// Steers the packets of one poll. All packets are processed before the next poll, so that each
+/// worker sleeps between polls and must be woken.
 fn poll(
     packets: &mut Vec<RxPacket<Buffer>>,
     receiving: usize,

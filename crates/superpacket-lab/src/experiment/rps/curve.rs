@@ -3,14 +3,14 @@
 use crate::experiment::{Column, Form, Plot, Ratio, Row, Table};
 use crate::simulation::{Costs, DRIVER_SHARE, MeasuredLoad, Setup, simulate};
 
-/// CPUs per cache, and per receive queue where there are several queues.
+/// Number of CPUs that share a cache; with several receive queues, each queue serves as many.
 const GROUP: usize = 8;
 
-/// Numbers of CPUs or workers.
+/// Numbers of CPUs or workers to simulate.
 const SIZES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// Returns two tables: kernel TCP on the original report's Intel machine with more CPUs, and this
-/// project's workers.
+/// Returns two tables: transactions of kernel TCP on the original report's Intel machine if it had
+/// more CPUs, and packets per second of this project's workers.
 pub(super) fn tables() -> [Table; 2] {
     [processes(), workers()]
 }
@@ -58,7 +58,7 @@ fn processes() -> Table {
     }
 }
 
-/// Returns a plot of all columns over [`SIZES`].
+/// Returns a plot of all columns over [`SIZES`], with these titles of the axes.
 fn curves(over: &'static str, values: &'static str) -> Plot {
     Plot::Curves { over, places: SIZES.map(|size| size as f64).into(), values }
 }
@@ -90,8 +90,8 @@ fn workers() -> Table {
     }
 }
 
-/// Returns a setup in which each receiving CPU shares a cache with its part of the workers. The
-/// load is always sufficient.
+/// Returns a setup in which each receiving CPU shares a cache with the workers that it feeds. The
+/// load is always high enough to keep them busy.
 fn setup(workers: usize, receiving: usize) -> Setup {
     let cpus = workers + receiving;
     let setup = Setup {

@@ -1,4 +1,5 @@
-//! Which CPUs were full during a measurement, and whether one had time left for steered packets.
+//! Which CPUs were fully used during a measurement, and whether one had idle time left for steered
+//! packets.
 
 use std::time::Duration;
 
@@ -9,12 +10,12 @@ use crate::experiment::{Column, Cpus, Figure, FullCpu, Mark};
 use crate::load::TransactionReport;
 use crate::paired::Summary;
 
-/// Share of the time from which a CPU is full. The rest is the time in which a thread sleeps
-/// before its next wake-up.
+/// Busy share from which a CPU counts as fully used. The remaining time is that in which a thread
+/// sleeps before its next wake-up.
 const FULL: f64 = 0.9;
 
-/// Least share of the time for which a CPU was idle if it has something to spare. Short pauses add
-/// up to less, and no thread can use them.
+/// Idle share from which a CPU counts as having idle time for steered packets. Short pauses add up
+/// to less, and no thread can use them.
 const SPARE: f64 = 0.25;
 
 /// Columns of [`CpuShares`], for the table of CPU times.
@@ -29,22 +30,23 @@ pub(super) const NOTE: &str = "A CPU is full from 90 %. The queue's CPU is that 
      thread of the two programs, or all CPUs together that one of them may use. Other programs count too. The kernel's bridge has no receiving thread. The idlest CPU is the one of those that may take steered packets that was idle for longest. \
      If it was idle for less than 25 % of the time without steering, the verdict is: nothing to spare.";
 
-/// The use of CPUs during a measurement, as shares of the time from 0 to 1.
+/// Busy and idle shares of CPUs during a measurement, from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct CpuShares {
-    /// Use of the CPU that receives: the busiest poll thread's, or that of all of the bridge's CPUs
-    /// if it is higher. `None` for the kernel's bridge.
+    /// Busy share of the CPU that receives packets: that of the busiest poll thread, or of all of
+    /// the bridge's CPUs if higher. `None` for the kernel's bridge.
     queue: Option<f64>,
-    /// Use of the load's CPU: the busiest thread's, or that of all CPUs of one side if it is
+    /// Busy share of the load's CPU: that of the busiest thread, or of all CPUs of one program if
     /// higher.
     load: f64,
-    /// Idle time of the CPU that was idle for longest, among those that may take steered packets.
-    /// `None` if the kernel counts no time per CPU.
+    /// Idle share of the idlest CPU among those that may take steered packets. `None` if the kernel
+    /// counts no time per CPU.
     idlest: Option<f64>,
 }
 
 impl CpuShares {
-    /// Returns the shares during a load. `polling` are the poll threads' times from before it.
+    /// Returns the CPU shares during a load. `polling` holds the CPU times of the poll threads
+    /// before the load.
     ///
     /// # Errors
     /// [`LabError::System`] if `/proc` cannot be read.
@@ -77,13 +79,13 @@ impl CpuShares {
     }
 }
 
-/// Returns the idle shares of those of these CPUs for which the kernel counted any time.
+/// Returns the idle share of each given CPU for which the kernel counted any time.
 fn idle_shares(machine: &MachineUsage, cpus: &[usize]) -> Vec<f64> {
     let counted = machine.cpus.iter().filter(|(number, _)| cpus.contains(number));
     counted.filter_map(|(_, usage)| usage.idle_share()).collect()
 }
 
-/// Returns figures in percent, one for each of [`COLUMNS`], from the rounds of a variant.
+/// Returns the figures of a variant in percent, one for each of [`COLUMNS`], from its rounds.
 pub(super) fn figures(rounds: &[CpuShares]) -> [Option<Figure>; 3] {
     let percent = |share: fn(&CpuShares) -> Option<f64>| {
         let shares: Vec<f64> = rounds.iter().filter_map(share).map(|share| share * 100.0).collect();
@@ -96,7 +98,7 @@ pub(super) fn figures(rounds: &[CpuShares]) -> [Option<Figure>; 3] {
     ]
 }
 
-/// Returns the CPUs that were full, by the medians of the rounds.
+/// Returns the CPUs that were fully used, by the medians of the rounds.
 pub(super) fn full(rounds: &[CpuShares]) -> FullCpu {
     let [queue, load, _] =
         figures(rounds).map(|figure| figure.is_some_and(|figure| figure.value >= FULL * 100.0));
@@ -108,8 +110,8 @@ pub(super) fn full(rounds: &[CpuShares]) -> FullCpu {
     }
 }
 
-/// Judges a gain from steering. If no CPU was idle in the rounds `without` steering, a gain that
-/// missed its target says nothing, and the mark says so.
+/// Removes the verdict from a missed target if the rounds `without` steering left no CPU idle,
+/// because steering could then gain nothing.
 pub(super) fn judged(mark: Mark, without: &[CpuShares]) -> Mark {
     let [_, _, idlest] = figures(without);
     match idlest {

@@ -48,8 +48,8 @@ const COLUMNS: [Column; 4] = [
     Column::count("wake_ups", "wake-ups / 1000"),
 ];
 
-/// Measures on this machine: without steering, with masks, and with the kernel's RPS for
-/// comparison.
+/// Measures the transaction rate on this machine: without steering, with this project's steering to
+/// CPU masks, and with the kernel's RPS for comparison.
 ///
 /// # Errors
 /// [`LabError::Forbidden`] and [`LabError::Unsupported`] if this machine cannot run it;
@@ -142,7 +142,7 @@ fn accounts(configurations: &[RpsVariant], measured: &[Vec<RpsSample>], rounds: 
     accounts
 }
 
-/// Returns the table of CPUs that were full or idle.
+/// Returns the table of the CPUs that were fully used or idle during each configuration.
 fn fullness(configurations: &[RpsVariant], measured: &[Vec<RpsSample>], rounds: usize) -> Table {
     let rows = configurations.iter().zip(measured).map(|(configuration, measured)| {
         let name = format!("{}, {}", connections(configuration.connections), configuration.name);
@@ -157,11 +157,12 @@ fn shares(measured: &[RpsSample]) -> Vec<CpuShares> {
     measured.iter().map(|measured| measured.shares).collect()
 }
 
-/// CPUs from which a machine is compared with the original report's.
+/// Number of CPUs from which this machine's gain is compared with that of the original report's
+/// machines.
 const LIKE_THE_SOURCES: usize = 8;
 
-/// Returns the marks on a machine with this number of CPUs. With fewer CPUs than the original
-/// report's machines, steering should at least lose nothing.
+/// Returns the comparisons with targets for a machine with this number of CPUs. With fewer CPUs
+/// than the original report's machines, the target is only that steering costs no throughput.
 fn marks(measured: &[Vec<RpsSample>], cpus: usize) -> Vec<Mark> {
     let mark = |name: String, [row, against]: [usize; 2], target: f64| {
         let rates = Paired::of(&measured[row], &measured[against], |measured| measured.per_second);
@@ -289,7 +290,8 @@ pub(super) fn measure(
     })
 }
 
-/// Returns the CPUs of the parts, with all that this process may use in place of empty lists.
+/// Returns the CPUs of the programs and the bridge, with an empty list replaced by all CPUs that
+/// this process may use.
 fn resolved(cpus: &Cpus) -> Result<Cpus, LabError> {
     let all = allowed_cpus()?;
     let or_all = |list: &[usize]| if list.is_empty() { all.clone() } else { list.to_vec() };

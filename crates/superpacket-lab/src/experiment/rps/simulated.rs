@@ -11,19 +11,19 @@ const WARM_UP: u64 = 20_000_000;
 /// Simulated time of the measurement, in nanoseconds.
 const TIME: u64 = 100_000_000;
 
-/// Shorter measurement, in nanoseconds, for figures shown with two digits.
+/// Simulated time of a shorter measurement, in nanoseconds, for ratios shown with two decimals.
 const SHORT: u64 = 30_000_000;
 
-/// Further plausible shares of the driver in the receive work, which the original report does not
-/// give.
+/// Other plausible values of the driver's share of the receive work, which the original report does
+/// not state.
 const SHARES: [f64; 4] = [0.2, 0.25, 0.35, 0.4];
 
-/// A comparison with a target: index of its row, index of the row to compare with, name, name in
-/// short reports, and target.
+/// A comparison with a target: index of the row, index of the row that it is compared with, name,
+/// name in short reports, and target.
 type MarkSpec = (usize, usize, &'static str, &'static str, f64);
 
-/// A machine of the original report, with its simulated rows. The original report's figures of a
-/// row are thousands of transactions per second, and CPU usage in percent.
+/// A machine of the original report, and the rows to simulate. A row may hold the original report's
+/// figures: thousands of transactions per second, and CPU usage in percent.
 struct SourceMachine {
     title: &'static str,
     measured: MeasuredLoad,
@@ -31,17 +31,18 @@ struct SourceMachine {
     marks: &'static [MarkSpec],
 }
 
-/// The difference between the setup of a row and that of the first row.
+/// How the setup of a row differs from that of the first row, which has no RPS.
 #[derive(Clone, Copy)]
 enum SetupChange {
     Nothing,
     /// Twice as many receive queues.
     TwiceTheQueues,
-    /// A mask of all CPUs.
+    /// RPS to all CPUs.
     All,
-    /// A mask of all CPUs that no queue interrupts.
+    /// RPS to all CPUs that no receive queue interrupts.
     Spared,
-    /// A mask of the CPUs that no queue interrupts, limited to the interrupted CPU's cache.
+    /// RPS to CPUs that share a cache with the interrupted CPU, except those that a receive queue
+    /// interrupts.
     Near,
     /// RPS to all CPUs that no receive queue interrupts, and RFS.
     Rfs,
@@ -133,7 +134,7 @@ const MACHINES: [SourceMachine; 3] = [
     },
 ];
 
-/// Thousands of transactions per second, as the original report has them.
+/// Thousands of transactions per second, the unit of the original report.
 const KILO_TRANSACTIONS: Column =
     Column { name: "kilo_transactions", title: "K tps", unit: "", digits: 1 };
 
@@ -167,7 +168,7 @@ impl SourceMachine {
         simulate(&self.setup(change, DRIVER_SHARE), WARM_UP, TIME)
     }
 
-    /// Returns the rate divided by that of the first row, which calibrates the machine, for each of
+    /// Returns the row's transaction rate divided by the measured rate without RPS, for each of
     /// [`SHARES`].
     fn sweep(&self, change: SetupChange) -> [f64; 4] {
         SHARES.map(|share| {
@@ -241,7 +242,7 @@ impl SourceMachine {
     }
 }
 
-/// The assumption on which a verdict may depend.
+/// The assumption that a missing verdict names as its reason.
 const ASSUMPTION: &str = "the driver's share of the receive work, which the source does not give: the range covers 20 to 40 %";
 
 fn figures(outcome: &SimulationOutcome) -> [f64; 4] {
@@ -254,7 +255,7 @@ fn figures(outcome: &SimulationOutcome) -> [f64; 4] {
     ]
 }
 
-/// Returns the tables of the three machines, and their marks.
+/// Returns the tables of the three machines, and their comparisons with targets.
 pub(super) fn tables() -> (Vec<Table>, Vec<Mark>) {
     let (tables, marks): (Vec<_>, Vec<_>) = MACHINES.iter().map(SourceMachine::table).unzip();
     (tables, marks.concat())

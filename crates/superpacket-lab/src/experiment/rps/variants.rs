@@ -7,12 +7,12 @@ use superpacket_steer::CpuMask;
 /// Number of connections, as in the original report.
 pub(super) const CONNECTIONS: usize = 500;
 
-/// The bridge between the hosts.
+/// The kind and settings of the bridge between the hosts.
 #[derive(Clone, Debug)]
 pub(super) enum JoiningBridge {
-    /// The kernel's bridge; every interface on the way has this `rps_cpus`.
+    /// The kernel's bridge; every interface between the hosts has this `rps_cpus` mask.
     Kernel(CpuMask),
-    /// This project's bridge; both ports have this `rps_cpus`, this in-place setting and this
+    /// This project's bridge; both ports have this `rps_cpus` mask, this in-place setting and this
     /// number of receive queues.
     Ours(CpuMask, InPlace, usize),
 }
@@ -23,12 +23,12 @@ pub(super) struct RpsVariant {
     pub(super) group: &'static str,
     pub(super) name: String,
     pub(super) middle: JoiningBridge,
-    /// Index of the configuration that it is compared with.
+    /// Index of the configuration with which this one is compared.
     pub(super) against: Option<usize>,
 }
 
-/// Returns the automatic mask, limited to the CPUs that may take packets. The first of them stands
-/// for the receiving one, because the bridge's threads may run on any.
+/// Returns the bridge's automatic CPU mask, limited to the CPUs `steered`. The first of these is
+/// assumed to receive the packets, because the bridge's threads may run on any of them.
 pub(super) fn auto(steered: &CpuMask, topology: &Topology) -> Auto {
     match steered.first() {
         Some(receiving) => {
@@ -41,24 +41,26 @@ pub(super) fn auto(steered: &CpuMask, topology: &Topology) -> Auto {
 
 /// Index of the configuration of this bridge without RPS.
 pub(super) const OURS: usize = 2;
-/// Index of the configuration of this bridge with a mask that always steers.
+/// Index of the configuration of this bridge with RPS that never processes packets in place.
 pub(super) const OURS_STEERED: usize = 3;
-/// Index of the configuration of this bridge with a mask that adapts.
+/// Index of the configuration of this bridge with RPS and automatic in-place processing.
 pub(super) const OURS_ADAPTS: usize = 4;
 /// Index of the configuration of this bridge without RPS, for one connection.
 pub(super) const ONE: usize = 5;
-/// Index of the configuration of this bridge with a mask that adapts, for one connection.
+/// Index of the configuration of this bridge with RPS and automatic in-place processing, for one
+/// connection.
 pub(super) const ONE_ADAPTS: usize = 7;
 
 /// Index of the configuration of this bridge with several queues, without RPS.
 pub(super) const QUEUES_ALONE: usize = 8;
-/// Index of the configuration of this bridge with several queues, with a mask that always steers.
+/// Index of the configuration of this bridge with several queues, with RPS that never processes
+/// packets in place.
 pub(super) const QUEUES_STEERED: usize = 9;
 
-/// Receive queues per port in the configurations with several, as in the original report.
+/// Receive queues per port in the configurations with several queues, as in the original report.
 pub(super) const QUEUES: usize = 4;
 
-/// Returns the configurations in the order of the indexes above, with masks of the CPUs `steered`.
+/// Returns the configurations in the order of the indexes above. RPS steers to the CPUs `steered`.
 pub(super) fn configurations(
     steered: &CpuMask,
     topology: &Topology,

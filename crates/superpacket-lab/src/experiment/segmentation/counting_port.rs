@@ -12,15 +12,15 @@ use superpacket_port::{
 /// Counters of the packets that a port was given to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SentCounts {
-    /// Number of calls that sent something.
+    /// Number of transmit calls with at least one packet.
     pub(crate) calls: u64,
     /// Number of packets sent; a super-packet counts once.
     pub(crate) packets: u64,
-    /// Number of pieces of memory that these packets consist of.
+    /// Number of contiguous memory pieces of all packets sent.
     pub(crate) pieces: u64,
-    /// Number of bytes of these packets.
+    /// Number of bytes sent.
     pub(crate) bytes: u64,
-    /// Bytes outside received buffers: new headers, and copied payload.
+    /// Bytes that are not sent from the receive buffers: new headers, and copied payload.
     pub(crate) copied: u64,
     /// Number of packets per length in bytes.
     pub(crate) lengths: BTreeMap<u32, u64>,

@@ -19,7 +19,8 @@ use super::unexpected_error;
 use crate::error::LabError;
 use crate::experiment::testbed;
 
-/// Packets available per wake-up of the bridge, the limit of a driver's poll (`NAPI_POLL_WEIGHT`).
+/// Number of packets that the sender offers per wake-up of the bridge: the limit of a driver's poll
+/// (`NAPI_POLL_WEIGHT`).
 const POLL_SIZE: usize = 64;
 
 /// Capacity of a wire in frames; exceeds the segments of [`POLL_SIZE`] super-packets.
@@ -33,7 +34,7 @@ pub(crate) struct ForwardingCounts {
     pub(crate) handled: u64,
     /// Wake-ups of the bridge at which it found packets and emptied the sender's ring.
     pub(crate) wakes: u64,
-    /// What each card was given and sent.
+    /// Counters of each card's output.
     pub(crate) exits: Vec<CardOutput>,
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct CardOutput {
     pub(crate) segments: u64,
     /// Unsegmented packets whose checksum the engine filled in.
     pub(crate) filled: u64,
-    /// What the bridge gave to the card.
+    /// Counters of the packets that the bridge gave to the card.
     pub(crate) sent: SentCounts,
     /// The card's own counters.
     pub(crate) card: NicCounters,
@@ -112,14 +113,14 @@ fn run_round(bridge: &mut ThreadlessBridge) -> Result<usize, LabError> {
     bridge.round(0).map_err(|error| unexpected_error("a port in memory", &error))
 }
 
-/// Adds a port without GRO, which would merge the segments again.
+/// Adds a port to the bridge, without GRO, which would merge the segments again.
 fn join(bridge: &mut ThreadlessBridge, port: Box<dyn Port>) -> Result<(), LabError> {
     let mut settings = testbed::port("memory:model")?;
     settings.features = settings.features.without(Feature::GenericReceiveOffload);
     bridge.join(settings, port).map_err(|error| unexpected_error("a port in memory", &error))
 }
 
-/// A host's end of a link in memory.
+/// A host's end of a link in memory, with its pending packets.
 #[derive(Debug)]
 struct HostLink {
     transmit: Box<dyn Transmit>,
@@ -154,14 +155,14 @@ impl HostLink {
         sent
     }
 
-    /// Broadcasts a frame from host `number`.
+    /// Broadcasts a frame from host `number`, so that the bridge learns the host's address.
     fn announce(&mut self, number: u8) {
         let frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, number], &[0x88, 0xb5], &[0; 46]].concat();
         self.batch.push_bytes(&mut self.outgoing, &frame, RxChecksum::None, None, Layer::Ethernet);
         self.send();
     }
 
-    /// Receives all waiting frames.
+    /// Receives all waiting frames, and calls `inspect` with each.
     fn drain(&mut self, mut inspect: impl FnMut(&[u8])) {
         let mut packets = Vec::new();
         while self.receive.poll(&mut packets, POLL_SIZE).is_ok_and(|count| count != 0) {
@@ -184,7 +185,7 @@ struct ModelCard {
 }
 
 impl ModelCard {
-    /// Creates a card, and the port that counts what is sent to it.
+    /// Creates a card, and a port in front of it that counts the packets given to it.
     fn create(settings: &NicSettings) -> Result<(CountingPort, Self), LabError> {
         let wire = MemorySettings { slots: WIRE_CAPACITY, ..MemorySettings::default() };
         let (card, host) =
@@ -216,7 +217,7 @@ impl ModelCard {
         self.before = self.monitor.counters();
     }
 
-    /// Receives waiting frames.
+    /// Receives and counts the waiting frames, and calls `inspect` with each.
     fn take(&mut self, mut inspect: impl FnMut(&[u8])) {
         let Self { wire, frames, digest, .. } = self;
         wire.drain(|frame| {
@@ -282,7 +283,7 @@ mod tests {
     use crate::experiment::segmentation::stack::StackProtocol;
     use superpacket_traffic::check::Expect;
 
-    /// Returns every frame on the wire, to be checked without the engine's code.
+    /// Returns every frame on the wire, so that a test can check it without the engine's code.
     fn frames(
         transport: StackProtocol,
         card: &NicSettings,

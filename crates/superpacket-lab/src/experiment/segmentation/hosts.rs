@@ -31,17 +31,17 @@ pub(crate) enum PortDevice {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostSetup {
     pub(crate) kind: PortDevice,
-    /// Whether the host's device accepts super-packets; otherwise the host's stack segments.
+    /// Whether the host's device accepts super-packets; otherwise the host's stack segments them.
     pub(crate) host_tso: bool,
-    /// `gso_max_size` of the host's device in bytes, if it is to be changed.
+    /// `gso_max_size` for the host's device, in bytes; `None` leaves it unchanged.
     pub(crate) gso_max_size: Option<u32>,
-    /// For packet sockets: whether their device accepts super-packets; otherwise the kernel
-    /// segments before it.
+    /// For packet sockets: whether the port's device accepts super-packets; otherwise the kernel
+    /// segments them before the device.
     pub(crate) device_tso: bool,
     /// Offloads requested for the port.
     pub(crate) features: FeatureSet,
-    /// Whether the bridge merges super-packets with PSH further; the host's kernel sets PSH on
-    /// each.
+    /// Whether the bridge's GRO continues to merge after a packet with PSH. The host's kernel sets
+    /// PSH on each super-packet.
     pub(crate) gro_past_push: bool,
 }
 
@@ -63,7 +63,7 @@ impl HostSetup {
         }
     }
 
-    /// Makes the host's stack segment.
+    /// Makes the host's stack segment what it sends, instead of sending super-packets.
     pub(crate) fn segmented_by_host(self) -> Self {
         Self { host_tso: false, ..self }
     }
@@ -82,7 +82,7 @@ impl HostSetup {
         Self { device_tso: false, features, ..self }
     }
 
-    /// Limits the port to frames in one piece.
+    /// Limits the port to packets in one contiguous piece of memory (no scatter-gather).
     pub(crate) fn linear(self) -> Self {
         Self { features: self.features.without(Feature::ScatterGather), ..self }
     }
@@ -91,7 +91,7 @@ impl HostSetup {
 /// Hosts and the bridge between them; dropped together.
 #[derive(Debug)]
 pub(crate) struct BridgedHosts {
-    /// The hosts, in the order of their settings.
+    /// The hosts, in the order of the setups from which they were created.
     pub(crate) stations: Vec<Station>,
     /// The bridge's end of each veth pair; `None` for a TAP device.
     pub(crate) bridge_links: Vec<Option<Link>>,
@@ -100,7 +100,8 @@ pub(crate) struct BridgedHosts {
 }
 
 impl BridgedHosts {
-    /// Creates the hosts and starts the bridge; the bridge and its loads use `cpus`.
+    /// Creates the hosts and starts the bridge. The bridge and the programs of its loads run on
+    /// `cpus`.
     ///
     /// # Errors
     /// [`LabError::Forbidden`] if namespaces are refused; errors of the kernel or the bridge.
@@ -195,7 +196,7 @@ impl BridgedHosts {
         LoadResult::new(&(&load.run(route)?).into(), &before)
     }
 
-    /// Runs a load of datagrams; lost ones do not count.
+    /// Runs a load of UDP datagrams. Only received datagrams count.
     ///
     /// # Errors
     /// Those of [`UdpBulk::run`].
@@ -236,7 +237,7 @@ pub(crate) fn create_all(
 }
 
 impl BridgedHostsGroup {
-    /// Creates bridges with their hosts, in the order of `groups`.
+    /// Creates one bridge with its hosts for each element of `groups`, in the same order.
     ///
     /// # Errors
     /// Those of [`BridgedHosts::new`].

@@ -76,8 +76,8 @@ pub(crate) const COLUMNS: [Column; 2] = [
     Column { name: "bytes", title: "of the payload", unit: "%", digits: 1 },
 ];
 
-/// Classes of a histogram of TCP payload, for segments of 1,448 bytes: upper bound in bytes, and
-/// name.
+/// Classes of a histogram of TCP payload lengths: upper bound in bytes, and name. They suit
+/// segments of 1,448 bytes.
 const CLASSES: [(u32, &str); 8] = [
     (0, "no payload"),
     (1_447, "1 to 1,447 bytes"),
@@ -89,7 +89,7 @@ const CLASSES: [(u32, &str); 8] = [
     (u32::MAX, "more"),
 ];
 
-/// Returns a histogram's rows, without empty classes.
+/// Returns the rows of a histogram of TCP payload lengths, without empty classes.
 pub(crate) fn histogram(group: &str, lengths: &Lengths) -> Vec<Row> {
     let mut classes = [(0u64, 0u64); CLASSES.len()];
     for (length, count) in lengths {

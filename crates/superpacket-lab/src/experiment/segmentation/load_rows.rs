@@ -1,4 +1,4 @@
-//! Table rows and marks from the results of loads.
+//! Table rows and comparisons with targets, from the results of loads.
 
 use super::hosts::LoadResult;
 use crate::experiment::cpu_costs;
@@ -8,8 +8,8 @@ use crate::paired::{Paired, Summary};
 /// Highest share of CPU time used by other programs at which throughput still measures the bridge.
 const OTHERS: f64 = 0.25;
 
-/// Returns a mark that judges the ratio of the speeds of two loads. If other programs used much CPU
-/// time, there is a verdict only if the whole spread gives the same one.
+/// Compares the ratio of two loads' throughputs with a target. If other programs used much CPU
+/// time, there is a verdict only if both quartiles of the ratio lie on the same side of the target.
 pub(crate) fn mark(name: &str, this: &[LoadResult], other: &[LoadResult], target: f64) -> Mark {
     let mark = Mark::paired(name, &speed(this, other), Side::AtLeast, target);
     let both: Vec<LoadResult> = this.iter().chain(other).copied().collect();
@@ -29,7 +29,7 @@ pub(crate) fn costs(rounds: &[LoadResult]) -> [Option<Figure>; 5] {
     cpu_costs::figures(rounds.iter().map(|load| &load.costs))
 }
 
-/// Compares the speed of two loads, round by round.
+/// Compares the throughput of two loads, round by round.
 pub(crate) fn speed(this: &[LoadResult], other: &[LoadResult]) -> Paired {
     Paired::of(this, other, |load| load.megabytes)
 }

@@ -1,5 +1,5 @@
-//! Parts shared by the TSO and GSO experiments: live hosts joined by a bridge, and the same bridge
-//! between model NICs.
+//! Modules shared by the TSO and GSO experiments: live hosts joined by a bridge, and the same
+//! bridge between model NICs.
 
 pub(super) mod counting_port;
 pub(super) mod forwarding;

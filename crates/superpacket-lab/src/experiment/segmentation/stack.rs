@@ -1,4 +1,4 @@
-//! A host's stack as a source of packets: one long send in super-packets or MTU-sized packets, with
+//! A model of a host's stack that sends one long stream in super-packets or MTU-sized packets, with
 //! headers and partial checksums as Linux gives them to a device.
 
 use superpacket::checksum::{ipv4_header, pseudo_header};
@@ -76,12 +76,13 @@ impl StackProtocol {
         }
     }
 
-    /// Returns the payload bytes of an MTU-sized packet.
+    /// Returns the number of payload bytes in an MTU-sized packet.
     pub(crate) const fn segment_size(self) -> usize {
         MTU - self.network_length() - self.header_length()
     }
 
-    /// Returns the payload bytes of the longest super-packet of whole segments.
+    /// Returns the number of payload bytes in the longest super-packet that consists of whole
+    /// segments.
     pub(crate) const fn longest(self) -> usize {
         // The IPv6 length field excludes the IPv6 header.
         let headers = self.header_length()
@@ -120,7 +121,7 @@ impl SenderStack {
         }
     }
 
-    /// Adds the next packet to the batch; returns `false` if all is sent.
+    /// Adds the next packet to the batch; returns `false` if all payload has been sent.
     pub(crate) fn push(&mut self, outgoing: &mut Outgoing, batch: &mut TxBatch) -> bool {
         let length = (self.end - self.sent).min(self.largest as u64) as usize;
         if length == 0 {

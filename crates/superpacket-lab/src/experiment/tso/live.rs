@@ -21,12 +21,12 @@ use crate::experiment::segmentation::load_rows::{self, costs, speed};
 use crate::load::{PatternFile, Source, TcpBulk, Until};
 use crate::paired::Summary;
 
-/// `gso_max_size` in bytes with which Linux sends at most 11 segments of 1,448 bytes at once. Linux
-/// subtracts room for headers (`MAX_TCP_HEADER`) and takes whole segments. The measured frame
-/// lengths confirm it.
+/// `gso_max_size` in bytes with which Linux sends at most 11 segments of 1,448 bytes at once: Linux
+/// subtracts room for headers (`MAX_TCP_HEADER`), and rounds down to whole segments. The measured
+/// frame lengths confirm it.
 const GSO_MAX_SIZE: u32 = 16_384;
 
-/// Divisor of the file's size for a quick run.
+/// Divisor of the file's size in a quick run.
 const QUICK_PART: u64 = 10;
 
 /// Measures all clients and variants.
@@ -100,7 +100,7 @@ fn client_rows(client: Client, rounds: &[&[LoadResult]]) -> Vec<Row> {
     rounds.iter().enumerate().map(row).collect()
 }
 
-/// Returns the marks of a client: each variant of TSO against no TSO.
+/// Returns a client's comparisons with targets: each variant with TSO against the one without.
 fn client_marks(client: Client, rounds: &[&[LoadResult]]) -> Vec<Mark> {
     let mark = |(variant, loads): (usize, &&[LoadResult])| {
         let mark = load_rows::mark(&mark(client, variant), loads, rounds[0], TARGET);
@@ -109,8 +109,8 @@ fn client_marks(client: Client, rounds: &[&[LoadResult]]) -> Vec<Mark> {
     rounds.iter().enumerate().skip(1).map(mark).collect()
 }
 
-/// Returns the original report's ratio of the speeds with TSO on and off, for the row to which it
-/// belongs.
+/// Returns the original report's ratio of the speeds with TSO on and off; `None` for a row that it
+/// lacks.
 fn source_ratio(client: Client, variant: usize) -> Option<f64> {
     let has_source = client == Client::Wire && variant == 1;
     has_source.then(|| SOURCE_SPEED[1][0] / SOURCE_SPEED[0][0])
@@ -158,8 +158,8 @@ fn speed_table(plan: Plan, size: u64, last: usize, rows: Vec<Row>) -> Table {
     }
 }
 
-/// Describes how the frame lengths were measured, with the share of the file's bytes in the counted
-/// frames of each variant.
+/// Describes how the frame lengths were measured, and which share of the file's bytes was in the
+/// counted frames of each variant.
 fn observed_shares(sizes: &[Lengths], size: u64) -> String {
     // More than 100 % means retransmissions.
     let share = |sizes: &Lengths| format!("{:.1} %", payload(sizes) as f64 / size as f64 * 100.0);
@@ -187,7 +187,7 @@ fn senders() -> [HostSetup; 3] {
     [packet.segmented_by_host(), HostSetup { gso_max_size: Some(GSO_MAX_SIZE), ..packet }, packet]
 }
 
-/// Returns the settings of the sender and of this kind of client.
+/// Returns the settings of both hosts, for this sender and this kind of client.
 fn host_setups(sender: HostSetup, client: Client) -> Vec<HostSetup> {
     let receiver = HostSetup::new(PortDevice::Packet);
     // The device in front of the client has no TSO. The kernel segments before it, and frames of
@@ -240,7 +240,7 @@ fn speeds(loads: &[LoadResult]) -> [Option<Figure>; 2] {
     ]
 }
 
-/// Returns the original report's figures as a row; it measured no CPU usage.
+/// Returns the original report's figures for the columns of a row; it has no CPU usage.
 fn source(speeds: [f64; 2]) -> Vec<Option<f64>> {
     speeds.into_iter().map(Some).chain([None; cpu_costs::COLUMNS.len()]).collect()
 }

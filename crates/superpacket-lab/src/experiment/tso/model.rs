@@ -1,4 +1,5 @@
-//! TSO on the model NIC, for the same file: counts of the stack, the card and the wire.
+//! TSO on the model NIC, with a part of the same file: counters of the stack, the card and the
+//! wire.
 
 use superpacket_model::nic::{NicSettings, TsoLimit};
 
@@ -9,7 +10,7 @@ use crate::experiment::segmentation::forwarding::{CardOutput, ForwardingCounts, 
 use crate::experiment::segmentation::lengths::{self, histogram, largest_payload};
 use crate::experiment::segmentation::stack::{SenderStack, StackProtocol};
 
-/// Payload bytes sent, a part of the file.
+/// Number of payload bytes sent: a part of the original report's file.
 const PART: u64 = FILE / 64;
 
 const COLUMNS: [Column; 6] = [
@@ -21,7 +22,7 @@ const COLUMNS: [Column; 6] = [
     Column::count("frames", "frames on the wire"),
 ];
 
-/// Columns of the table with the bridge between sender and card.
+/// Columns of the table for the path through the bridge, between sender and card.
 const BRIDGED: [Column; 10] = [
     Column::count("parsed", "through the bridge: headers parsed"),
     Column::count("wakes", "wake-ups"),
@@ -45,7 +46,8 @@ const CARDS: [(TsoLimit, usize); 3] = [
 /// Maximum payload per packet in bytes, by variant: whole segments of 1,448 bytes.
 const LARGEST: [u64; 3] = [1_448, SOURCE_PAYLOAD as u64, 45 * 1_448];
 
-/// Names in short reports of the comparisons of packet counts with the fewest possible.
+/// Names that short reports show for the comparisons of packet counts with the smallest possible
+/// count.
 const COUNTED: [&str; 2] = ["packets of 15,928 bytes over fewest", "packets of 64 KB over fewest"];
 
 fn card(tso: TsoLimit) -> NicSettings {
@@ -70,7 +72,7 @@ fn forward_all() -> Result<Vec<ForwardingCounts>, LabError> {
     CARDS.map(pass).into_iter().collect()
 }
 
-/// Counts all variants.
+/// Sends with all variants, and returns the counters as tables.
 ///
 /// # Errors
 /// [`LabError::System`] if the process has no more file descriptors.
