@@ -30,7 +30,7 @@ impl CpuList {
         }
     }
 
-    /// Returns the numbers of the CPUs; none for `None`.
+    /// Returns the numbers of the CPUs in `list`; empty for `None`.
     pub(crate) fn numbers(list: Option<&Self>) -> Vec<usize> {
         list.iter().flat_map(|list| list.0.iter()).map(Cpu::number).collect()
     }

@@ -26,7 +26,7 @@ pub(crate) enum Failure {
     /// The report could not be printed.
     #[error("standard output: cannot be written: {0}")]
     Print(#[from] io::Error),
-    /// A page or another file that is no capture could not be written.
+    /// An HTML page, or another file that is not a capture, could not be written.
     #[error("{path}: cannot be written: {source}")]
     Page {
         /// Path of the page.

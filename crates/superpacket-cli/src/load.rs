@@ -106,7 +106,7 @@ struct LoadReport {
     /// The name of the measurement in netperf.
     test: &'static str,
     connections: u16,
-    /// Threads of the client, and of the server.
+    /// Numbers of threads: the client's, then the server's.
     #[serde(skip_serializing_if = "Option::is_none")]
     threads: Option<[usize; 2]>,
     seconds: f64,
@@ -320,7 +320,8 @@ impl LoadArguments {
         })
     }
 
-    /// Returns the seed of the bytes to send if every byte is to be compared; otherwise `None`.
+    /// Returns the seed for the pattern of bytes to send, or `None` if the received bytes are not
+    /// to be compared.
     fn pattern_key(&self) -> Option<u64> {
         self.verify.then_some(PATTERN_KEY)
     }

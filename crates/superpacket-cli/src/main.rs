@@ -37,12 +37,12 @@ use arguments::{Arguments, Command, SignalHandling};
 use failure::Failure;
 use superpacket_captures::Verdict;
 
-/// How a command ended, unless with an error.
+/// How a command that did not fail with an error has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CommandOutcome {
     /// The command did its work, and a check found no fault.
     Done,
-    /// The command did its work, and a check found a fault.
+    /// The command did its work, but a check or a part of the work failed.
     Failed,
     /// The check found no fault, but could not judge every packet.
     Incomplete,

@@ -119,7 +119,7 @@ pub(crate) fn table<const N: usize>(
     render(&Table::new(header, rows), 2)
 }
 
-/// Renders a table, indented by `indent` columns and as wide as it is.
+/// Renders a table, indented by `indent` columns, without a limit on its width.
 pub(crate) fn render(table: &Table, indent: u16) -> String {
     lines(&layout(table, indent))
 }
@@ -161,7 +161,7 @@ pub(crate) fn fitting_table(table: &Table, columns: usize) -> String {
     lines(&text)
 }
 
-/// Minimum width with which a name in the first column can be read.
+/// Minimum width of the column with names, below which it is not narrowed.
 const LEAST_NAME: usize = 16;
 
 fn layout(table: &Table, indent: u16) -> TextTable {

@@ -38,16 +38,16 @@ pub(crate) fn end_program() -> io::Result<()> {
 /// The number of the first signal that was received, or 0.
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 
-/// Whether the command asks for signals at present.
+/// Whether the command currently polls [`end_requested`].
 static ASKING: AtomicBool = AtomicBool::new(false);
 
 /// The time within which two signals are one request. `timeout` sends each signal twice, and a
 /// terminal that is closed may do so too.
 const ONE_REQUEST: Duration = Duration::from_millis(200);
 
-/// Starts a thread that waits for signals. If the command asks for signals
-/// ([`end_requested`]), the first one lets it end its input. Otherwise, and when a second signal
-/// arrives, unfinished files are removed, and the program ends with the exit code for the signal.
+/// Starts a thread that waits for signals. If the command polls [`end_requested`], the first signal
+/// only makes that function return `true`. Otherwise, and when a second signal arrives, unfinished
+/// files are removed, and the program ends with the exit code for the signal.
 ///
 /// # Errors
 /// If the signals cannot be handled.
@@ -63,15 +63,15 @@ pub(crate) fn end_input() -> io::Result<()> {
     })
 }
 
-/// Returns whether a signal asked the command to end its input. From now on, the command must ask
-/// again and again.
+/// Returns whether a signal has requested that the command stop reading its input. From the first
+/// call on, the command must call this function regularly.
 pub(crate) fn end_requested() -> bool {
     ASKING.store(true, Ordering::SeqCst);
     RECEIVED.load(Ordering::SeqCst) != 0
 }
 
-/// States that the command will not ask for signals for some time, so that the next one ends the
-/// program.
+/// States that the command will not call [`end_requested`] for some time, so the next signal ends
+/// the program.
 pub(crate) fn stop_asking() {
     ASKING.store(false, Ordering::SeqCst);
 }

@@ -1,4 +1,5 @@
-//! The daemon around a [`Bridge`]: all that makes it a service of a machine.
+//! The daemon around a [`Bridge`]: configuration file, control socket, metrics, packet monitors and
+//! dropping of privileges.
 //!
 //! ```text
 //! control     a Unix socket for reports and changes: its server, its client, and the protocol

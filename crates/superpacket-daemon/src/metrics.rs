@@ -164,7 +164,7 @@ struct Reports {
     steering: SteeringReport,
 }
 
-/// Reads the reports each time that Prometheus asks for the metrics.
+/// A collector that reads the bridge's reports whenever Prometheus requests the metrics.
 struct ReportCollector {
     read: Box<dyn Fn() -> Reports + Send + Sync>,
 }

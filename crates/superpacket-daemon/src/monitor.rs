@@ -16,8 +16,8 @@ use superpacket_captures::file::{
     LinkType, OptionList, OutputFormat, Record, Sink, TimeResolution, Timestamp, Writer,
 };
 
-/// Maximum time that the reading program may take for the remaining copies after the monitor has
-/// ended, and maximum time without progress meanwhile. A bridge that stops waits for this.
+/// Maximum time for sending the remaining copies to the client after the monitor has ended, and
+/// (`STALL_TIMEOUT`) maximum time without progress meanwhile. A bridge that stops waits for this.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 const STALL_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -78,7 +78,7 @@ struct MonitorStream {
     section: Section,
 }
 
-/// The section of pcapng that is written to the socket.
+/// The pcapng section that is written to the socket, with its interfaces and packet counts.
 struct Section {
     feed: Arc<Feed>,
     writer: Writer,
@@ -118,7 +118,8 @@ impl MonitorStream {
         Ok(MonitorStream { reader, socket, section })
     }
 
-    /// Writes copies until the monitor ends. Returns the numbers of written and dropped packets.
+    /// Writes packet copies to the socket until the monitor ends. Returns the numbers of written
+    /// and dropped packets.
     fn run(mut self) -> Result<(u64, u64), CaptureError> {
         loop {
             if self.reader_has_left() {
@@ -133,8 +134,8 @@ impl MonitorStream {
         }
     }
 
-    /// Returns whether the reading program has closed its side of the socket. Anything that it
-    /// sends is ignored, at most 64 KiB per call, so that it cannot delay the copies.
+    /// Returns whether the client has closed its side of the socket. Data from the client is
+    /// discarded, at most 64 KiB per call, so that it cannot delay the copies.
     fn reader_has_left(&self) -> bool {
         let mut ignored = [0u8; 4096];
         for _ in 0..16 {
@@ -213,8 +214,8 @@ fn now() -> Timestamp {
     Timestamp::from_nanoseconds(since_1970.as_nanos() as u64)
 }
 
-/// Writes to the socket. While the monitor runs, it waits for the reading program without limit;
-/// afterwards for a limited time.
+/// A writer to the client's socket. If the client does not read, a write blocks without limit while
+/// the monitor runs, and for a limited time after its end.
 struct SocketWriter {
     socket: Arc<OwnedFd>,
     feed: Arc<Feed>,

@@ -172,8 +172,8 @@ mod tests {
         assert!(error.to_string().contains("nobody-has-this-name"), "{error}");
     }
 
-    /// Returns what `/proc` says about a thread: its user IDs (from real to file system), its
-    /// permitted and effective capabilities, and its `no_new_privs`.
+    /// Returns fields of a thread's `/proc` status: its four user IDs (real, effective, saved, file
+    /// system), its permitted and effective capabilities, and `NoNewPrivs`.
     fn status(thread: std::num::NonZeroI32) -> (String, String, String) {
         let field = |key| field(thread, key);
         (field("Uid:"), format!("{} {}", field("CapPrm:"), field("CapEff:")), field("NoNewPrivs:"))
@@ -231,8 +231,8 @@ mod tests {
         assert_eq!(alone.join().expect("no panic"), "65534 65534 65534 65534");
     }
 
-    /// Returns what `/proc` says about this thread: its group IDs (from real to file system), and
-    /// its supplementary groups.
+    /// Returns fields of this thread's `/proc` status: its four group IDs (real, effective, saved,
+    /// file system), and its supplementary groups.
     fn groups() -> (String, String) {
         let thread = rustix::thread::gettid().as_raw_nonzero();
         (field(thread, "Gid:"), field(thread, "Groups:"))

@@ -11,7 +11,7 @@ use superpacket_bridge::settings::{
 };
 use superpacket_port::features::Feature;
 
-/// Treatment of changes made by commands when the file is read again.
+/// What a reload of the configuration file does with changes made by commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnReload {
     /// The file's values replace the values set by commands.
@@ -22,7 +22,7 @@ pub enum OnReload {
 }
 
 impl OnReload {
-    /// The words that commands and files use, with their meanings.
+    /// The names of the variants on the command line and in the configuration file.
     pub const NAMES: [(&'static str, OnReload); 2] =
         [("undo", OnReload::Undo), ("keep", OnReload::Keep)];
 }
@@ -147,8 +147,9 @@ pub fn reconcile(
     changes
 }
 
-/// Returns the change of one setting, or `None` if its running value equals one of the file's. The
-/// values are those of the file when last read, of the running bridge, and of the file now.
+/// Returns the change of one setting made by a command, or `None` if there is none. The three
+/// values are those of the file when last read, of the running bridge, and of the file now; the
+/// setting is unchanged if the second equals one of the others.
 fn changed(
     port: Option<&str>,
     setting: String,
@@ -163,7 +164,7 @@ fn changed(
     Some(Changed { port: port.map(str::to_owned), setting, running, after, kept })
 }
 
-/// A part of a port's settings that commands change.
+/// A setting of a port, or a group of them, that commands can change.
 #[derive(Clone, Copy, Debug)]
 enum PortPart {
     /// The port string, with its options.
@@ -240,7 +241,8 @@ impl PortPart {
     }
 }
 
-/// Formats the value of all queues, followed by the values of queues that differ.
+/// Formats a setting of receive queues: the value for all queues, followed by those of queues with
+/// a value of their own.
 fn per_queue<T: PartialEq>(queues: &PerQueue<T>, text: impl Fn(&T) -> String) -> String {
     let own = queues.own().map(|(queue, value)| format!("; queue {queue}: {}", text(value)));
     text(queues.of_all()) + &own.collect::<String>()
@@ -263,7 +265,7 @@ mod tests {
         Station { vlan: 0, address: [2, 0, 0, 0, 0, number] }
     }
 
-    /// Gives every setting another value.
+    /// Changes every setting of `settings` to another valid value.
     fn change_all<S: NamedSettings>(settings: &mut S) {
         for setting in S::SETTINGS {
             let before = setting.get(settings);

@@ -1,5 +1,6 @@
-//! A server that answers short questions over stream sockets, with limits on connections, bytes and
-//! time. The control socket and the metrics each implement [`ServerProtocol`] for it.
+//! A server that answers short requests over stream sockets, with limits on connections, bytes and
+//! time. The control socket and the metrics server are both implementations of its
+//! [`ServerProtocol`].
 //!
 //! One thread serves all connections and never blocks on one of them. A slow or silent client only
 //! occupies one of the allowed connections, until its deadline or until a new client needs the
@@ -24,68 +25,68 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 use superpacket_port::system::{StoppableThread, panic_message};
 
-/// What a server's clients ask, and what it answers.
+/// The protocol of a server: how requests are parsed and answered, and which clients are refused.
 pub(crate) trait ServerProtocol: Send + 'static {
     /// Returns the message for a client that may not use the server; `None` if it may. `peer` is
     /// the socket of its connection.
     fn refusal(&self, peer: BorrowedFd<'_>) -> Option<Vec<u8>>;
 
-    /// Answers the first question in `received`, the bytes of a client that have not been answered.
-    /// `ended` is true if the client sends no more.
+    /// Answers the first request in `received`, the bytes from a client that have not been consumed
+    /// yet. `ended` is true if the client has closed its sending side.
     fn answer(&mut self, received: &[u8], ended: bool) -> Answer;
 
-    /// Returns the message for a client whose question is not answered, or whose connection is
-    /// closed.
+    /// Returns the message for a client whose request is not answered, or whose connection the
+    /// server closes.
     fn rejection(&self, rejection: Rejection) -> Vec<u8>;
 }
 
-/// What a server does with the first question in the received bytes.
+/// What a server is to do with the first request in the received bytes.
 pub(crate) enum Answer {
-    /// The question is not complete; more bytes are needed.
+    /// The request is not complete; more bytes are needed.
     Incomplete,
-    /// The first `consumed` bytes are a question with an immediate answer.
+    /// The first `consumed` bytes are a request that was answered at once.
     Reply {
-        /// Length of the question in bytes.
+        /// Length of the request in bytes.
         consumed: usize,
         /// The message to send to the client.
         text: Vec<u8>,
         /// Whether the connection is to be closed after the answer.
         close: bool,
     },
-    /// The first `consumed` bytes are a question whose answer may take long.
+    /// The first `consumed` bytes are a request whose answer may take long to compute.
     Later {
-        /// Length of the question in bytes.
+        /// Length of the request in bytes.
         consumed: usize,
         /// Computes the answer. It is called on the second thread of the server.
         work: Box<dyn FnOnce() -> Found + Send>,
     },
 }
 
-/// What was computed for a question that took long.
+/// The result of a request that was performed on the second thread.
 pub(crate) enum Found {
     /// A message to send to the client.
     Reply(Vec<u8>),
-    /// A function to which the server gives the client's connection; the server then forgets the
-    /// connection.
+    /// A function that takes over the client's connection from the server.
     HandOver(HandOver),
 }
 
 /// A function that takes over the socket of a client's connection.
 pub(crate) type HandOver = Box<dyn FnOnce(OwnedFd) -> io::Result<()> + Send>;
 
-/// The reason why a question is not answered, or why a connection is closed.
+/// The reason why a request is not answered, or why the server closes a connection.
 #[derive(Debug)]
 pub(crate) enum Rejection {
     /// The maximum number of connections was reached, a new client came, and this connection had
     /// been idle longest.
     TooManyConnections,
-    /// The question is longer than [`Bounds::question`].
+    /// The request is longer than [`Bounds::question`].
     TooLong,
-    /// The question was not complete, or the answer not read by the client, before the deadline.
+    /// Before the deadline, the client did not send a complete request, or did not read the answer.
     Late,
-    /// Too many questions wait for the thread that computes long answers: [`Bounds::connections`].
+    /// The queue of requests for the second thread is full: it has [`Bounds::connections`] entries.
     QueueFull,
-    /// The operating system cannot start the thread that computes long answers.
+    /// The operating system could not start the second thread, which computes answers that take
+    /// long.
     NoThread(io::Error),
     /// The code that computes the answer panicked; this is its message.
     Panicked(String),
@@ -108,17 +109,17 @@ fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Rejection> {
 pub(crate) struct Bounds {
     /// Maximum number of connections at a time.
     pub(crate) connections: usize,
-    /// Maximum length of a question in bytes.
+    /// Maximum length of a request in bytes.
     pub(crate) question: usize,
-    /// Maximum time from one answer to the next, including the time in which the client reads the
-    /// answer.
+    /// Maximum time that a client may take from the end of one answer until it has sent the next
+    /// request and read its answer.
     pub(crate) patience: Duration,
     /// Time after which a client that reads nothing of its answer can lose its connection to a new
     /// client.
     pub(crate) stall: Duration,
 }
 
-/// Counts a server's connections and questions.
+/// Counts of a server's connections and requests.
 #[derive(Debug, Default)]
 pub(crate) struct ServerCounts {
     /// Number of connections that were accepted.
@@ -127,11 +128,11 @@ pub(crate) struct ServerCounts {
     pub(crate) refused: AtomicU64,
     /// Number of connections that were closed to make room for a new one.
     pub(crate) crowded: AtomicU64,
-    /// Number of questions that were too long.
+    /// Number of requests that were too long.
     pub(crate) too_long: AtomicU64,
     /// Number of connections that were closed at their deadline.
     pub(crate) late: AtomicU64,
-    /// Number of questions that were answered.
+    /// Number of requests that were answered.
     pub(crate) answered: AtomicU64,
 }
 
@@ -191,8 +192,8 @@ struct ClientConnection {
     ended: bool,
     /// Whether the connection is to be closed when `outgoing` has been sent.
     last: bool,
-    /// Number of this client's question that the second thread is working on. Until the answer is
-    /// there, the socket is not read and the deadline does not apply.
+    /// Number of the client's request whose answer the second thread computes; `None` if there is
+    /// none. Until the answer is ready, the socket is not read and the deadline does not apply.
     awaits: Option<u64>,
 }
 
@@ -214,8 +215,9 @@ struct ServerLoop<P> {
     protocol: P,
     background: Background,
     connections: Vec<ClientConnection>,
-    /// Time until which no connection is accepted, because the system had no descriptor left. Until
-    /// then, `poll` would return at once again and again.
+    /// Time before which no connection is accepted, because the process had no file descriptor
+    /// left. Until then the listener is not polled, since `poll` would return at once again and
+    /// again.
     accept_after: Option<Instant>,
     scratch: Vec<u8>,
 }
@@ -432,8 +434,8 @@ impl<P: ServerProtocol> ServerLoop<P> {
         }
     }
 
-    /// Reads from a connection, answers questions and sends answers, as far as possible without
-    /// blocking. Returns false if the connection is to be closed.
+    /// Reads requests from a connection, performs them and sends the answers, as far as possible
+    /// without blocking. Returns `false` if the connection is to be closed.
     fn step(&mut self, index: usize, now: Instant) -> bool {
         let connection = &mut self.connections[index];
         if connection.awaits.is_some() {
@@ -518,7 +520,7 @@ impl<P: ServerProtocol> ServerLoop<P> {
     }
 }
 
-/// What the serving thread has to do after it has waited.
+/// The events for which the server's main thread has been woken.
 struct WakeEvents {
     /// Whether the server must stop.
     stop: bool,
@@ -530,14 +532,14 @@ struct WakeEvents {
     ready: Vec<bool>,
 }
 
-/// The number of a question, and the function that computes its answer.
+/// The number of a request, and the function that computes its answer.
 type Job = (u64, Box<dyn FnOnce() -> Found + Send>);
 
-/// The number of a question, and its answer or the reason why there is none.
+/// The number of a request, and its answer or the reason why there is none.
 type NumberedResult = (u64, Result<Found, Rejection>);
 
 /// The second thread of a server, which computes answers that take long. It is started when the
-/// first such question arrives.
+/// first such request arrives.
 struct Background {
     name: String,
     job_sender: Option<Sender<Job>>,
@@ -551,7 +553,7 @@ struct Background {
 }
 
 impl Background {
-    /// Creates a queue for at most `most` questions, without starting the thread.
+    /// Creates a queue for at most `most` requests, without starting the thread.
     fn new(name: &str, most: usize) -> io::Result<Self> {
         let (job_sender, jobs) = crossbeam_channel::bounded(most);
         let (answer_sender, answers) = crossbeam_channel::unbounded();
@@ -567,7 +569,7 @@ impl Background {
         })
     }
 
-    /// Queues a question for the second thread, and returns the question's number.
+    /// Queues a request for the second thread, and returns the request's number.
     ///
     /// # Errors
     /// [`Rejection::QueueFull`] if the queue is full; [`Rejection::NoThread`] if the thread cannot
@@ -601,7 +603,7 @@ impl Background {
 }
 
 impl Drop for Background {
-    /// Waits until the answer in progress is computed, and discards the questions that are still
+    /// Waits until the answer in progress is computed, and discards the requests that are still
     /// queued.
     fn drop(&mut self) {
         self.job_sender = None;

@@ -1,4 +1,4 @@
-//! The TUN device: the packets that gotatun exchanges with the host.
+//! The TUN device through which gotatun exchanges the packets of its tunnels with the host.
 
 use std::io;
 
@@ -7,11 +7,11 @@ use gotatun::packet::{Ip, Packet, PacketBufPool};
 use gotatun::tun::{IpRecv, IpSend, MtuWatcher};
 use superpacket_tun::{AsyncPacketSender, AsyncReader, NewBuffers, Tun};
 
-/// Maximum packets that wait for the TUN device.
+/// Maximum number of packets that are queued to be written to the TUN device.
 const QUEUE: usize = 1024;
 
-/// Bytes allocated at once for packets from the host: the size of one read, and the protocol's
-/// padding.
+/// Number of bytes to allocate at once for packets from the host: at least one read, with the
+/// padding of the protocol.
 const CHUNK: usize = 1 << 16;
 
 /// The sender of packets from the tunnel to the host. Packets that wait at the same time are merged
@@ -19,11 +19,11 @@ const CHUNK: usize = 1 << 16;
 #[derive(Debug)]
 pub struct ToHost(AsyncPacketSender<Packet>);
 
-/// The receiver of packets from the host for the tunnel. One read returns up to 64 KB of them.
+/// The receiver of packets from the host for the tunnel. One read returns up to 64 KB of packets.
 pub struct FromHost {
     reader: AsyncReader,
     packets: Vec<Packet>,
-    /// Memory from which the next packets are cut.
+    /// The allocation from which the buffers of the next packets are split off.
     chunk: BytesMut,
     mtu: MtuWatcher,
 }
@@ -58,8 +58,8 @@ impl IpSend for ToHost {
 }
 
 impl IpRecv for FromHost {
-    /// Cuts the packets of a read from one allocation, which is freed with them. The buffers of the
-    /// pool, 4 KB each and used in turn, would not stay in the cache.
+    /// Receives packets whose buffers are split off from one shared allocation. The buffers of
+    /// gotatun's pool, 4 KB each and used in turn, would not stay in the CPU's cache.
     async fn recv<'a>(
         &'a mut self,
         _: &mut PacketBufPool,

@@ -1,4 +1,4 @@
-//! The sockets: the datagrams that gotatun exchanges with its peers.
+//! The UDP sockets through which gotatun exchanges datagrams with its peers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -39,7 +39,7 @@ pub struct ToPeers {
 #[derive(Debug)]
 pub struct FromPeers {
     receiver: AsyncReceiver,
-    /// Received datagrams, for a caller that takes one at a time.
+    /// Received datagrams that `recv_from`, which returns one at a time, has not returned yet.
     waiting: VecDeque<(Packet, SocketAddr)>,
 }
 
@@ -114,8 +114,8 @@ impl UdpRecv for FromPeers {
         }
     }
 
-    /// Cuts all datagrams that the kernel merged into one run from one allocation, which is freed
-    /// with them. Empty datagrams are no messages of the protocol and are skipped.
+    /// Receives datagrams. Those that the kernel has merged (`UDP_GRO`) share one allocation. Empty
+    /// datagrams are skipped, because they are not messages of the protocol.
     async fn recv_many_from(
         &mut self,
         _: &mut (),

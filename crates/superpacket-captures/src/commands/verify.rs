@@ -34,7 +34,8 @@ const MOST_DESCRIBED: usize = 10;
 /// Options of [`verify`].
 #[derive(Clone, Debug)]
 pub struct VerifyOptions {
-    /// When held packets leave the aggregation: length of a poll, and maximum hold time.
+    /// When held packets are flushed from the aggregation: the number of packets per poll, and the
+    /// maximum hold time.
     pub stepping: Stepping,
     /// Whether UDP is aggregated too.
     pub udp: bool,
@@ -132,7 +133,8 @@ pub fn verify(
     Ok(report)
 }
 
-/// Verifies one capture. Returns the results, and whether the progress ended the capture.
+/// Verifies one capture. Returns the results, and whether reading ended early because
+/// [`Progress::end_requested`] returned `true`.
 fn verify_one(
     input: Input<'_>,
     options: &VerifyOptions,
@@ -212,7 +214,7 @@ struct Comparison {
     linear: Vec<u8>,
     /// The segments into which this packet was cut.
     cut: CutSegments,
-    /// The frames of the capture for which this packet stands.
+    /// The captured frames that were merged into the packet in `linear`.
     originals: Vec<Buffer>,
 }
 

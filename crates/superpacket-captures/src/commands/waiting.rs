@@ -1,4 +1,5 @@
-//! Waits for data without blocking a command: its progress is asked meanwhile.
+//! Waits for input in short intervals; between them, the command's [`Progress`] is asked whether to
+//! stop.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
@@ -6,14 +7,14 @@ use std::time::{Duration, Instant};
 use crate::commands::error::Error;
 use crate::commands::progress::Progress;
 
-/// Maximum time between two questions to the progress while a command waits.
+/// Maximum time between two calls of [`Progress`]'s methods while a command waits.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// After a request to end, the time for which a live input is still read if something arrives: the
-/// program that writes it may have got the same signal, and writes its last packets.
+/// The time for which a live input is still read after a request to end, as long as data arrives:
+/// the program that writes it may have got the same signal and be writing its last packets.
 const LAST_PACKETS: Duration = Duration::from_millis(500);
 
-/// After a request to end, the time without data after which a live input ends.
+/// The time without data after which reading a live input stops, once its end was requested.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// A source that may have to wait for data.
@@ -25,8 +26,8 @@ pub(crate) trait Waiting {
     fn wait(&self, limit: Duration) -> bool;
 }
 
-/// Does work that may block in a thread, and asks the progress meanwhile. If the progress ends the
-/// command, the thread is left alone.
+/// Runs `work`, which may block, in a thread, and calls `progress` meanwhile. If `progress` ends
+/// the command, the thread is not waited for.
 ///
 /// # Errors
 /// [`Error::Interrupted`] if the progress interrupts the command, or wants the input to end.
@@ -60,15 +61,15 @@ pub(crate) enum Waited {
     Data,
     /// The time limit passed without data.
     Limit,
-    /// The input ends here at the request of the progress.
+    /// [`Progress::end_requested`] returned `true`, so the input ends here.
     End,
 }
 
-/// Asks the progress whether an input should end before its own end.
+/// Asks a command's [`Progress`] whether to stop reading an input before its end.
 #[derive(Debug)]
 pub(crate) struct EndRequests {
     asked: Instant,
-    /// When the reading ends, if that was requested.
+    /// The time at which reading stops; `None` if no end was requested.
     deadline: Option<Instant>,
 }
 
@@ -77,13 +78,13 @@ impl EndRequests {
         EndRequests { asked: Instant::now(), deadline: None }
     }
 
-    /// Returns whether the progress wants the input to end.
+    /// Returns whether an end of the input was requested.
     pub(crate) fn is_ending(&self) -> bool {
         self.deadline.is_some()
     }
 
-    /// Reports to the progress how many packets and bytes were `read`, and returns whether the
-    /// input ends here.
+    /// Reports to `progress` how many packets and bytes were `read`, and returns whether reading
+    /// must stop now.
     ///
     /// # Errors
     /// [`Error::Interrupted`] if the progress interrupts the command.
@@ -99,7 +100,8 @@ impl EndRequests {
         Ok(self.ends(source, progress))
     }
 
-    /// Returns whether the input ends here. Called when the reading begins.
+    /// Returns whether reading must stop now. Called once before the first read, and then by
+    /// [`ask`](Self::ask).
     pub(crate) fn ends(&mut self, source: &dyn Waiting, progress: &mut dyn Progress) -> bool {
         let now = Instant::now();
         self.asked = now;
@@ -109,7 +111,8 @@ impl EndRequests {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
-    /// Waits until there is something to read, the input ends by request, or it is `until`.
+    /// Waits until there is something to read, reading must stop because of a request, or the time
+    /// `until` is reached.
     ///
     /// # Errors
     /// [`Error::Interrupted`] if the progress interrupts the command.

@@ -46,7 +46,8 @@ pub struct Block<'a> {
     pub byte_order: ByteOrder,
     /// The index of the section's interface 0 among all interfaces of the file.
     pub first_interface: u32,
-    /// For each interface of the file, its index in `interfaces`, if that is another one.
+    /// Maps the index of an interface in the file to its index in `interfaces`; `None` if the two
+    /// are equal.
     pub(crate) places: Option<&'a [u32]>,
     /// All interfaces found so far.
     pub interfaces: &'a [Interface],
@@ -67,9 +68,10 @@ pub enum BlockKind {
     DecryptionSecrets,
     /// An entry of the systemd journal.
     JournalEntry,
-    /// A custom block that may be copied to files with other packets.
+    /// A custom block that may be copied when the packets of the file are changed (type 0xBAD).
     Custom,
-    /// A custom block that must not be copied to files with other packets.
+    /// A custom block that must not be copied when the packets of the file are changed (type
+    /// 0x40000BAD).
     CustomKeptOut,
     /// A block of a type that this version does not know.
     Unknown,
@@ -225,16 +227,16 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Numbers of the pcapng blocks without packets and interfaces that a [`Writer`](super::Writer) was
-/// given.
+/// Counts of the pcapng blocks with neither a packet nor an interface that a
+/// [`Writer`](super::Writer) has written or left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockCounts {
     /// Blocks that were written. The headers of sections do not count.
     pub kept: u64,
-    /// Blocks that the output cannot hold, by kind. A section header counts if it has options that
-    /// are not all kept.
+    /// Number of blocks that the output format cannot hold, by kind. A section header counts if any
+    /// of its options were left out.
     pub left_out: BTreeMap<BlockKind, u64>,
-    /// Options of blocks that the output cannot hold, in blocks that were written.
+    /// Number of options that the output cannot hold, of blocks that were themselves written.
     pub options_left_out: u64,
 }
 

@@ -67,7 +67,7 @@ impl Encoder {
 /// the caller of a writer pushes it. A frame for each piece of data would need no thread, but
 /// Wireshark reads only the first frame of a file.
 pub(super) struct ZstdEncoder {
-    /// The channel to the encoder's thread; `None` after the end.
+    /// The channel to the encoder's thread; `None` once the stream was finished.
     pieces: Option<SyncSender<Vec<u8>>>,
     worker: Option<JoinHandle<io::Result<OutputDestination>>>,
 }
@@ -122,7 +122,8 @@ fn compress(
     }
 }
 
-/// The pieces of data from the channel as one stream. It ends early if writing has failed.
+/// Reads the pieces of data from the channel as one stream, the encoder's input. The stream ends
+/// early if writing the output has failed.
 struct Pieces<'a> {
     pieces: Receiver<Vec<u8>>,
     current: Cursor<Vec<u8>>,

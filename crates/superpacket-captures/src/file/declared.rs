@@ -1,5 +1,5 @@
-//! What the writers of pcap and pcapng files keep of an interface, and the errors of writing a
-//! frame.
+//! The properties of interfaces that the writers of pcap and pcapng files remember, and the errors
+//! of writing a frame.
 
 use std::io;
 

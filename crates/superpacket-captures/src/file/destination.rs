@@ -20,9 +20,9 @@ pub enum OutputPlace {
     Special,
     /// A regular file, which need not exist yet.
     File {
-        /// Data about the file that will be replaced; `None` if there is no such file.
+        /// The path of the file, with symbolic links resolved.
         path: PathBuf,
-        /// The file to be replaced, if it exists.
+        /// The metadata of the file that will be replaced; `None` if there is no such file.
         old: Option<Metadata>,
     },
 }
@@ -218,8 +218,8 @@ impl Unfinished {
     }
 }
 
-/// Copies the access bits of the `old` file to the `file` that replaces it. Set-id and sticky bits
-/// are never copied.
+/// Copies the permission bits of the `old` file to the `file` that replaces it, without the set-id
+/// and sticky bits.
 #[cfg(unix)]
 fn take_mode(file: &File, old: &Metadata) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};

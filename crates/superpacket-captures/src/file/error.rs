@@ -13,7 +13,7 @@ use super::LinkType;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {
-    /// The file could not be opened, or there is no connection to the address.
+    /// The file could not be opened, or the TCP connection to the given address failed.
     #[error("{file}: cannot be opened: {source}")]
     Open {
         /// The file's name.
@@ -121,7 +121,7 @@ pub enum CaptureError {
         /// The interface index of the frame.
         interface: u32,
     },
-    /// The time of a frame cannot be expressed in the format of the output file.
+    /// The timestamp of a frame cannot be represented in the format of the output file.
     #[error("{file}: packet {packet}: its time cannot be expressed in this format")]
     Time {
         /// The file's name.
@@ -144,8 +144,8 @@ pub enum CaptureError {
 }
 
 impl CaptureError {
-    /// Returns whether nothing is there to be read for now
-    /// ([`WouldBlock`](io::ErrorKind::WouldBlock)). Reading can continue later.
+    /// Returns whether no data is available at present ([`WouldBlock`](io::ErrorKind::WouldBlock)).
+    /// Reading can continue later.
     pub fn is_would_block(&self) -> bool {
         matches!(self, Self::Read { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
     }
@@ -204,13 +204,13 @@ impl From<io::Error> for ReadFault {
 }
 
 impl ReadFault {
-    /// Returns whether nothing is there to be read for now.
+    /// Returns whether no data is available at present ([`WouldBlock`](io::ErrorKind::WouldBlock)).
     pub(super) fn is_would_block(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Converts the error to the one that callers get, or to `Err(Truncated)` if the file is
-    /// truncated, which is not an error.
+    /// Converts the fault to the public error type, or to `Err(Truncated)` if the file is
+    /// truncated, which callers do not get as an error.
     pub(super) fn into_error(
         self,
         file: &str,

@@ -123,15 +123,15 @@ impl OutputFormat {
     }
 }
 
-/// Endings of other formats than captures, and of compressions that no [`OutputFormat`] has.
+/// File name extensions of formats and compressions that cannot be written.
 const OTHER_ENDINGS: [&str; 36] = [
     "xz", "lzma", "bz2", "lz", "lz4", "lzo", "br", "z", "7z", "zip", "rar", "tar", "tgz", "tzst",
     "gzip", "zstd", "snoop", "erf", "lcap", "5vw", "blf", "txt", "md", "csv", "tsv", "json",
     "jsonl", "html", "htm", "xml", "pdml", "psml", "pdf", "svg", "png", "parquet",
 ];
 
-/// Returns the ending of the file name, behind which a `.gz` or `.zst` may follow, if it promises
-/// something else than a capture that can be written, as in `out.pcap.xz` and `flows.csv.gz`.
+/// Returns the extension of the file name, without a final `.gz` or `.zst`, if it stands for a
+/// format that cannot be written, as in `out.pcap.xz` and `flows.csv.gz`.
 fn other_ending(path: &Path) -> Option<String> {
     let mut name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
     if let Some(rest) = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")) {
@@ -141,8 +141,8 @@ fn other_ending(path: &Path) -> Option<String> {
     OTHER_ENDINGS.contains(&ending).then(|| ending.to_owned())
 }
 
-/// Checks that the name of an output file does not promise a format that is not written. Names
-/// without an ending, or with an unknown one such as `.cap`, are allowed.
+/// Checks that the extension of an output file's name does not stand for a format that cannot be
+/// written. Names without an extension, or with an unknown one such as `.cap`, are allowed.
 ///
 /// # Errors
 /// A text that names the ending, and those that are written.

@@ -105,8 +105,9 @@ fn ip_at(frame: &[u8], header_length: usize, versions: &[u8]) -> Start {
     }
 }
 
-/// Finds the IP packet after the number of an address family. AF_INET is 2 everywhere; AF_INET6 is
-/// 24 (NetBSD, OpenBSD), 28 (FreeBSD), 30 (macOS), 10 (Linux) or 23 (Windows).
+/// Returns where the IP packet begins in a frame of a BSD loopback link type, whose 4-byte header
+/// contains `family`. AF_INET is 2 everywhere; AF_INET6 is 24 (NetBSD, OpenBSD), 28 (FreeBSD), 30
+/// (macOS), 10 (Linux) or 23 (Windows).
 fn after_family(frame: &[u8], family: u32) -> Start {
     match family {
         2 => ip_at(frame, 4, &[4]),

@@ -1,4 +1,4 @@
-//! Reads a stream in a thread, so that the reader of a capture can do other work while nothing
+//! Reads a stream in a thread, so that the reader of a capture is not blocked while no data
 //! arrives.
 
 use std::io::{self, Cursor, ErrorKind, Read};
@@ -12,15 +12,15 @@ use super::window::Window;
 /// Maximum number of bytes that the thread reads at once.
 const CHUNK_LENGTH: usize = 256 * 1024;
 
-/// Maximum number of chunks that wait to be read.
+/// Maximum number of chunks that the thread has read ahead and the reader has not taken yet.
 const CHUNKS_IN_FLIGHT: usize = 4;
 
-/// The time between two reads of a stream that is in non-blocking mode, such as a terminal that
-/// another program has put into it.
+/// The time between two reads of a stream in non-blocking mode that has no data. A terminal, for
+/// example, can be put into this mode by another program.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// A stream that a thread reads ahead. Reading it returns [`ErrorKind::WouldBlock`] while no bytes
-/// are there, once [`Arrivals::stop_blocking`] was called.
+/// A stream whose data a thread reads ahead. After a call of [`Arrivals::stop_blocking`], reads
+/// return [`ErrorKind::WouldBlock`] while no data is available.
 pub(super) struct LiveStream(Arc<Mutex<Arrived>>);
 
 /// A handle to wait for the bytes of a [`LiveStream`].
@@ -30,7 +30,7 @@ pub(super) struct Arrivals(Arc<Mutex<Arrived>>);
 struct Arrived {
     chunks: Receiver<io::Result<Vec<u8>>>,
     current: Cursor<Vec<u8>>,
-    /// The error that ended the stream, until it is returned.
+    /// The error that ended the stream, if a read has not returned it yet.
     error: Option<io::Error>,
     ended: bool,
     blocking: bool,
@@ -129,7 +129,7 @@ impl Arrivals {
     }
 }
 
-/// A stream of records that are not those of a capture, which may have to wait for data.
+/// A stream of records in another format than pcap or pcapng, which may have to wait for data.
 pub(crate) struct RecordStream {
     window: Window,
     /// The handle to wait for data, if a thread reads the stream.
@@ -137,12 +137,13 @@ pub(crate) struct RecordStream {
 }
 
 impl RecordStream {
-    /// Returns a stream that blocks.
+    /// Returns a stream that is read in the calling thread, which blocks while no data is
+    /// available.
     pub(crate) fn new(stream: Box<dyn Read + Send>) -> Self {
         RecordStream { window: Window::new(stream), arrivals: None }
     }
 
-    /// Returns a stream that a thread reads.
+    /// Returns a stream whose data a separate thread reads ahead.
     ///
     /// # Errors
     /// If the thread cannot be started.

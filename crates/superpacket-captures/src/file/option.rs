@@ -18,7 +18,8 @@ pub(super) const COMMENT: u16 = 1;
 pub(super) const CUSTOM_TEXT: u16 = 2988;
 pub(super) const CUSTOM_BINARY: u16 = 2989;
 
-/// The same in options that must not be copied to files with other packets.
+/// Like [`CUSTOM_TEXT`] and [`CUSTOM_BINARY`], but the option must not be copied if the packets of
+/// the file are changed.
 pub(super) const CUSTOM_TEXT_KEPT_OUT: u16 = 19372;
 pub(super) const CUSTOM_BINARY_KEPT_OUT: u16 = 19373;
 
@@ -77,7 +78,7 @@ impl OptionList {
         Self::default()
     }
 
-    /// Removes all options, but keeps the memory for others.
+    /// Removes all options, but keeps the allocated memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
     }
@@ -120,7 +121,7 @@ pub struct OptionForm {
 pub(super) enum OptionKind {
     /// A list of options of a pcapng packet.
     List,
-    /// A list of options of a pcapng packet into which others were merged.
+    /// A list of options of a pcapng packet that is the result of a merge: `epb_hash` is ignored.
     MergedList,
     /// The additional record fields of Kuznetzov's "modified" pcap.
     Modified,
@@ -130,20 +131,21 @@ impl<'a> FrameOptions<'a> {
     /// No options.
     pub const NONE: FrameOptions<'static> = FrameOptions::new(&[], OptionForm::NONE);
 
-    /// Makes options of [`bytes`](Self::bytes) and [`form`](Self::form) that were stored.
+    /// Creates options from values that [`bytes`](Self::bytes) and [`form`](Self::form) have
+    /// returned before.
     pub const fn new(bytes: &'a [u8], form: OptionForm) -> Self {
         FrameOptions { bytes, form, segment_size: None }
     }
 
-    /// Returns these options for a super-packet with so many bytes of payload in each of its
-    /// segments but the last; `None` for any other packet.
+    /// Returns these options with the number of payload bytes in each segment of a super-packet but
+    /// the last. Pass `None` for a packet that is not a super-packet.
     #[must_use]
     pub const fn with_segment_size(self, segment_size: Option<NonZeroU16>) -> Self {
         FrameOptions { segment_size, ..self }
     }
 
     /// Returns the number of payload bytes in each segment of a super-packet but the last; `None`
-    /// if the packet is none, or if this is not known.
+    /// if the packet is not a super-packet, or if the number is unknown.
     pub const fn segment_size(&self) -> Option<NonZeroU16> {
         self.segment_size
     }
@@ -206,8 +208,8 @@ impl<'a> FrameOptions<'a> {
         if self.form.kind == OptionKind::Modified { self } else { Self::NONE }
     }
 
-    /// Returns a pcapng packet's options without the end marker, if they need not be changed for
-    /// this byte order. They end before the first malformed option.
+    /// Returns a pcapng packet's options as they are encoded, without `opt_endofopt` and up to the
+    /// first malformed option; `None` if they must be changed to be written in this byte order.
     pub(super) fn verbatim(&self, byte_order: ByteOrder) -> Option<&'a [u8]> {
         if self.form != OptionForm::list(byte_order) {
             return None;
@@ -216,7 +218,7 @@ impl<'a> FrameOptions<'a> {
         self.bytes.get(..options.map(|(_, value)| 4 + value.len().next_multiple_of(4)).sum())
     }
 
-    /// Appends a pcapng packet's options to `out` in another byte order, without the end marker.
+    /// Appends a pcapng packet's options to `out` in the given byte order, without `opt_endofopt`.
     /// Stops at the first malformed option.
     pub(super) fn write_list(&self, byte_order: ByteOrder, out: &mut Vec<u8>) {
         let skipped = match self.form.kind {
@@ -266,8 +268,8 @@ impl OptionForm {
     }
 }
 
-/// Iterates over the bytes of a list of options; yields an error if an option does not fit the
-/// list.
+/// Iterates over an encoded list of options. Yields an error for an option that is longer than the
+/// rest of the list.
 pub(super) fn walk(
     bytes: &[u8],
     byte_order: ByteOrder,
@@ -298,8 +300,8 @@ pub(super) fn walk(
     })
 }
 
-/// Appends one option. If the value is a number in another byte order, `unit` is the number's
-/// length, and its bytes are reversed; otherwise `unit` is 1.
+/// Appends one option to `out`. If its value is a number that must change its byte order, `unit` is
+/// the length of the number in bytes; otherwise `unit` is 1, and the value is copied.
 pub(super) fn put(out: &mut Vec<u8>, byte_order: ByteOrder, code: u16, value: &[u8], unit: usize) {
     out.extend_from_slice(&byte_order.u16_bytes(code));
     out.extend_from_slice(&byte_order.u16_bytes(value.len() as u16));
@@ -311,15 +313,15 @@ pub(super) fn put(out: &mut Vec<u8>, byte_order: ByteOrder, code: u16, value: &[
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-/// Appends the marker of the list's end, if any options were written after `start`.
+/// Appends `opt_endofopt` if any options were written after the offset `start` of `out`.
 pub(super) fn put_end(out: &mut Vec<u8>, start: usize) {
     if out.len() > start {
         out.extend_from_slice(&[0; 4]);
     }
 }
 
-/// Returns the length of the number in an option of an Enhanced Packet Block; 1 if its value is not
-/// a number.
+/// Returns the length in bytes of the number that is the value of an option of an Enhanced Packet
+/// Block; 1 if the value is not a number.
 fn packet_unit(code: u16) -> usize {
     match code {
         2 | 6 => 4, // epb_flags, epb_queue
@@ -328,8 +330,8 @@ fn packet_unit(code: u16) -> usize {
     }
 }
 
-/// Returns the length of the number in an option of an Interface Description Block; 1 if its value
-/// is not a number.
+/// Returns the length in bytes of the number that is the value of an option of an Interface
+/// Description Block; 1 if the value is not a number.
 pub(super) fn interface_unit(code: u16) -> usize {
     match code {
         10 => 4,               // if_tzone

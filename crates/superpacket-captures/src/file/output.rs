@@ -54,7 +54,8 @@ impl BufferedOutput {
         Ok(())
     }
 
-    /// Passes all bytes so far on to the destination, as far as the compression format allows.
+    /// Writes all bytes that are buffered to the destination, as far as the compression format
+    /// allows.
     pub(super) fn hand_over(&mut self) -> io::Result<()> {
         self.flush()?;
         self.encoder.flush()

@@ -23,8 +23,8 @@ pub(crate) struct LocatedRecord {
     pub(super) time: Option<Timestamp>,
 }
 
-/// In which order a record has its two length fields. Before version 2.3, the original length comes
-/// first; files of version 2.3 exist in both orders.
+/// The order of the two length fields in a record header. Before version 2.3, the original length
+/// comes first; files of version 2.3 exist in both orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lengths {
     CapturedFirst,
@@ -36,7 +36,8 @@ pub(super) struct PcapReader {
     byte_order: ByteOrder,
     variant: PcapVariant,
     lengths: Lengths,
-    /// The file's header, if it must be kept for readers of parts of the file; otherwise empty.
+    /// The file's header, if it must be kept for further readers, each of which reads a part of the
+    /// file; otherwise empty.
     preamble: Vec<u8>,
 }
 

@@ -76,7 +76,7 @@ impl PcapWriter {
         Ok(())
     }
 
-    /// Completes the file: a file without frames still needs its header.
+    /// Completes the file: writes the file header if no frame was written.
     pub(super) fn finish(
         &mut self,
         output: &mut BufferedOutput,
@@ -127,9 +127,9 @@ impl PcapWriter {
     }
 }
 
-/// Splits a time into the two 32-bit numbers of pcap. If the seconds are a little above the 32-bit
-/// range, which ends in 2106, the rest is added to the fraction: a pcap file from which such a time
-/// was read must have encoded it so.
+/// Splits a time into pcap's two 32-bit fields, seconds and fraction. If the seconds exceed 32 bits
+/// (after 2106) by little, the excess is added to the fraction: if such a time was read from a pcap
+/// file, it was encoded so there.
 #[inline]
 fn seconds_and_fraction(ticks: u64, ticks_per_second: u64) -> Option<(u32, u32)> {
     // The divisors are constants, so the compiler can use multiplications.

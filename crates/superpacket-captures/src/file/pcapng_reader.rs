@@ -31,11 +31,12 @@ pub(super) struct PcapNgReader {
     byte_order: ByteOrder,
     /// Number of interfaces in the sections before this one.
     section_start: usize,
-    /// The first section's header, as long as nothing was read after it.
+    /// The range of the first section's header in the window, as long as nothing after it has been
+    /// read.
     first_header: Option<Range<usize>>,
     footprint: usize,
-    /// Section headers, without options, and interface descriptions, if they must be kept for
-    /// readers of parts of the file.
+    /// The section headers, without their options, and the interface descriptions, if they must be
+    /// kept for further readers, each of which reads a part of the file.
     preamble: Option<Vec<u8>>,
 }
 
@@ -56,8 +57,8 @@ struct PacketBlock {
 }
 
 impl PcapNgReader {
-    /// Reads the header of the first section. With `keep`, headers are kept for readers of parts of
-    /// the file.
+    /// Reads the header of the first section. With `keep`, section headers and interface
+    /// descriptions are kept for further readers, each of which reads a part of the file.
     pub(super) fn open(window: &mut Window, keep: bool) -> Result<Self, ReadFault> {
         let preamble = keep.then(Vec::new);
         let mut reader = Self {
@@ -85,7 +86,7 @@ impl PcapNgReader {
         self.preamble.as_deref().unwrap_or(&[])
     }
 
-    /// Returns the index of the section's interface 0 among all interfaces.
+    /// Returns the index of the current section's interface 0 among all interfaces of the file.
     pub(super) fn section_start(&self) -> usize {
         self.section_start
     }
@@ -314,8 +315,8 @@ fn needs(block: &[u8], length: usize, name: &str) -> Result<(), ReadFault> {
     Ok(())
 }
 
-/// Returns the range of the packet's bytes in its block, which begin at `start`. Fails if they do
-/// not end before the length at the block's end.
+/// Returns the range of a packet's data in its block: `captured` bytes from `start` on. Fails if
+/// they do not fit before the block's trailing length.
 #[inline]
 fn data(block: &[u8], start: usize, captured: u32) -> Result<Range<usize>, ReadFault> {
     let room = block.len() - 4 - start;

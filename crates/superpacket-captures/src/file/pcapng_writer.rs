@@ -29,7 +29,7 @@ pub(super) struct PcapNgWriter {
     /// Comments on a later section of the input, as options. The section's first interface gets
     /// them, since the header of the output's only section is written before they are read.
     section_comments: Vec<u8>,
-    /// The body of the block that is being built. Its memory is used for all blocks.
+    /// The body of the block that is being built; the buffer is reused for all blocks.
     body: Vec<u8>,
 }
 
@@ -74,8 +74,8 @@ impl PcapNgWriter {
         self.block(output, SECTION_HEADER)
     }
 
-    /// Writes a block of the input that holds neither a packet nor an interface, as far as this
-    /// file can hold it.
+    /// Writes a block of the input that holds neither a packet nor an interface, without what the
+    /// output file cannot hold.
     pub(super) fn other_block(
         &mut self,
         output: &mut BufferedOutput,
@@ -104,7 +104,8 @@ impl PcapNgWriter {
         }
     }
 
-    /// Keeps the comments on a later section for its first interface.
+    /// Stores the comments on a later section of the input, to be written with the section's first
+    /// interface.
     fn keep_comments(&mut self, section: &Block<'_>, counts: &mut BlockCounts) {
         let mut is_complete = true;
         for (code, value) in section.section_options() {
@@ -119,7 +120,8 @@ impl PcapNgWriter {
         }
     }
 
-    /// Returns whether comments on a section were read that no interface followed.
+    /// Returns whether there are comments on a section that could not be written, because no
+    /// interface followed.
     pub(super) fn has_lost_comments(&self) -> bool {
         !self.section_comments.is_empty()
     }
@@ -266,7 +268,7 @@ impl PcapNgWriter {
         self.body.extend_from_slice(&self.byte_order.u32_bytes(value));
     }
 
-    /// Writes the body that was prepared as a block, and empties it.
+    /// Writes `body` as a block of type `block_type`, and clears it.
     fn block(&mut self, output: &mut BufferedOutput, block_type: u32) -> io::Result<()> {
         let total = self.byte_order.u32_bytes(12 + self.body.len() as u32);
         output.put(&self.byte_order.u32_bytes(block_type))?;

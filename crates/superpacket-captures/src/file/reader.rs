@@ -20,7 +20,7 @@ use super::{
 /// A position between two records of a capture file, at which another reader may start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CapturePosition {
-    /// First byte of the next record, after decompression.
+    /// Offset of the next record's first byte in the decompressed file.
     pub offset: u64,
     /// Number of packets before the next record.
     pub packets: u64,
@@ -45,11 +45,11 @@ pub struct Reader {
     truncated: Option<Truncated>,
     bytes_read: Arc<AtomicU64>,
     file_length: Option<u64>,
-    /// For a stream that a thread reads: the handle to wait for more of it.
+    /// If a thread reads the stream: the handle to wait for more data.
     #[cfg(feature = "commands")]
     arrivals: Option<super::live::Arrivals>,
-    /// For the reader of a part of a file: position of the part's first byte in the file, and
-    /// length of the preamble, which comes before the part in the stream.
+    /// If only a part of a file is read: the position of the part's first byte in the file, and the
+    /// length of the preamble that precedes the part in the stream.
     part: Option<(u64, u64)>,
 }
 
@@ -93,10 +93,10 @@ impl Reader {
         Self::begin(name, Self::decompressed(name, stream)?, false)
     }
 
-    /// Reads a capture file from a stream that may have to wait for data. A thread reads and
-    /// decompresses it. While nothing is there, [`next_frame`](Source::next_frame) returns an error
-    /// for which [`CaptureError::is_would_block`] returns `true`. This function itself waits until
-    /// the capture's header is there.
+    /// Reads a capture file from a live stream, which a thread reads and decompresses. While no
+    /// data is available, [`next_frame`](Source::next_frame) returns an error for which
+    /// [`CaptureError::is_would_block`] returns `true`. This function itself blocks until the
+    /// capture's header has arrived.
     ///
     /// # Errors
     /// Those of [`from_stream`](Self::from_stream), and if the thread cannot be started.
@@ -124,8 +124,8 @@ impl Reader {
         self.arrivals.as_ref().is_none_or(|arrivals| arrivals.wait(limit))
     }
 
-    /// Like [`from_stream`](Self::from_stream), but keeps the [`preamble`](Self::preamble) for
-    /// readers of parts of the file.
+    /// Like [`from_stream`](Self::from_stream), but keeps the [`preamble`](Self::preamble), from
+    /// which [`of_part`](Self::of_part) creates further readers, each of a part of the file.
     ///
     /// # Errors
     /// Those of [`from_stream`](Self::from_stream).
@@ -136,9 +136,9 @@ impl Reader {
         Self::begin(name, Self::decompressed(name, stream)?, true)
     }
 
-    /// Reads a part of a capture file. `records` is the decompressed stream from `place` on, which
-    /// ends after a record or with the file. `preamble` is the one that the whole file's reader had
-    /// at `place`.
+    /// Reads a part of a capture file. `records` is the decompressed data from position `place` on;
+    /// it ends at a record boundary or with the file. `preamble` is what
+    /// [`preamble`](Self::preamble) of the whole file's reader returned at `place`.
     ///
     /// Packet numbers, interface indices and offsets in messages are those of the whole file.
     ///
@@ -272,7 +272,7 @@ impl Reader {
     }
 
     /// Reads the next frame or, with `all`, the next block that describes no interface, and returns
-    /// where its parts are.
+    /// the ranges of its data in the window.
     #[inline(always)]
     pub(crate) fn locate_next(&mut self, all: bool) -> Result<Option<LocatedBlock>, CaptureError> {
         if self.done {
@@ -387,7 +387,7 @@ struct Decompressed {
     bytes_read: Arc<AtomicU64>,
 }
 
-/// Converts a fault in the capture's header to the error that callers get.
+/// Converts an error in the capture's header to the public error type.
 fn header_fault(name: &str, fault: ReadFault, offset: u64) -> CaptureError {
     fault.into_error(name, 1, offset).unwrap_or_else(|truncated| CaptureError::NotCapture {
         file: truncated.file,

@@ -43,7 +43,8 @@ impl<'a> Frame<'a> {
         self.interface().link_type
     }
 
-    /// Returns the properties with which, together with `data`, this frame is written unchanged.
+    /// Returns the frame's properties for [`Sink::write`]; written together with `data`, they give
+    /// the same frame.
     #[inline]
     pub fn record(&self) -> Record<'a> {
         Record {

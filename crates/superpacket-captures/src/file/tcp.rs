@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
-/// An end of a TCP connection, as users write it in place of a file name.
+/// An address to connect to or to listen on, which users can give instead of a file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TcpEnd {
     /// `tcp://HOST:PORT`: connects to this address.
@@ -15,7 +15,7 @@ pub(crate) enum TcpEnd {
 }
 
 impl TcpEnd {
-    /// Parses a path that names a TCP connection's end. `None` if it names a file.
+    /// Parses a path that is a `tcp://` or `tcp-listen://` address; returns `None` for a file name.
     pub(crate) fn parse(path: &Path) -> Option<Self> {
         let text = path.to_str()?;
         let end = match text.strip_prefix("tcp://") {
@@ -27,7 +27,7 @@ impl TcpEnd {
         Some(end)
     }
 
-    /// Connects, or waits until somebody has connected.
+    /// Connects to the address, or listens on it until a peer has connected.
     ///
     /// # Errors
     /// If the address has no port, or the system refuses.

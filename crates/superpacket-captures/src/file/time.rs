@@ -40,10 +40,11 @@ impl TimeResolution {
     }
 }
 
-/// A point in time, as the capture file encodes it from which it was read.
+/// A point in time, encoded as in the capture file from which it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timestamp {
-    /// Number of ticks since a start, which is `offset_seconds` after 1970-01-01T00:00:00 UTC.
+    /// Number of ticks since the start of counting, which is `offset_seconds` after
+    /// 1970-01-01T00:00:00 UTC.
     pub ticks: u64,
     /// The unit of a tick.
     pub resolution: TimeResolution,

@@ -64,8 +64,8 @@ impl Window {
         at
     }
 
-    /// Checks how the stream ended, when no complete record is left. Returns `Ok` if it ended after
-    /// a record, otherwise a fault. `expected` describes the record that was expected.
+    /// Checks whether the stream has ended at a record boundary, and returns an error otherwise.
+    /// Called when no complete record is left; `expected` describes the record that should follow.
     pub(super) fn finish(&self, expected: impl FnOnce() -> String) -> Result<(), ReadFault> {
         let left = self.end - self.start;
         match &self.cut {
@@ -110,7 +110,7 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// A reader that returns one byte less in each call, as reading from a pipe may.
+    /// A reader that returns fewer bytes than requested, one less in each call, as a pipe may.
     struct Dribble(Vec<u8>, usize);
 
     impl Read for Dribble {

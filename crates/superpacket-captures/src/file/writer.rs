@@ -116,15 +116,15 @@ impl Writer {
         }
     }
 
-    /// Returns whether other programs see at once what is written: whether the destination is a
-    /// pipe, a device or another stream, and not a file with a temporary name.
+    /// Returns whether other programs can read the output while it is written: the destination is a
+    /// pipe, a device or another stream, not a file that has a temporary name until it is complete.
     #[cfg(feature = "commands")]
     pub(crate) fn is_stream(&self) -> bool {
         self.is_stream
     }
 
-    /// Passes everything written so far on to the destination, so that other programs can read it.
-    /// With zstd, some data waits until a block is complete.
+    /// Writes all buffered data to the destination, so that other programs can read it. With zstd,
+    /// some data stays buffered until a block is complete.
     ///
     /// # Errors
     /// If the destination cannot be written.
@@ -144,7 +144,8 @@ impl Writer {
     }
 
     /// Writes a block that a [`Reader`](super::Reader) has returned, and declares the interfaces
-    /// before it. If the file cannot hold the block, it is counted.
+    /// that were read before it. A block that the file format cannot hold is left out and counted
+    /// in [`blocks`](Self::blocks).
     ///
     /// A pcapng file has one section here. If the first section header of the input is the first
     /// item that is written, its options are those of the output's section. Comments on later

@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<(), Failure> {
     conclude(&report.unreadable)
 }
 
-/// Warns of a capture with more flows than are listed.
+/// Warns the user if a capture has more flows than the file with all flows lists one by one.
 fn warn_unlisted(flows: &CaptureFlows) {
     if flows.unlisted() > 0 {
         warn(&format!(

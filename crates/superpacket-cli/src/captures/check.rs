@@ -161,7 +161,7 @@ fn sentence(violation: &Violation) -> String {
     format!("{packet}: {}, {field}: {}", rule.name(), printable(found))
 }
 
-/// Describes the packets that could not be judged, with a line for each kind.
+/// Describes the packets that could not be checked, with one line for each reason.
 fn not_judged(not_judged: &NotJudged) -> Vec<String> {
     let NotJudged {
         headers,

@@ -69,8 +69,8 @@ const MAX_BYTES: u32 = superpacket::aggregate::MAX_BIG_LENGTH;
 /// (`MAXIMUM_SNAPLEN`) read.
 const LONGEST_FRAME: u32 = 262_144;
 
-/// Maximum length in bytes of a merged packet whose frame both can read: this leaves room for the
-/// link header with VLAN tags, or with a radiotap header.
+/// Maximum length in bytes of a merged packet whose frame both Wireshark and libpcap can read: this
+/// leaves room for a link header with VLAN tags or a radiotap header.
 pub(crate) const MOST_READABLE: u32 = LONGEST_FRAME - 256;
 
 /// Runs `superpacket coalesce`.

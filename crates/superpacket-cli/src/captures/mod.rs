@@ -24,8 +24,8 @@ pub(crate) fn is_stream(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Returns an error if a capture cannot go to `output`: standard output is a terminal, or gets the
-/// JSON report too.
+/// Returns an error if a capture cannot be written to `output`: it is standard output, and this is
+/// a terminal or is also used for the JSON report.
 pub(crate) fn check_output(output: &Path, json: bool) -> Result<(), Failure> {
     if !is_stream(output) {
         return Ok(());

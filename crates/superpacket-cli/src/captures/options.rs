@@ -8,7 +8,7 @@ use superpacket_captures::Input;
 use crate::amount::nanoseconds;
 use crate::failure::Failure;
 
-/// Options that tell when packets leave the aggregation of a capture.
+/// Options that determine when held packets of a capture are flushed from the aggregation.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Stepping {
     /// Packets per poll, at whose end everything held is flushed; 0: only at the end of the file
@@ -25,7 +25,7 @@ impl From<Stepping> for superpacket_captures::Stepping {
     }
 }
 
-/// Options of the commands that write captures: what is done with checksums.
+/// Options of the commands that write captures: whether checksums are corrected or completed.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct ChecksumOptions {
     /// Correct wrong checksums: IPv4 header, TCP, UDP, DCCP, outer UDP and GRE
@@ -63,7 +63,7 @@ pub(crate) struct CaptureOptions {
 }
 
 impl CaptureOptions {
-    /// Returns the input that a command reads, by these options.
+    /// Returns the input at `path` with these options applied.
     pub(crate) fn input<'a>(&'a self, path: &'a Path) -> Input<'a> {
         let input = match (self.rotated, self.follow) {
             (false, false) => Input::Path(path),

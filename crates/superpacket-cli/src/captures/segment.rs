@@ -75,8 +75,8 @@ pub(crate) fn run(arguments: &SegmentArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Formats the lines behind the tables: checksums and lengths that were changed, and frames that
-/// passed uncut.
+/// Formats the lines after the tables: checksums and lengths that were changed, and frames above
+/// the MTU that were not segmented.
 fn notes(report: &SegmentReport) -> String {
     let mut text = checksums(&report.checksums);
     let mut line = |frames: u64, words: &str| {

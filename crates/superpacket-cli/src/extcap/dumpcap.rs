@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::sentence::fits;
 use crate::failure::Failure;
 
-/// Time that dumpcap may take to end after it has closed its output.
+/// Maximum time to wait for the end of dumpcap after it has closed its output; it is then killed.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A network device that dumpcap can capture from.
@@ -21,8 +21,8 @@ pub(super) struct Device {
     pub(super) display: String,
 }
 
-/// Returns the paths at which dumpcap may be: by `PATH`, and where Wireshark's installers put it
-/// without changing `PATH`.
+/// Returns the paths at which dumpcap may be installed: its bare name, which is looked up in
+/// `PATH`, and the folders that Wireshark's installers use without changing `PATH`.
 fn programs() -> Vec<PathBuf> {
     let mut programs = vec![PathBuf::from("dumpcap")];
     if cfg!(windows) {
@@ -42,7 +42,7 @@ fn programs() -> Vec<PathBuf> {
     programs
 }
 
-/// Starts dumpcap with these arguments and pipes from its outputs.
+/// Starts dumpcap with these arguments, and with pipes for its standard output and error output.
 fn start(arguments: &[&str]) -> Result<Child, Failure> {
     for program in programs() {
         let mut command = Command::new(program);
@@ -60,7 +60,7 @@ fn output(arguments: &[&str]) -> Result<Output, Failure> {
     start(arguments)?.wait_with_output().map_err(|error| Failure::Dumpcap(error.to_string()))
 }
 
-/// Returns the devices, in the order of dumpcap: the first one is in use.
+/// Returns the devices in the order of `dumpcap -D`; the first one is the default for captures.
 ///
 /// # Errors
 /// If dumpcap is missing or fails.
@@ -72,8 +72,8 @@ pub(super) fn devices() -> Result<Vec<Device>, Failure> {
     Ok(parse_devices(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// Parses the list of `dumpcap -D -M`: per line a number, and fields that are separated by tabs,
-/// which begin with the name, the vendor's description and the user's name.
+/// Parses the output of `dumpcap -D -M`. A line has a number and fields separated by tabs; the
+/// first three are the device's name, the vendor's description and the name given by the user.
 fn parse_devices(list: &str) -> Vec<Device> {
     let device = |line: &str| {
         let mut fields = line.split_once(". ")?.1.split('\t').map(str::trim);
@@ -90,8 +90,9 @@ fn parse_devices(list: &str) -> Vec<Device> {
     list.lines().filter_map(device).collect()
 }
 
-/// Returns what is wrong with a capture filter, on one line; empty if nothing is. Wireshark does
-/// not say for which device it asks: the filter is compiled for the first one.
+/// Returns dumpcap's error message for an invalid capture filter, on one line; empty if the filter
+/// is valid. It is compiled for the first device, because Wireshark does not say for which device
+/// it asks.
 ///
 /// # Errors
 /// If dumpcap is missing or fails.
@@ -104,7 +105,7 @@ pub(super) fn filter_problem(filter: &str) -> Result<String, Failure> {
     Ok(if is_wrong { format!("{text}\n") } else { String::new() })
 }
 
-/// Returns the message of dumpcap in its error output, on one line.
+/// Extracts dumpcap's error message from its error output, as one line.
 fn message(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| {
         let is_status =
@@ -153,7 +154,7 @@ impl Capture {
         Ok((Capture { child, messages }, packets))
     }
 
-    /// Waits until dumpcap has ended, which has closed the stream of its packets.
+    /// Waits for the end of dumpcap. Called when dumpcap has closed the pipe of its packets.
     ///
     /// # Errors
     /// If it failed.
@@ -177,7 +178,7 @@ impl Capture {
         }
     }
 
-    /// Ends dumpcap.
+    /// Kills dumpcap.
     pub(super) fn stop(mut self) {
         // An error means that it has ended.
         let _ = self.child.kill();

@@ -13,7 +13,7 @@ use crate::report::print;
 /// The name of the script.
 const SCRIPT: &str = if cfg!(windows) { "superpacket.bat" } else { "superpacket" };
 
-/// Writes the script into Wireshark's personal folders, or into this one.
+/// Writes the script into `folder`; by default, into the user's extcap folders of Wireshark.
 ///
 /// # Errors
 /// If a folder is unknown, or cannot be written.
@@ -38,7 +38,7 @@ pub(super) fn install(folder: Option<&Path>, sockets: &[PathBuf]) -> Result<(), 
     Ok(print(&report, false)?)
 }
 
-/// Removes the script from Wireshark's personal folders, or from this one.
+/// Removes the script from `folder`; by default, from the user's extcap folders of Wireshark.
 ///
 /// # Errors
 /// If a folder is unknown, or the script cannot be removed.
@@ -58,9 +58,9 @@ pub(super) fn uninstall(folder: Option<&Path>) -> Result<(), Failure> {
     Ok(print(&report, false)?)
 }
 
-/// Returns the folders that the script is written to: the given one, or the personal extcap folders
-/// of all versions of Wireshark. Each version looks into one of these, so its interfaces are listed
-/// once, and still after an update of Wireshark.
+/// Returns the folders that the script is written to: the given one, or the user's extcap folders
+/// of all versions of Wireshark. Each version searches only one of these, so the interfaces are
+/// listed once, and remain after an update of Wireshark.
 fn folders(folder: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
     match folder {
         Some(folder) => Ok(vec![folder.to_owned()]),
@@ -89,8 +89,8 @@ fn personal_folders(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Vec<P
     Ok(vec![home.join(".local/lib/wireshark/extcap"), older.join("extcap")])
 }
 
-/// Returns a script that runs the program with the options it is given, and says so if the program
-/// is not there any more.
+/// Returns a script that passes its arguments to the program at this path, and prints an error if
+/// the program no longer exists.
 #[cfg(unix)]
 fn script(program: &Path, sockets: &[PathBuf]) -> Vec<u8> {
     use std::os::unix::ffi::OsStrExt;
@@ -117,8 +117,8 @@ fn script(program: &Path, sockets: &[PathBuf]) -> Vec<u8> {
     .concat()
 }
 
-/// Returns a script that runs the program with the options it is given, and says so if the program
-/// is not there any more.
+/// Returns a script that passes its arguments to the program at this path, and prints an error if
+/// the program no longer exists.
 #[cfg(not(unix))]
 fn script(program: &Path, _sockets: &[PathBuf]) -> Vec<u8> {
     // A percent sign begins a variable.

@@ -1,4 +1,5 @@
-//! The interface with the merged packets of a device.
+//! The extcap interface `superpacket`, from which Wireshark captures the merged packets of a
+//! network device.
 
 use std::fs::{File, OpenOptions};
 use std::ops::ControlFlow;
@@ -39,7 +40,7 @@ pub(super) struct MergedOptions {
 }
 
 impl MergedOptions {
-    /// Returns the sentences that describe the options to Wireshark.
+    /// Returns the extcap lines that describe the options to Wireshark.
     ///
     /// # Errors
     /// If the devices cannot be listed.
@@ -97,7 +98,7 @@ impl MergedOptions {
         Ok(text)
     }
 
-    /// Returns the sentences with the devices.
+    /// Returns the extcap lines with the network devices that can be selected.
     ///
     /// # Errors
     /// If the devices cannot be listed.
@@ -112,8 +113,8 @@ impl MergedOptions {
         Ok(sentences.collect())
     }
 
-    /// Captures, and writes the merged packets to the FIFO until Wireshark closes it or sends a
-    /// signal.
+    /// Captures packets, and writes the merged packets to the FIFO until Wireshark closes it or
+    /// sends a signal.
     ///
     /// # Errors
     /// If an option is out of range, or dumpcap fails.
@@ -182,16 +183,16 @@ impl MergedOptions {
 
 /// A field of the dialog that Wireshark shows for the options.
 struct DialogField<'a> {
-    /// The option of this program.
+    /// The command-line option that the field sets.
     call: &'static str,
     display: &'static str,
     tooltip: &'static str,
-    /// Names and values in the grammar of extcap.
+    /// Further attributes of the field, such as its type: names and values in the syntax of extcap.
     others: &'a [(&'static str, &'a str)],
 }
 
 impl DialogField<'_> {
-    /// Returns the sentence for the field with this number.
+    /// Returns the extcap line that describes the field; `number` is its position in the dialog.
     fn sentence(&self, number: usize) -> String {
         let number = number.to_string();
         let DialogField { call, display, tooltip, others } = *self;
@@ -201,13 +202,14 @@ impl DialogField<'_> {
     }
 }
 
-/// Returns whether the error is that Wireshark has closed the FIFO.
+/// Returns whether an error means that Wireshark has closed the FIFO.
 fn is_closed(error: &Error) -> bool {
     matches!(error, Error::Capture(CaptureError::Write { source, .. })
         if source.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// Ends the command on a signal, or when Wireshark has closed the FIFO although no packet arrives.
+/// Watches the reader of the FIFO: the command ends on a signal, or when Wireshark closes the FIFO,
+/// even while no packets arrive.
 struct FifoReader {
     fifo: File,
 }
@@ -223,7 +225,7 @@ impl FifoReader {
             && waiting[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
     }
 
-    /// The next packet that is written finds it out.
+    /// Always returns `false`: only the next write to the FIFO fails if Wireshark has closed it.
     #[cfg(not(unix))]
     fn is_gone(&self) -> bool {
         let _ = &self.fifo;

@@ -20,7 +20,7 @@ use crate::report::print;
 use merged::MergedOptions;
 use sentence::sentence;
 
-/// The name of the interface with the merged packets of a device.
+/// The name of the extcap interface that provides the merged packets of a network device.
 const MERGED: &str = "superpacket";
 
 /// The arguments of `superpacket extcap`.
@@ -132,7 +132,7 @@ impl ExtcapArguments {
         Vec::new()
     }
 
-    /// Returns the sentences that list the interfaces.
+    /// Returns the extcap lines that list the interfaces.
     fn interfaces(&self) -> String {
         let mut text = sentence(
             "extcap",
@@ -172,8 +172,8 @@ impl ExtcapArguments {
 }
 
 impl ExtcapInterface {
-    /// Returns the sentence that tells the link type. The capture itself names that of each packet;
-    /// this one is only shown.
+    /// Returns the extcap line with the interface's link type. Wireshark only displays it: the
+    /// capture itself states the link type of each packet.
     fn link_type(&self) -> String {
         let [number, name, display] = match self {
             ExtcapInterface::Merged => ["1", "EN10MB", "Ethernet, or that of the device"],
@@ -185,7 +185,7 @@ impl ExtcapInterface {
         sentence("dlt", &[("number", number), ("name", name), ("display", display)])
     }
 
-    /// Returns the sentences that describe the options.
+    /// Returns the extcap lines that describe the interface's options.
     fn options(&self) -> Result<String, Failure> {
         match self {
             ExtcapInterface::Merged => MergedOptions::describe(),
@@ -194,8 +194,8 @@ impl ExtcapInterface {
         }
     }
 
-    /// Returns the sentences with the values of an option, which Wireshark names with or without
-    /// its dashes.
+    /// Returns the extcap lines with the values of an option. Wireshark gives the option's name
+    /// with or without its dashes.
     fn values(&self, option: &str) -> Result<String, Failure> {
         match self {
             ExtcapInterface::Merged if option.trim_start_matches('-') == "device" => {
@@ -205,7 +205,7 @@ impl ExtcapInterface {
         }
     }
 
-    /// Returns what is wrong with a capture filter; empty if nothing is.
+    /// Returns an error message for an invalid capture filter; empty if the filter is valid.
     fn filter_problem(&self, filter: &str) -> Result<String, Failure> {
         match self {
             ExtcapInterface::Merged => dumpcap::filter_problem(filter),

@@ -1,4 +1,4 @@
-//! The interfaces that are ports of running bridges.
+//! Extcap interfaces from which Wireshark captures the packets of running bridges' ports.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::sentence::fits;
 use crate::failure::Failure;
 use crate::live::monitor::record;
 
-/// The message for a capture filter.
+/// The message that refuses a capture filter, which these interfaces do not support.
 pub(super) const NO_FILTER: &str =
     "the port of a bridge takes no capture filter: use a display filter";
 
@@ -26,8 +26,8 @@ pub(super) struct ListedPort {
     pub(super) is_raw: bool,
 }
 
-/// Returns the ports of the bridges at these control sockets, and at the default ones. Where no
-/// bridge runs, or another user's, there are none.
+/// Returns the ports of the bridges at the control sockets `named` and at the default ones. Sockets
+/// without a bridge, or with another user's bridge, are skipped.
 pub(super) fn list(named: &[PathBuf]) -> Vec<ListedPort> {
     // A bridge that has changed its user keeps the socket of root's.
     let root = Some(PathBuf::from("/run/superpacket.sock"));
@@ -55,7 +55,7 @@ pub(super) fn list(named: &[PathBuf]) -> Vec<ListedPort> {
 }
 
 impl ListedPort {
-    /// Returns the description for users.
+    /// Returns the description of the port that Wireshark shows.
     pub(super) fn display(&self) -> String {
         format!("Port {} of the bridge at {}", self.port, self.socket.display())
     }

@@ -10,12 +10,12 @@ pub(super) fn sentence(keyword: &str, fields: &[(&str, &str)]) -> String {
     text
 }
 
-/// Returns whether a value can be written in a sentence: a closing brace would end it.
+/// Returns whether a value can be written in braces: it must not contain a closing brace.
 pub(super) fn fits(value: &str) -> bool {
     !value.contains(|character: char| matches!(character, '{' | '}') || character.is_control())
 }
 
-/// Returns a value with everything replaced that could not be written.
+/// Returns a value in which the characters that cannot be written in braces are replaced.
 fn shown(value: &str) -> String {
     let replaced = value.chars().map(|character| match character {
         '{' => '(',

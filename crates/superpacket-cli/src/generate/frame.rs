@@ -50,7 +50,7 @@ impl FlowKind {
     }
 }
 
-/// To which end of its flow a packet goes.
+/// The direction of a packet in its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PacketDirection {
     ToClient,
@@ -97,8 +97,8 @@ impl PacketBuilder {
         &self.packet
     }
 
-    /// Builds a super-packet of `segments` full segments, which a flow sends in a burst. Returns
-    /// how to segment it; `None` if it is a single small packet.
+    /// Builds a burst of a flow: a super-packet of `segments` full segments. Returns the parameters
+    /// to segment it, or `None` if it is a single small packet.
     pub(super) fn burst(
         &mut self,
         kind: FlowKind,

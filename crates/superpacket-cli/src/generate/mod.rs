@@ -137,7 +137,7 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The simulated network, which writes each packet to the capture with its time.
+/// The simulated link: a clock, and the capture to which each packet is written with its time.
 struct Wire {
     writer: Writer,
     segmenter: Segmenter,

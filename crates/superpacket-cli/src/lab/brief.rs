@@ -14,11 +14,11 @@ use super::text::paragraph;
 /// Width of the report, even if the terminal is wider.
 pub(super) const WIDTH: usize = 80;
 
-/// Widths of the columns: the comparison, the value found here with its spread, the source's value,
-/// the target.
+/// Widths of the columns: the comparison, the value measured on this machine with its spread, the
+/// value published in the source, the target.
 const COLUMNS: [usize; 4] = [35, 18, 6, 7];
 
-/// Renders the part before the first experiment.
+/// Renders the heading of the report: the machine, the rounds and the names of the columns.
 pub(super) fn heading(report: &LabReport, width: usize) -> String {
     let plan = &report.plan;
     let how = match plan.form {
@@ -41,8 +41,8 @@ pub(super) fn heading(report: &LabReport, width: usize) -> String {
     text
 }
 
-/// Renders the headline rows of an experiment. Counts are shown only if nothing was measured, or if
-/// they miss their targets.
+/// Renders an experiment's most important comparisons, one per row. Counted values are shown only
+/// if nothing was measured, or if they miss their targets.
 pub(super) fn experiment(found: &Experiment, width: usize) -> String {
     let mut text = String::new();
     let headline = find(found.name).map_or(found.source, |entry| entry.headline);
@@ -74,14 +74,15 @@ pub(super) fn experiment(found: &Experiment, width: usize) -> String {
     text
 }
 
-/// Returns the marks that represent an experiment, with their short names.
+/// Returns the targets of an experiment that the short report shows, with their short names.
 pub(super) fn headline_rows(found: &Experiment) -> impl Iterator<Item = (&'static str, &Mark)> {
     let measured = found.marks.iter().any(|mark| mark.form == Form::Live);
     let shown = move |mark: &&Mark| mark.form != Form::Model || !measured || mark.met != Some(true);
     found.marks.iter().filter(shown).filter_map(|mark| Some((mark.brief?, mark)))
 }
 
-/// Renders the totals of all marks, and a hint at the options for more detail.
+/// Renders how many targets of all experiments were met or missed, and a hint at the options for
+/// more detail.
 pub(super) fn end(report: &LabReport, width: usize) -> String {
     let mut text = String::new();
     let kinds =
@@ -122,13 +123,14 @@ fn line(cells: [&str; 5], text: &mut String) {
     );
 }
 
-/// Writes a line whose long verdict takes the place of the target, which was not judged.
+/// Writes the row of a target without a verdict because no CPU was idle. The reason is too long for
+/// its column, so it starts in the column of the target.
 fn spared_line(what: &str, here: &str, source: &str, verdict: &str, text: &mut String) {
     let [first, second, third, _] = COLUMNS;
     let _ = writeln!(text, "  {what:<first$} {here:<second$} {source:>third$} {verdict}");
 }
 
-/// Formats a value and its spread in at most 18 characters.
+/// Formats the value measured on this machine and its spread in at most 18 characters.
 pub(super) fn here(mark: &Mark) -> String {
     let [low, high] = mark.spread;
     let value = |value| match mark.form {
@@ -145,7 +147,7 @@ pub(super) fn here(mark: &Mark) -> String {
     }
 }
 
-/// Formats the ratio of the source's figures, with as many digits as the target.
+/// Formats the ratio published in the source, with as many digits as the target.
 fn source(mark: &Mark) -> String {
     match (mark.source, decimals(mark.target)) {
         (Some(source), digits @ 3..) => format!("{}x", number(source, digits)),
@@ -154,7 +156,7 @@ fn source(mark: &Mark) -> String {
     }
 }
 
-/// Returns how many digits after the point have room.
+/// Returns how many digits after the decimal point of `value` fit in its column.
 fn digits(value: f64) -> usize {
     match value.abs() {
         ..9.995 => 2,

@@ -1,4 +1,5 @@
-//! The words for the figures of an experiment, which terminal, page and Markdown share.
+//! Texts and table cells for the results of an experiment, as used by the terminal, HTML and
+//! Markdown reports.
 
 use superpacket_captures::present::{
     Cell, Column, NOTHING, Table as Cells, factor, factor_digits, number, range, shortest,
@@ -26,7 +27,8 @@ pub(super) fn method(table: &Table) -> String {
     }
 }
 
-/// Returns the reason, if a ratio of the table is withheld; it must then follow the table.
+/// Returns the explanation to print after the table if one of its ratios is not shown; otherwise
+/// `None`.
 pub(super) fn why_no_ratio(table: &Table) -> Option<&'static str> {
     let withheld = table.rows.iter().filter_map(ratio_of).any(|ratio| ratio.value.is_none());
     withheld.then_some(WHY_NO_RATIO)
@@ -35,15 +37,15 @@ pub(super) fn why_no_ratio(table: &Table) -> Option<&'static str> {
 /// A column of figures or ratios.
 #[derive(Clone, Copy, Debug)]
 enum FigureColumn {
-    /// Figures of the table's column with this index.
+    /// The values measured here in the table's column with this index.
     Here(usize),
-    /// The source's figures of this column.
+    /// The values that the source published for the table's column with this index.
     Source(usize),
-    /// Ratios of rows.
+    /// The ratios measured here, one for each row.
     Ratio,
-    /// The source's ratios.
+    /// The ratios of the values that the source published, one for each row.
     SourceRatio,
-    /// The CPUs that were full.
+    /// For each row, which CPUs were fully used: the bridge's, the load's, both or none.
     FullCpu,
 }
 
@@ -55,7 +57,8 @@ pub(super) fn cells(table: &Table) -> Cells {
     cells_of(table, &blocks(table).concat())
 }
 
-/// Returns the cells of a table in parts that fit a screen. Columns of one unit stay together.
+/// Returns the cells of a table, divided into tables with few enough columns for a screen. Columns
+/// with the same unit stay together if possible.
 pub(super) fn parts(table: &Table) -> Vec<Cells> {
     let mut parts: Vec<Vec<FigureColumn>> = vec![Vec::new()];
     for block in blocks(table) {
@@ -73,9 +76,9 @@ pub(super) fn parts(table: &Table) -> Vec<Cells> {
     parts.iter().map(|columns| cells_of(table, columns)).collect()
 }
 
-/// Returns the columns of figures in blocks of one unit. The source's figures are to the right of
-/// those found here, and ratios follow the column that they compare. Columns without any figure are
-/// left out, because only a longer run measures them.
+/// Returns the columns of figures, grouped by unit. A column of values measured here is followed by
+/// that of the source's values, and then by the ratios that compare it. Columns without any value
+/// are left out, because only a longer run measures them.
 fn blocks(table: &Table) -> Vec<Vec<FigureColumn>> {
     let rows = || table.rows.iter();
     let ratios: Vec<_> = rows().filter_map(ratio_of).collect();
@@ -112,7 +115,7 @@ fn blocks(table: &Table) -> Vec<Vec<FigureColumn>> {
     blocks.into_iter().map(|(_, block)| block).chain([ratio_columns, full]).collect()
 }
 
-/// Returns the names of rows and these columns of figures.
+/// Returns the cells of a table: the names of its rows, and these columns of figures.
 fn cells_of(table: &Table, figures: &[FigureColumn]) -> Cells {
     let grouped_rows = table.rows.iter().any(|row| !row.group.is_empty());
     let ratios: Vec<_> = table.rows.iter().filter_map(ratio_of).collect();
@@ -173,7 +176,8 @@ fn cells_of(table: &Table, figures: &[FigureColumn]) -> Cells {
     Cells { names, columns, rows, main: None, class: "lab" }
 }
 
-/// The properties that all ratios of a table share; they are shown in the heading.
+/// The properties that are equal in all ratios of a table, and are therefore shown in the heading
+/// of their column.
 struct SharedRatio<'a> {
     against: Option<&'a str>,
     column: Option<&'static str>,
@@ -238,23 +242,25 @@ fn source_of(row: &Row, place: usize) -> Option<f64> {
     row.source.get(place).copied().flatten()
 }
 
-/// Returns the digits after the point for a column of the source: as many as any of its figures
-/// there needs. If the figures were computed, the digits are the same as in our own column.
+/// Returns the number of decimal digits for a column of the source's values: as many as the longest
+/// of them has. If the values were computed and not published, the number is that of the column
+/// measured here.
 fn source_digits(table: &Table, place: usize) -> usize {
     let written =
         table.rows.iter().filter_map(|row| source_of(row, place)).map(decimals).max().unwrap_or(0);
     if written <= MAX_SOURCE_DIGITS { written } else { table.columns[place].digits }
 }
 
-/// Returns how many digits after the point a number needs.
+/// Returns how many digits after the decimal point are needed to print a number exactly.
 pub(super) fn decimals(value: f64) -> usize {
     value.to_string().split_once('.').map_or(0, |(_, fraction)| fraction.len())
 }
 
-/// Maximum digits after the point in the sources; a figure with more was computed.
+/// Maximum number of digits after the decimal point of a published value; values with more were
+/// computed.
 const MAX_SOURCE_DIGITS: usize = 3;
 
-/// Describes a mark: the value reached, and its target.
+/// Describes the value reached by an experiment, and its target.
 pub(super) fn mark(mark: &Mark) -> String {
     let side = match mark.side {
         Side::AtLeast => "at least",
@@ -270,7 +276,7 @@ pub(super) fn mark(mark: &Mark) -> String {
     format!("{value}{side} {}", shortest(mark.target, 3))
 }
 
-/// Returns the verdict on a mark in words.
+/// Returns in words whether a target was met.
 pub(super) fn verdict(mark: &Mark) -> &'static str {
     match mark.met {
         Some(true) => "met",
@@ -280,7 +286,8 @@ pub(super) fn verdict(mark: &Mark) -> &'static str {
     }
 }
 
-/// Returns the origin of a mark's value, unless it was measured.
+/// Returns whether the value compared with a target was counted or simulated; `None` if it was
+/// measured.
 pub(super) fn origin(mark: &Mark) -> Option<&'static str> {
     match mark.form {
         Form::Live => None,

@@ -74,7 +74,8 @@ impl Machine {
         format!("{cores} of {cpu}{rest}")
     }
 
-    /// Returns the number of cores, the name of the processor, and whether it is a virtual one.
+    /// Returns texts for the number of cores, the name of the processor, and whether the machine is
+    /// virtual.
     fn processors(&self) -> [String; 3] {
         let cores = if self.cores == 1 { "core" } else { "cores" };
         let cpu = if self.cpu.is_empty() { "an unnamed processor" } else { &self.cpu };
@@ -119,7 +120,7 @@ fn kilobytes(text: &str) -> Option<u64> {
     text.strip_suffix("kB")?.trim().parse().ok().map(|kilobytes: u64| kilobytes * 1024)
 }
 
-/// Removes the zero byte at the end of a device tree string.
+/// Removes the terminating zero byte and surrounding blanks of a device tree string.
 fn printed(text: &str) -> String {
     text.trim_end_matches('\0').trim().to_owned()
 }

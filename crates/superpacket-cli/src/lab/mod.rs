@@ -41,7 +41,7 @@ struct LabReport {
     machine: Machine,
     plan: RunPlan,
     experiments: Vec<Experiment>,
-    /// The marks of all experiments.
+    /// The targets of all experiments, with the values reached.
     marks: Vec<Mark>,
     /// Remarks that concern all figures.
     notes: Vec<String>,
@@ -51,7 +51,7 @@ struct LabReport {
     interrupted: bool,
 }
 
-/// The size of a run.
+/// What a run measures: the experiments, and the number and length of their measurements.
 #[derive(Clone, Debug, Serialize)]
 struct RunPlan {
     /// `live`, or `model` if nothing was measured.
@@ -165,7 +165,7 @@ impl ReportStyle {
         }
     }
 
-    /// Prints the part after the last experiment.
+    /// Prints the end of the report, after the last experiment.
     fn end(self, report: &LabReport) -> io::Result<()> {
         match self {
             Self::Json => print_json(report),
@@ -197,8 +197,8 @@ fn interrupted(report: &mut LabReport, style: ReportStyle) -> Result<(), Failure
     Ok(style.end(report)?)
 }
 
-/// Returns if this thread prints the end of the report. Otherwise waits forever, because the signal
-/// thread prints it and ends the process.
+/// Returns at once if `mine` is true: this thread is to print the end of the report. Otherwise
+/// blocks forever, because the signal thread prints it and ends the process.
 fn wait_forever_unless(mine: bool) {
     if !mine {
         loop {
@@ -264,7 +264,7 @@ impl LabReport {
         self.experiments.push(found);
     }
 
-    /// Renders the part before the first experiment.
+    /// Renders the heading of the full report: the machine, the rounds and the remarks.
     fn heading(&self, width: usize) -> String {
         let how = match self.plan.form {
             "live" => format!(
@@ -284,7 +284,7 @@ impl LabReport {
     }
 }
 
-/// The files to write.
+/// The paths of the report files to write; `None` for a format that was not requested.
 struct OutputFiles {
     json: Option<PathBuf>,
     html: Option<PathBuf>,

@@ -1,4 +1,5 @@
-//! The charts of tables and marks: the values found here and the source's.
+//! Charts of tables and targets, which compare the values measured here with those published in the
+//! source.
 
 use superpacket_captures::present::{
     Chart, Curves, Dot, DotColour, DotLine, DotRow, DotShape, DotStyle, Dots,
@@ -7,7 +8,7 @@ use superpacket_lab::experiment::{Experiment, Figure, Form, Mark, Plot, Row, Sid
 
 use super::brief::{self, headline_rows};
 
-/// The source's value of a mark, and the target.
+/// How a chart shows the value published in the source, and the target.
 const SOURCE: DotStyle = hollow(DotShape::Circle);
 const TARGET: DotStyle = DotStyle { shape: DotShape::Tick, hollow: false, colour: DotColour::Ink };
 
@@ -23,7 +24,8 @@ const fn filled(shape: DotShape) -> DotStyle {
     DotStyle { shape, hollow: false, colour: DotColour::After }
 }
 
-/// Returns the appearance of a value with this verdict. Shapes tell verdicts apart without colour.
+/// Returns the style of a dot by whether its value met the target. Met, missed and unclear differ
+/// in shape too, not only in colour.
 const fn judged(met: Option<bool>) -> DotStyle {
     let (shape, colour) = match met {
         Some(true) => (DotShape::Circle, DotColour::Good),
@@ -33,8 +35,9 @@ const fn judged(met: Option<bool>) -> DotStyle {
     DotStyle { shape, hollow: false, colour }
 }
 
-/// Returns a chart of the ratios that represent all experiments: first those that should be large,
-/// then those that should be small. Returns `None` if there are none. Counts are not ratios.
+/// Returns a chart of the most important ratios of all experiments: first those that should be
+/// large, then those that should be small. Counted values are left out, because they are not
+/// ratios. Returns `None` if no ratio is left.
 pub(super) fn overview(experiments: &[Experiment]) -> Option<Dots> {
     let mut rows = Vec::new();
     for (side, section) in [(Side::AtLeast, "More is better"), (Side::AtMost, "Less is better")] {
@@ -71,7 +74,7 @@ pub(super) fn overview(experiments: &[Experiment]) -> Option<Dots> {
     })
 }
 
-/// Returns the row of a mark.
+/// Returns the row of a chart for one target: the target, the source's value and the value reached.
 fn ratio(name: &str, mark: &Mark) -> DotRow {
     let exact =
         |value, style| Dot { value: Some(value), spread: [value; 2], style, line: DotLine::Middle };
@@ -87,13 +90,14 @@ fn ratio(name: &str, mark: &Mark) -> DotRow {
     DotRow::Dots { name: name.to_owned(), text, dots }
 }
 
-/// A chart, with the index of the table before which it stands.
+/// A chart, with the index of the table above which it is placed.
 pub(super) struct TableChart {
     pub(super) before: usize,
     pub(super) chart: Box<dyn Chart>,
 }
 
-/// Returns the charts of an experiment's tables. Consecutive tables of the same kind share one.
+/// Returns the charts of an experiment's tables. Consecutive tables with the same columns, form and
+/// kind of plot share a chart.
 pub(super) fn charts(tables: &[Table]) -> Vec<TableChart> {
     let same = |one: &Table, other: &Table| {
         one.form == other.form && one.columns == other.columns && one.plot == other.plot
@@ -114,7 +118,7 @@ pub(super) fn charts(tables: &[Table]) -> Vec<TableChart> {
     charts
 }
 
-/// Returns a table's columns as curves.
+/// Returns a chart with one curve for each column of a table.
 fn curves(table: &Table, over: &str, places: &[f64], values: &str) -> Curves {
     let curve = |(index, column): (usize, &superpacket_lab::experiment::Column)| {
         let figures = table.rows.iter().filter_map(|row| Some(row.figures[index]?.value));
@@ -128,14 +132,15 @@ fn curves(table: &Table, over: &str, places: &[f64], values: &str) -> Curves {
     }
 }
 
-/// A variant's figure here and the source's figure.
+/// The value of a variant that was measured here, and the value published in the source.
 struct Compared<'a> {
     variant: &'a str,
     here: Option<Figure>,
     source: Option<f64>,
 }
 
-/// Returns the figures of these columns of tables of the same kind, as marks.
+/// Returns a chart that shows the values in these columns of the tables as dots. The tables have
+/// the same columns.
 fn marks(tables: &[Table], columns: &[usize]) -> Dots {
     let compared = |row: &Row, variant, place: usize| Compared {
         variant,
@@ -214,8 +219,8 @@ fn marks(tables: &[Table], columns: &[usize]) -> Dots {
     }
 }
 
-/// Returns whether a row is compared in this column. Where loads have the same rate, another column
-/// is compared, because they are equal in this one.
+/// Returns whether the row's ratio compares this column. If the load has a fixed rate, the ratio
+/// compares another column, because this one has equal values.
 fn compares(row: &Row, table: &Table, place: usize) -> bool {
     row.ratio.as_ref().is_none_or(|ratio| ratio.column == table.columns[place].name)
 }
@@ -229,7 +234,7 @@ mod tests {
     use superpacket_captures::present::{NARROW, WIDE};
     use superpacket_lab::experiment::Ratio;
 
-    /// Returns the rows of a chart that have marks: their names and the marks.
+    /// Returns the names and the dots of a chart's rows that have dots.
     fn lines(chart: &Dots) -> Vec<(&str, &[Dot])> {
         let lines = chart.rows.iter().filter_map(|row| match row {
             DotRow::Dots { name, dots, .. } => Some((name.as_str(), dots.as_slice())),

@@ -7,7 +7,8 @@ use superpacket_lab::experiment::{Entry, Experiment, Session};
 use superpacket_lab::{Host, LabError};
 use superpacket_port::system::panic_message;
 
-/// An experiment that failed for another reason than a missing capability of the machine.
+/// An experiment that failed, and not only because the machine lacks something that the experiment
+/// needs.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct FailedExperiment {
     pub(super) name: &'static str,
@@ -22,7 +23,8 @@ pub(super) const NOT_MEASURED: &str = "not measured between live hosts";
 pub(super) enum ExperimentOutcome {
     /// The experiment succeeded.
     Done(Experiment),
-    /// The experiment failed. The part that needs no hosts may still have results.
+    /// The measured or the counted form of the experiment failed; the results of the other form, if
+    /// there are any.
     Failed(FailedExperiment, Option<Experiment>),
     /// The user cancelled the run.
     Cancelled,
@@ -31,9 +33,10 @@ pub(super) enum ExperimentOutcome {
 /// The forms in which experiments are run.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Forms<'a> {
-    /// Measured between live hosts, and counted.
+    /// Experiments are measured between live hosts (network namespaces), and also counted on
+    /// models.
     Both(Session<'a>),
-    /// Without live hosts: only what can be counted.
+    /// Experiments are only counted or simulated on models, without live hosts.
     Model,
 }
 

@@ -30,7 +30,7 @@ pub(super) fn experiment(experiment: &Experiment, width: usize) -> String {
     text
 }
 
-/// Renders the marks of all experiments.
+/// Renders the targets of all experiments, with the verdicts and the values reached.
 pub(super) fn marks<'a>(marks: impl Iterator<Item = &'a Mark>, width: usize) -> String {
     let mut text = String::from("marks\n");
     for found in marks {

@@ -14,7 +14,7 @@ use crate::signals;
 /// Time for a run to end by itself after a signal. A measurement that takes longer is aborted.
 const GRACE: Duration = Duration::from_millis(1500);
 
-/// The supervisor of a run.
+/// Watches a run: shows its progress, and ends it on a signal.
 pub(super) struct Watcher {
     bar: Option<ProgressBar>,
     progress: Mutex<RunProgress>,
@@ -30,15 +30,16 @@ struct RunProgress {
     experiments: usize,
     /// Number of experiments begun.
     begun: usize,
-    /// Measurements that the experiments begun so far have announced.
+    /// Number of measurements that the experiments begun so far are going to take, as they
+    /// announced.
     announced: usize,
     /// Number of measurements begun.
     taken: usize,
 }
 
 impl RunProgress {
-    /// Returns the estimated measurements of the whole run: those announced, and for each later
-    /// experiment the average of the earlier ones.
+    /// Returns the estimated number of measurements of the whole run. An experiment that has not
+    /// begun is counted with the average of those begun.
     fn estimated_total(&self) -> usize {
         self.announced
             + self.announced * (self.experiments - self.begun.min(self.experiments))
@@ -47,8 +48,8 @@ impl RunProgress {
 }
 
 impl Watcher {
-    /// Creates a supervisor of `experiments` experiments. It shows no bar if `quiet`, or if
-    /// standard error is no terminal.
+    /// Creates the watcher of a run of `experiments` experiments. It shows no progress bar if
+    /// `quiet` is set, or if standard error is not a terminal.
     pub(super) fn new(experiments: usize, quiet: bool) -> Arc<Self> {
         let shown = !quiet && io::stderr().is_terminal();
         let bar = shown.then(|| {

@@ -142,8 +142,8 @@ fn control_socket(
     Ok(Some(socket))
 }
 
-/// Reads the file again and applies it to the bridge. If the file has an error, the bridge goes on
-/// unchanged.
+/// Reads the configuration file again and applies it to the running bridge. If the file has an
+/// error, the bridge is not changed.
 fn reload(arguments: &bridge_options::BridgeArguments, bridge: &Bridge, running: &mut BridgePlan) {
     let Some(path) = arguments.config.as_deref().map(std::path::Path::display) else {
         tracing::warn!("SIGHUP: the bridge was started without --config: there is no file to read");

@@ -50,7 +50,8 @@ pub(crate) struct FdbArguments {
     pub(crate) json: bool,
 }
 
-/// Lines of a screen that are not entries: the number of further entries, and the next prompt.
+/// Number of lines of a screen that show no entries: one for the number of further entries, one for
+/// the next shell prompt.
 const OTHER_LINES: usize = 2;
 
 /// Runs the command.

@@ -72,7 +72,8 @@ fn features(port: &PortFeatures) -> String {
     format!("Features for {}:\n{lines}{segmentation}{kernel_path}", printable(&port.port))
 }
 
-/// Renders whether the kernel forwards frames of the port by itself.
+/// Renders whether frames of the port are forwarded by the kernel, without passing through this
+/// program.
 fn kernel_path(report: &KernelPathReport) -> String {
     let state = if report.active { "on" } else { "off" };
     let why = match &report.reason {
@@ -84,7 +85,8 @@ fn kernel_path(report: &KernelPathReport) -> String {
     format!("kernel-path: {state}{why}\n")
 }
 
-/// Renders which super-packets the port segments itself.
+/// Renders which super-packets the port, or the kernel behind it, segments. The bridge segments all
+/// others in software.
 fn segmentation(report: &SegmentationReport) -> String {
     let list = |names: &[String], separator: &str| match names {
         [] => "none".to_owned(),
@@ -110,8 +112,8 @@ fn segmentation(report: &SegmentationReport) -> String {
     lines
 }
 
-/// Renders the changes that a switch caused, including dependent offloads, like `ethtool -K`. The
-/// switched offload is always shown.
+/// Renders the offloads whose state has changed because `feature` was switched, including dependent
+/// offloads, like `ethtool -K`. The switched offload is always shown.
 fn changes(before: Option<&PortFeatures>, after: &PortFeatures, feature: &str) -> String {
     let same =
         |report: &FeatureReport| before.is_some_and(|before| before.features.contains(report));

@@ -99,7 +99,8 @@ impl TypedValueParser for SettingName {
     }
 }
 
-/// Returns a list of the settings of a table, in 80 columns, for help texts.
+/// Returns the list of all settings of the type `S` with their meanings for a help text, wrapped at
+/// 80 columns.
 pub(super) fn listed<S: NamedSettings>() -> String {
     let options = textwrap::Options::new(80).initial_indent("  ").subsequent_indent("      ");
     let entry = |setting: &Setting<S>| {

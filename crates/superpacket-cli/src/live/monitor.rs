@@ -94,9 +94,9 @@ pub(crate) fn run(arguments: &MonitorArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes what a monitor of the bridge sends to the file, until a signal, the packet count or the
-/// bridge ends it. Returns how many packets there were. With `quiet`, only problems are reported to
-/// standard error.
+/// Starts a monitor of the bridge's packets, and writes the packets to the file at `path` until a
+/// signal, the packet count or the bridge ends it. Returns how many packets were copied and
+/// dropped. With `quiet`, only problems are reported to standard error.
 ///
 /// # Errors
 /// If the bridge refuses, or the file cannot be written. A pipe whose reader has gone is an
@@ -137,7 +137,7 @@ pub(crate) fn record(
     Ok(counts)
 }
 
-/// The JSON output at the end.
+/// The numbers of copied and dropped packets that are printed as JSON at the end.
 #[derive(Serialize)]
 struct MonitorTotals {
     packets: u64,
@@ -176,7 +176,8 @@ impl MonitorOutput {
         })
     }
 
-    /// Waits until the stream has more data. Returns `false` if the reader of the output is gone.
+    /// Waits until the stream has more data. Returns `false` if the output is a pipe that its
+    /// reader has closed.
     fn wait(&self, stream: &MonitorStream) -> io::Result<bool> {
         loop {
             let waiting = &mut [
@@ -194,7 +195,8 @@ impl MonitorOutput {
     }
 }
 
-/// Copies blocks until the stream ends, or until the reader of the output is gone.
+/// Copies pcapng blocks from the monitor to the output until the stream ends. Fails if the output
+/// is a pipe that its reader has closed.
 fn copy(stream: &mut MonitorStream, output: &mut MonitorOutput) -> Result<(), Failure> {
     while let Some(blocks) = stream.read()? {
         output.write(blocks)?;

@@ -22,8 +22,8 @@ pub(crate) struct BridgePlan {
 }
 
 impl BridgePlan {
-    /// Reads the file, if one is given, and applies the options of the command line, which take
-    /// precedence.
+    /// Reads the configuration file, if one is given, and applies the options of the command line,
+    /// which take precedence.
     pub(crate) fn read(arguments: &BridgeArguments) -> Result<Self, Failure> {
         let Config { bridge: mut settings, control, metrics, user, on_reload } = match &arguments
             .config
@@ -65,7 +65,8 @@ impl BridgePlan {
     }
 }
 
-/// Returns the port that an option of the command line names.
+/// Returns the settings of the port named `name`, or an error that mentions the command-line option
+/// `option`.
 fn find_port<'a>(
     ports: &'a mut [PortSettings],
     option: &str,

@@ -50,7 +50,7 @@ fn text(ports: &[PortReport]) -> String {
     text
 }
 
-/// Returns the cells after a port's name.
+/// Returns the cells of a port's row after its name: state, MTU, address and counts.
 fn cells(port: &PortReport) -> [String; 6] {
     [
         printable(&port.state),

@@ -114,7 +114,7 @@ mod tests {
         }
     }
 
-    /// Arguments that select the sections beside the counters.
+    /// Returns arguments that select which sections are shown in addition to the counters.
     fn arguments(reasons: bool, queues: bool) -> StatsArguments {
         let connection = ControlOptions { control: None };
         StatsArguments { query: PortQuery { port: None, connection, json: false }, reasons, queues }

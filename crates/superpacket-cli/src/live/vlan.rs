@@ -36,7 +36,7 @@ pub(crate) struct VlanArguments {
     pub(crate) json: bool,
 }
 
-/// Shows, adds or deletes.
+/// Shows the VLANs of the ports, or adds a port to VLANs or removes it.
 pub(crate) fn run(arguments: &VlanArguments) -> Result<(), Failure> {
     let request = VlanRequest::read(arguments.action.unwrap_or(VlanAction::Show), &arguments.words)
         .map_err(Failure::Usage)?;

@@ -62,8 +62,8 @@ struct WrittenEntry {
     vlan: Option<u16>,
 }
 
-/// A port's table in the file: the keys that have a field here, and the settings of the table.
-/// Hyphens may stand for underscores.
+/// A `[[port]]` table of the file: keys with a field of their own, and in `settings` those of
+/// `PortSettings::SETTINGS`. Keys may have hyphens instead of underscores.
 #[derive(Default)]
 struct WrittenPort {
     port: Option<Spanned<String>>,
@@ -76,11 +76,11 @@ struct WrittenPort {
     settings: Vec<(&'static Setting<PortSettings>, Spanned<SettingValue>)>,
 }
 
-/// The keys of a port that are not settings of the table.
+/// The keys of a `[[port]]` table that are not in `PortSettings::SETTINGS`.
 const PORT_KEYS: [&str; 7] =
     ["port", "name", "features", "force_lro", "vlans", "rps_cpus", "rps_flow_cnt"];
 
-/// A key of a port's table, with underscores.
+/// A key of a `[[port]]` table in the file, with hyphens replaced by underscores.
 enum PortKey {
     Named(&'static str),
     Setting(&'static Setting<PortSettings>),
@@ -150,7 +150,7 @@ impl<'de> Deserialize<'de> for WrittenPort {
     }
 }
 
-/// Reads the value of a setting, which has the type that the table says. A time is a string.
+/// Reads the value of a setting as the type that `setting` requires. A time is a string.
 fn next_value<'de, A: MapAccess<'de>>(
     keys: &mut A,
     setting: &Setting<PortSettings>,
@@ -180,7 +180,8 @@ enum EachQueue<T> {
 }
 
 impl<T> EachQueue<T> {
-    /// Converts each value with `read`. Queues beyond the end of a list get the default value.
+    /// Converts each queue's value with `read`. If there is a list, queues beyond its end get the
+    /// default value.
     fn read<R: PartialEq + Default>(
         &self,
         read: impl Fn(&T) -> Result<R, ConfigError>,
@@ -302,7 +303,7 @@ impl WrittenConfig {
 }
 
 impl WrittenEntry {
-    /// Adds the entry to the static entries of its port.
+    /// Checks a static entry of the address table, and adds it to the settings of its port.
     fn check(
         self,
         source: &ConfigText<'_>,
@@ -381,7 +382,7 @@ impl WrittenPort {
         Ok(spec)
     }
 
-    /// Sets the offloads.
+    /// Copies the port's offload switches from the file to `settings`.
     fn set_features(
         &self,
         settings: &mut PortSettings,
@@ -409,7 +410,7 @@ impl WrittenPort {
         Ok(())
     }
 
-    /// Sets the VLANs.
+    /// Copies the port's VLANs from the file to `settings`.
     fn set_vlans(
         &self,
         settings: &mut PortSettings,
@@ -427,7 +428,7 @@ impl WrittenPort {
         Ok(())
     }
 
-    /// Sets the masks and the other settings of steering.
+    /// Copies the port's `rps_cpus` masks and `rps_flow_cnt` values from the file to `settings`.
     fn set_steering(
         &self,
         settings: &mut PortSettings,

@@ -35,7 +35,8 @@ fn reply<T: Serialize>(reply: &Reply<T>) -> Vec<u8> {
     line
 }
 
-/// Performs a request, and returns its answer or the takeover of its connection.
+/// Performs a request. Returns its answer, or for a monitor the function that takes over the
+/// client's connection.
 pub(super) fn perform(request: Request, bridge: &Bridge) -> Result<Found, ControlError> {
     match request {
         Request::Version {} => value(ServedBy {
@@ -128,14 +129,14 @@ impl From<BridgeError> for ControlError {
     }
 }
 
-/// Returns the answer with this report.
+/// Returns the answer to a successful request, with this value as JSON.
 fn value(report: impl Serialize) -> Result<Found, ControlError> {
     let value = serde_json::to_value(report)
         .map_err(|error| ControlError::new(ErrorCode::Refused, error))?;
     Ok(Found::Reply(reply(&Reply::Ok(value))))
 }
 
-/// Returns an error if one of the names is unknown.
+/// Returns an error if one of the settings has an unknown name.
 fn check_names<S: NamedSettings>(
     settings: &BTreeMap<String, SettingValue>,
 ) -> Result<(), ControlError> {
@@ -151,7 +152,8 @@ fn offload(name: &str) -> Result<Feature, ControlError> {
     })
 }
 
-/// Returns the change of a `set-port` request, if its settings are known and it has any change.
+/// Returns the change that a `set-port` request asks for. Fails if a setting is unknown, or if the
+/// request changes nothing.
 fn port_change(
     options: BTreeMap<String, Option<String>>,
     settings: BTreeMap<String, SettingValue>,
@@ -187,7 +189,7 @@ fn set_rps(
     Ok(bridge.set_rps_cpus(port, queue, &mask)?)
 }
 
-/// Removes the memberships of other ports than this one.
+/// Removes the entries of all ports but `port` from a report of multicast memberships.
 pub(super) fn keep_port(report: &mut MdbReport, port: &str) {
     report.mdb.retain(|entry| entry.port == port);
     report.router.retain(|router| router.port == port);
@@ -207,7 +209,8 @@ fn station(mac: &str, vlan: Option<u16>) -> Result<Station, ControlError> {
     Station::parse(mac, vlan).map_err(|problem| ControlError::new(ErrorCode::Refused, problem))
 }
 
-/// Returns all reports, or only the one of `port`; `name` returns the port of a report.
+/// Returns all reports, or only that of `port`, if it is given. `name` returns the port's name in a
+/// report.
 fn only<T>(
     mut reports: Vec<T>,
     port: Option<&str>,

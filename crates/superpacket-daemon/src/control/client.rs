@@ -28,8 +28,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum length of an answer in bytes, far more than the answer about 1,000 ports needs.
 const MAX_REPLY: u64 = 16 << 20;
 
-/// Connects to a socket, and fails with `TimedOut` if the bridge accepts no connection in time. The
-/// queue of a stopped bridge (SIGSTOP) stays full.
+/// Connects to a UNIX socket. Fails with `TimedOut` if the listen queue stays full, as that of a
+/// stopped bridge (SIGSTOP) may.
 pub(super) fn connect_within(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -119,7 +119,7 @@ impl Client {
     }
 }
 
-/// The requests. They return the errors of [`ask`](Client::ask).
+/// Methods for the individual requests. Their errors are those of [`ask`](Client::ask).
 impl Client {
     /// Returns the versions of the protocol and of the program, and the bridge's process ID.
     pub fn version(&mut self) -> Result<ServedBy, ClientError> {
@@ -203,7 +203,7 @@ impl Client {
         })
     }
 
-    /// Adds a static entry to the address table, or replaces the station's entry there.
+    /// Adds a static entry to the address table, replacing an existing entry of the same station.
     pub fn replace_static_entry(
         &mut self,
         port: &str,

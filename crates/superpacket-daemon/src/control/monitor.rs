@@ -1,4 +1,5 @@
-//! The client's side of a monitor: a pcapng stream, read block by block.
+//! The client's side of a monitor, which receives copies of the bridge's packets: reads a pcapng
+//! stream block by block.
 
 use std::io::{self, Read};
 use std::net::Shutdown;
@@ -34,13 +35,13 @@ pub struct MonitorCounts {
     pub is_whole: bool,
 }
 
-/// The stream of a monitor's copies: a pcapng section in the byte order of this machine, which is
-/// also the bridge's.
+/// The stream of a monitor's packet copies: a pcapng section in native byte order, since the bridge
+/// runs on the same machine.
 #[derive(Debug)]
 pub struct MonitorStream {
     path: PathBuf,
     socket: UnixStream,
-    /// `lent` bytes of complete blocks, followed by a part of the next block.
+    /// The received bytes: `lent` bytes of complete blocks, followed by the incomplete next block.
     bytes: Vec<u8>,
     /// Length of the complete blocks that the last [`read`](Self::read) returned.
     lent: usize,
@@ -171,7 +172,8 @@ fn word(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// Returns the number of dropped packets in a statistics block; 0 without this option.
+/// Returns the number of dropped packets (`isb_ifdrop`) in a statistics block; 0 if the block lacks
+/// this option.
 fn dropped(block: &[u8]) -> u64 {
     // 20 bytes precede the options: type, length, interface and time. The length is repeated last.
     let mut options = block.get(20..block.len() - 4).unwrap_or(&[]);

@@ -102,7 +102,7 @@ pub enum Request {
         port: String,
         /// The hardware address, as `52:54:00:12:34:56`.
         mac: String,
-        /// The VLAN, 1 to 4094; without it, frames without a tag.
+        /// The VLAN, 1 to 4094; `None` stands for frames without a tag.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vlan: Option<u16>,
         /// Whether to replace the address's entry, at this port or another, if there is one.
@@ -115,7 +115,7 @@ pub enum Request {
         port: String,
         /// The hardware address, as `52:54:00:12:34:56`.
         mac: String,
-        /// The VLAN, 1 to 4094; without it, frames without a tag.
+        /// The VLAN, 1 to 4094; `None` stands for frames without a tag.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vlan: Option<u16>,
     },
@@ -209,19 +209,20 @@ pub enum Request {
     },
 }
 
-/// The position of an entry in the address table: its `mac` and `vlan`.
+/// The key of an entry in the address table: its hardware address and VLAN.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Address {
     /// The hardware address, as `52:54:00:12:34:56`.
     pub mac: String,
-    /// The VLAN, 1 to 4094; without it, frames without a tag.
+    /// The VLAN, 1 to 4094; `None` stands for frames without a tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
 }
 
 impl Request {
-    /// Returns whether the request only reads, and is answered without waiting.
+    /// Returns whether the request only reads the bridge's state, so that it is answered at once
+    /// and not queued.
     pub(super) const fn is_report(&self) -> bool {
         matches!(
             self,
@@ -274,7 +275,7 @@ pub struct ServedBy {
     pub pid: u32,
 }
 
-/// The reason why a request was refused, for programs.
+/// The reason why a request was refused, as a code that programs can evaluate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -287,7 +288,7 @@ pub enum ErrorCode {
     UnknownVersion,
     /// The bridge has no port of this name.
     UnknownPort,
-    /// The request has an unknown name of an offload, a setting or a word.
+    /// The request contains an unknown name of an offload or a setting.
     UnknownName,
     /// The bridge refuses the request; the message gives the reason.
     Refused,
@@ -297,8 +298,8 @@ pub enum ErrorCode {
     TooLong,
     /// The client did not send a complete request in time.
     TooSlow,
-    /// The connection had been idle longest, and was closed in favour of a new one; or too many
-    /// requests wait for one that takes long.
+    /// The server is overloaded: this connection had been idle longest and was closed to make room
+    /// for a new one, or too many requests are queued behind one that takes long.
     Busy,
     /// The bridge panicked, which is a bug. It may have performed a part of the request.
     Internal,
@@ -311,9 +312,9 @@ pub enum ErrorCode {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct ControlError {
-    /// The reason, for programs.
+    /// The reason as a code that programs can evaluate.
     pub code: ErrorCode,
-    /// The reason, for users.
+    /// The reason as a message for users.
     pub message: String,
 }
 
@@ -341,7 +342,8 @@ pub(super) enum Reply<T> {
     Error(ControlError),
 }
 
-/// Parses a request line, which may have the field `version` in addition.
+/// Parses a line with a request. In addition to the request's own fields, it may have the
+/// protocol's `version`.
 ///
 /// # Errors
 /// [`ControlError`] with the code [`Malformed`](ErrorCode::Malformed),

@@ -1,4 +1,4 @@
-//! The change to a port's steering that a `set-rps` request asks for.
+//! The changes of packet steering (RPS and RFS) that a `set-rps` request can ask for.
 
 use serde::{Deserialize, Serialize};
 

@@ -32,7 +32,8 @@ pub struct ControlServer {
 }
 
 impl ControlServer {
-    /// Starts to serve root and the current user of this process.
+    /// Starts to serve clients. Only root and the user that this process currently runs as may send
+    /// requests.
     ///
     /// # Errors
     /// Returns the system's error if a thread or a descriptor cannot be created.
@@ -42,7 +43,7 @@ impl ControlServer {
         })
     }
 
-    /// Starts a server with other limits, which performs requests by a function.
+    /// Starts a server with the given limits, which calls `perform` for each request.
     pub(super) fn start_within(
         socket: ControlSocket,
         bounds: Bounds,

@@ -50,8 +50,8 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Creates the socket with mode 0600 from the start. A socket file on which no process listens
-    /// is replaced.
+    /// Creates the socket's file, with mode 0600 from the start. An existing socket file on which
+    /// no process listens is replaced.
     ///
     /// # Errors
     /// [`SocketError`] if another bridge listens on this path, a different kind of file is there,
@@ -127,7 +127,8 @@ impl ControlSocket {
         &self.file.path
     }
 
-    /// Separates the socket from the file, which is removed when its part is dropped.
+    /// Splits this value into the listening socket and the [`SocketFile`], which removes the file
+    /// when dropped.
     pub(super) fn into_parts(self) -> (OwnedFd, SocketFile) {
         (self.socket, self.file)
     }

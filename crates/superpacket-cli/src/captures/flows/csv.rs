@@ -1,4 +1,4 @@
-//! Flows in CSV, with a line of column names first.
+//! Writes flows in the CSV format, with a line of column names first.
 
 use std::fmt::Write;
 use std::io;
@@ -11,7 +11,7 @@ use super::FlowFormat;
 /// A CSV file of flows.
 pub(super) struct CsvFlows {
     writer: ::csv::Writer<OutputFile>,
-    /// The text of a cell. Its memory is used for all.
+    /// The text of the current cell; the buffer is reused for all cells.
     cell: String,
     has_names: bool,
 }

@@ -1,4 +1,4 @@
-//! Flows in JSON: an array of objects, or one object per line.
+//! Writes flows in the JSON format: an array of objects, or one object per line.
 
 use std::io::{self, BufWriter, Write};
 

@@ -30,7 +30,7 @@ trait FlowFormat {
     /// Writes a flow of the capture with this name.
     fn write(&mut self, flow: &FlowEffect, capture: &str) -> io::Result<()>;
 
-    /// Writes what the format needs at the end of a file.
+    /// Completes the file, with a footer if the format has one.
     fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
@@ -90,7 +90,7 @@ impl FlowFile {
             .map_err(|source| CaptureError::Write { file: self.name.clone(), source })
     }
 
-    /// Completes the file, which gets its name.
+    /// Completes the file, and renames it from its temporary name to its own.
     pub(super) fn finish(self) -> Result<(), CaptureError> {
         let FlowFile { name, format } = self;
         format.finish().map_err(|source| CaptureError::Write { file: name, source })

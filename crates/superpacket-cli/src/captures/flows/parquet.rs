@@ -1,4 +1,5 @@
-//! Flows in Parquet. Texts and numbers are optional columns, and the reasons are a map.
+//! Writes flows in the Parquet format. Text and number columns are optional, and the reasons why
+//! packets did not merge are a map.
 
 use std::io;
 use std::sync::Arc;
@@ -25,8 +26,7 @@ pub(super) struct ParquetFlows {
     rows: usize,
 }
 
-/// The values of a column, and levels as Parquet defines them: for each row, whether it has a
-/// value.
+/// The values of a column, and its definition and repetition levels as Parquet defines them.
 enum ParquetColumn {
     Text { values: Vec<ByteArray>, present: Vec<i16> },
     Number { values: Vec<i64>, present: Vec<i16> },
@@ -76,7 +76,8 @@ impl FlowFormat for ParquetFlows {
 }
 
 impl ParquetColumn {
-    /// Returns an empty column for cells like this one, and its type.
+    /// Returns an empty column for cells of the same kind as `cell`, and the column's type in
+    /// Parquet's schema language.
     fn like(cell: &FlowCell<'_>) -> (Self, &'static str) {
         match cell {
             FlowCell::Number(_) => (
@@ -184,7 +185,7 @@ fn no_column() -> ParquetError {
     ParquetError::General("the schema has too few columns".to_owned())
 }
 
-/// Returns an error of the Parquet library as one of writing the file.
+/// Converts an error of the Parquet library to an I/O error.
 fn failed(error: ParquetError) -> io::Error {
     match error {
         ParquetError::External(source) => match source.downcast::<io::Error>() {

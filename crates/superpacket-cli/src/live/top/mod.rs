@@ -83,7 +83,8 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<(), Failure> {
 /// # Errors
 /// If the thread cannot be started.
 fn end_with_terminal(ending: Arc<AtomicBool>) -> io::Result<()> {
-    /// Time for which the main thread may try to end and restore the terminal itself.
+    /// Time that the main thread has to restore the terminal and end by itself, before the process
+    /// is ended.
     const GRACE: Duration = Duration::from_secs(1);
     let watch = move || {
         while !ending.load(Ordering::Relaxed) {
@@ -100,7 +101,7 @@ fn end_with_terminal(ending: Arc<AtomicBool>) -> io::Result<()> {
     std::thread::Builder::new().name("terminal".into()).spawn(watch).map(drop)
 }
 
-/// Returns whether a terminal is closed: whether its other end is gone.
+/// Returns whether a terminal was closed (`POLLHUP`).
 fn is_closed(terminal: BorrowedFd<'_>) -> bool {
     let mut waiting = [PollFd::new(&terminal, PollFlags::empty())];
     poll(&mut waiting, Some(&Timespec::default())).is_ok()

@@ -44,8 +44,8 @@ pub(super) struct PortRates {
     pub(super) packets_per_super_packet: f64,
     /// Packets that software segmented before they were handed to the port, per second.
     pub(super) segmented: f64,
-    /// Those of `segmented` that were segmented only because the port cannot send super-packets
-    /// with a fixed IP identification, per second.
+    /// The part of `segmented` that was segmented only because the port cannot send super-packets
+    /// with a fixed IP identification.
     pub(super) segmented_for_ids: f64,
     /// The counters of LRO, by their names in the kernel's `inet_lro`: `aggregated`, `flushed`,
     /// `no_desc`.

@@ -195,7 +195,8 @@ fn draw_ports(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen, names: u16
     frame.render_stateful_widget(table, area, &mut screen.state);
 }
 
-/// A direction of a port in the last minute: its name, its colour, the rate now and the history.
+/// The traffic of a port in one direction (rx or tx): its colour, the current bits per second, and
+/// those of the last minute.
 struct Direction<'a> {
     name: &'static str,
     colour: Color,
@@ -221,8 +222,9 @@ impl Direction<'_> {
     }
 }
 
-/// Returns the directions of a port: first those that get bars, then those that were idle in the
-/// last minute. A few packets of the neighbours do not count.
+/// Returns the directions of a port in two lists: those that are drawn with bars, and those that
+/// were idle in the last minute. A direction with very little traffic, such as neighbour discovery,
+/// counts as idle.
 fn directions<'a>(
     screen: &'a Screen,
     port: &PortRates,
@@ -240,8 +242,8 @@ fn directions<'a>(
     ways.into_iter().partition(|way| way.maximum() >= (most / 1000.0).max(IDLE_BITS))
 }
 
-/// Draws the last minute of the ports, from the first one shown on, as many as the area has room
-/// for. The heading of each has its offloads; a port without traffic has only that.
+/// Draws the last minute's traffic of as many ports as fit in the area, from the first visible row
+/// of the port list on. Each port has a heading with its offloads, and bars unless it is idle.
 fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
     let ports = screen.ports.iter().skip(screen.state.offset());
     let mut shown: Vec<_> = ports.map(|port| (port, directions(screen, port))).collect();
@@ -346,8 +348,9 @@ fn lists(ports: &[PortRates], names: u16) -> Vec<CounterList> {
     lists
 }
 
-/// Returns all counters that are not zero, for each port and cause: first those that increase now,
-/// of these first the causes for which packets stay single, and the most frequent of each kind.
+/// Returns all counters that are not zero, with port and reason, in the order to show them:
+/// increasing counters first; among equals, the reasons for which packets are never held; then by
+/// rate and total.
 fn most_frequent(
     ports: &[PortRates],
     read: fn(&PortRates) -> &BTreeMap<String, CounterRate>,
@@ -368,8 +371,8 @@ fn most_frequent(
     all
 }
 
-/// Takes room for the lists from the bottom of `area`, at most half of it. Returns an area for
-/// each; on a wide screen they are side by side.
+/// Reserves at most the lower half of `area` for the lists, and returns an area for each. On a wide
+/// screen the lists are side by side.
 fn places(area: &mut Rect, lists: &[CounterList]) -> Vec<Rect> {
     let budget = area.height / 2;
     let heights: Vec<u16> = if area.width >= WIDE {
