@@ -83,19 +83,19 @@ use superpacket::segment::GsoSupport;
 /// Maximum number of packets per poll of a port.
 pub const POLL_LIMIT: usize = 512;
 
-/// Maximum number of pieces per message in Linux (`UIO_MAXIOV`).
+/// Maximum number of memory slices per message in Linux (`UIO_MAXIOV`).
 pub const MAX_SLICES: usize = 1024;
 
 /// The capabilities of a port, found by probing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The offloads that the port has, or that do not depend on it. The port's user aggregates
-    /// packets, so the three receive offloads are always included.
+    /// The offloads that the port supports, and those that do not depend on it. The three receive
+    /// offloads are always included, since the port's user aggregates packets itself.
     pub features: FeatureSet,
     /// The super-packets that the receiving side of the port can segment. `features` also decides
     /// which protocols it may be given.
     pub gso: GsoSupport,
-    /// Maximum number of pieces per frame, headers included.
+    /// Maximum number of memory slices per frame, headers included.
     pub max_slices: usize,
 }
 
@@ -253,8 +253,8 @@ pub struct Progress {
 pub enum StopReason {
     /// The queue is full: the same frame may be sent later (`EAGAIN`, `ENOBUFS`).
     Full,
-    /// The kernel refused a super-packet or partial checksum (`EINVAL`, `EIO`); completed in
-    /// software, the packet may pass.
+    /// The kernel refused a super-packet or a partial checksum (`EINVAL`, `EIO`). Segmented or
+    /// checksummed in software, the packet may still be accepted.
     Offload(std::io::Error),
     /// The frame is longer than the port accepts (`EMSGSIZE`).
     TooLong,

@@ -29,8 +29,8 @@ impl Outgoing {
         Self::default()
     }
 
-    /// Prepares for pushing frames made of `packet`, whole or in segments, to any number of
-    /// batches. After all of them have been pushed, call [`keep`](Self::keep).
+    /// Prepares `packet` for being pushed to any number of batches, whole or in segments. After all
+    /// of its frames have been pushed, call [`keep`](Self::keep).
     pub fn stage(&mut self, packet: &SuperPacket<'_, Buffer>) {
         self.pieces.clear();
         let mut place = self.buffers.len() as u32;
@@ -49,7 +49,7 @@ impl Outgoing {
         }
     }
 
-    /// Takes over the buffers of the staged packet until [`clear`](Self::clear).
+    /// Takes the buffers of the staged packet, and keeps them until [`clear`](Self::clear).
     pub fn keep(&mut self, packet: &mut SuperPacket<'_, Buffer>) {
         self.buffers.extend(packet.take_pieces().filter_map(|piece| piece.into_buffer()));
     }
@@ -77,7 +77,7 @@ impl Outgoing {
         &bytes[slice.start as usize..][..slice.length()]
     }
 
-    /// Copies `bytes` to the end of the own bytes, and returns the slice of the copy.
+    /// Appends a copy of `bytes` to `self.bytes`, and returns the slice of the copy.
     pub(super) fn own(&mut self, bytes: &[u8]) -> Slice {
         let start = self.bytes.len() as u32;
         self.bytes.extend_from_slice(bytes);

@@ -60,8 +60,8 @@ impl FreeSlot<'_> {
 }
 
 impl PacketSlots {
-    /// Allocates the memory of one of `queues` queues; `None` if there is not enough. Slots occupy
-    /// memory from their first use on.
+    /// Allocates the receive memory of one queue of a port that has `queues` of them; `None` if
+    /// there is not enough memory. Slots occupy physical memory only from their first use on.
     pub(crate) fn try_new(queues: u16) -> Option<Self> {
         let small = BufferPool::try_new(share(SMALL_SLOTS, queues), SMALL_SLOT)?;
         Some(PacketSlots {
@@ -108,8 +108,8 @@ impl PacketSlots {
         self.large.slot_mut(slot)
     }
 
-    /// Lends the packet in a range of a large slot, and returns whether it keeps that slot. A small
-    /// packet is copied into a small slot instead.
+    /// Lends the packet in a range of a large slot, and returns whether the lent buffer occupies
+    /// that slot. A small packet is copied into a small slot instead.
     pub(crate) fn lend(&mut self, large: usize, range: Range<usize>) -> Option<(Buffer, bool)> {
         let packet = self.large.slot_mut(large)?.get(range.clone())?;
         match copy(&mut self.small, packet) {

@@ -40,7 +40,7 @@ pub enum PortKind {
     Xdp,
     /// A capture file, replayed or recorded: `pcap:in.pcap`.
     Pcap,
-    /// A UNIX socket, as virtual machines use it: `unix:/run/vm0.sock`.
+    /// A UNIX socket that carries frames to or from a virtual machine: `unix:/run/vm0.sock`.
     Unix,
     /// A virtual machine, by vhost-user: `vhost:/run/vm0.sock`.
     Vhost,

@@ -1,12 +1,13 @@
-//! Tests of behaviour without memory. Each runs in a separate process, since memory limits apply to
-//! whole processes.
+//! Helpers for tests of the behaviour when memory is exhausted. Each such test runs in a separate
+//! process, since memory limits apply to whole processes.
 
 use std::fs;
 use std::process::Command;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// Runs the test `name` again in a child process. Returns `false` in that process.
+/// Runs the test `name` in a child process, and returns `true`. In the child process, returns
+/// `false`.
 pub(crate) fn is_run_in_a_child(name: &str) -> bool {
     const CHILD: &str = "SUPERPACKET_TEST_WITHOUT_MEMORY";
     if std::env::var_os(CHILD).is_some() {

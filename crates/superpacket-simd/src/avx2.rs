@@ -176,7 +176,7 @@ fn store(place: &mut [MaybeUninit<u8>; VECTOR], vector: __m256i) {
     unsafe { _mm256_storeu_si256(place.as_mut_ptr().cast(), vector) }
 }
 
-/// Hides from the compiler that the stored value is the loaded one.
+/// Returns `vector` unchanged, but hides from the compiler that it is unchanged.
 ///
 /// Otherwise the compiler moves the stores out of the loop into a call of memcpy, and each byte is
 /// read twice.

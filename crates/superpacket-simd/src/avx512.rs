@@ -31,8 +31,8 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
     sum_and_hint::<false>(bytes, &[])
 }
 
-/// Returns the sum like [`sum`], and prefetches `ahead` at the same pace, up to the length of
-/// `bytes`.
+/// Returns the sum like [`sum`], and prefetches one cache line of `ahead` for each line summed, up
+/// to the length of `bytes`.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn sum_ahead(bytes: &[u8], ahead: &[u8]) -> u64 {
     sum_and_hint::<true>(bytes, ahead)
@@ -87,8 +87,8 @@ pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -
     copy_sum_and_hint::<false>(source, destination, &[])
 }
 
-/// Copies and sums like [`copy_and_sum`], and prefetches `ahead` at the same pace, up to the length
-/// of `source`.
+/// Copies and sums like [`copy_and_sum`], and prefetches one cache line of `ahead` for each line
+/// copied, up to the length of `source`.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn copy_and_sum_ahead(
     source: &[u8],
@@ -98,9 +98,10 @@ pub(crate) fn copy_and_sum_ahead(
     copy_sum_and_hint::<true>(source, destination, ahead)
 }
 
-/// Copies and sums, with prefetch hints if `AHEAD`. All but the first and last stores are aligned,
-/// because stores that straddle cache lines halve the speed, more than such loads do. An odd number
-/// of bytes before the first aligned store is treated as in [`sum`].
+/// Copies and sums; prefetches `ahead` meanwhile if `AHEAD` is set. All stores but the first and
+/// last are aligned, because unaligned stores that straddle cache lines halve the speed, and cost
+/// more than such loads. An odd number of bytes before the first aligned store is treated as in
+/// [`sum`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn copy_sum_and_hint<const AHEAD: bool>(
@@ -159,8 +160,9 @@ pub(crate) fn sum_batch(ranges: &[&[u8]], sums: &mut [u16]) {
     each_range(ranges, sums, |bytes| sum(bytes));
 }
 
-/// Returns the number of bytes before the first aligned vector (0 if `length` is short), and the
-/// rotation in bits between their words and those of the later bytes.
+/// Returns the number of bytes before the first aligned vector (0 if `length` is short), and by how
+/// many bits their words must be rotated to match the words of the later bytes: 8 if the number of
+/// bytes is odd, otherwise 0.
 #[inline]
 fn before_aligned(bytes: *const u8, length: usize) -> (usize, i64) {
     let head = if length >= ALIGNED { bytes.addr().wrapping_neg() % VECTOR } else { 0 };
@@ -257,7 +259,7 @@ fn store_partial(place: &mut [MaybeUninit<u8>], vector: __m512i) {
     unsafe { _mm512_mask_storeu_epi8(place.as_mut_ptr().cast(), mask, vector) }
 }
 
-/// Hides from the compiler that the stored value is the loaded one.
+/// Returns `vector` unchanged, but hides from the compiler that it is unchanged.
 ///
 /// Otherwise the compiler moves the stores out of the loop into a call of memcpy, and each byte is
 /// read twice.

@@ -1,4 +1,4 @@
-//! The SIMD level as a value, and the dispatch on it.
+//! The SIMD level, as a value, and the functions that choose an implementation by it.
 
 #![expect(
     unsafe_code,
@@ -32,15 +32,15 @@ enum Level {
     #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
     Avx512,
     /// AVX-512 on AMD's Zen 4, which stores 64 bytes in two halves. Plain copies use AVX2, which
-    /// takes 0.86 to 0.94 of the time for 1448 to 9000 bytes. Copies with paced hints use AVX-512,
-    /// because AVX2 takes 1.03 to 1.07 of the time there.
+    /// takes 0.86 to 0.94 of the time for 1448 to 9000 bytes. Copies that prefetch `ahead` as they
+    /// proceed use AVX-512, because AVX2 takes 1.03 to 1.07 of the time there.
     #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
     Zen4,
     #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
     Neon,
 }
 
-/// Every level that this build contains, worst first.
+/// Every level that this build contains, from the slowest to the fastest.
 const LEVELS: &[Level] = &[
     Level::Scalar,
     #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
@@ -205,7 +205,7 @@ impl Simd {
         }
     }
 
-    /// Returns whether a copy of `source` can give hints for `ahead` at its own pace.
+    /// Returns whether this level can prefetch `ahead` line by line while it copies `source`.
     #[inline(always)]
     #[cfg_attr(
         not(any(target_arch = "x86", target_arch = "x86_64")),
@@ -219,7 +219,8 @@ impl Simd {
         }
     }
 
-    /// Copies and sums with paced hints, if [`paces_hints`](Self::paces_hints) returned `true`.
+    /// Copies and sums, and prefetches `ahead` line by line meanwhile, if
+    /// [`paces_hints`](Self::paces_hints) returned `true`.
     ///
     /// # Panics
     /// As [`Simd::copy_and_sum`].

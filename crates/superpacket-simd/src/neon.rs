@@ -91,7 +91,7 @@ fn store(place: &mut [MaybeUninit<u8>; VECTOR], vector: uint16x8_t) {
     unsafe { vst1q_u8(place.as_mut_ptr().cast(), vreinterpretq_u8_u16(vector)) }
 }
 
-/// Hides from the compiler that the stored value is the loaded one.
+/// Returns `vector` unchanged, but hides from the compiler that it is unchanged.
 ///
 /// Otherwise the compiler moves the stores out of the loop into a call of memcpy, and each byte is
 /// read twice.
@@ -120,8 +120,8 @@ fn fold(total: uint64x2_t, lanes: [uint32x4_t; WIDTH]) -> uint64x2_t {
     lanes.iter().fold(total, |total, lanes| unsafe { vpadalq_u32(total, *lanes) })
 }
 
-/// Returns the sum of both halves of the total. 2^24 bytes are 2^23 words of 16 bits, so it is
-/// below 2^39.
+/// Returns the sum of both halves of the total. It is below 2^39, since at most 2^24 bytes, which
+/// are 2^23 words of 16 bits, were added.
 #[inline(always)]
 fn both(total: uint64x2_t) -> u64 {
     // SAFETY: NEON is baseline here; no memory is touched.

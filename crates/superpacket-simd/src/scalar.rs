@@ -52,8 +52,8 @@ pub(crate) fn copy_and_sum_short(source: &[u8], destination: &mut [MaybeUninit<u
     add(sum, last_word(source))
 }
 
-/// Copies and sums the next `N` bytes after the first `done`, if the binary representation of the
-/// length contains `N`.
+/// Copies and sums `N` bytes after the first `done` bytes, and adds `N` to `done`, if the bit of
+/// value `N` is set in the length. Otherwise does nothing.
 #[inline(always)]
 fn copy_words<const N: usize>(
     source: &[u8],
@@ -125,8 +125,8 @@ fn copy(source: &[u8], destination: &mut [MaybeUninit<u8>]) {
     }
 }
 
-/// Returns the bytes after the last full 8, zero-padded to a 64-bit word (or to two added 32-bit
-/// words); 0 if there are none.
+/// Returns the bytes after the last full 64-bit word, padded with zeros to such a word. They may be
+/// split into two 32-bit words, which are added. Returns 0 if there are none.
 #[inline(always)]
 fn last_word(bytes: &[u8]) -> u64 {
     let length = bytes.len() % 8;
@@ -155,15 +155,15 @@ fn last_word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Moves the bytes of `word` towards the lower address by `count`, drops the first ones, and
-/// appends zeros.
+/// Moves the bytes of `word` to addresses lower by `count`. The first `count` bytes are dropped,
+/// and zeros are appended.
 #[inline(always)]
 fn keep_last(word: u64, count: usize) -> u64 {
     if cfg!(target_endian = "little") { word >> (8 * count) } else { word << (8 * count) }
 }
 
-/// Copies the bytes after the last full 8 between slices of equal length. If full words precede
-/// them, some bytes are copied again, which is cheaper than copying byte by byte.
+/// Copies the bytes after the last full 64-bit word between slices of equal length. If full words
+/// precede them, some bytes are copied again, which is cheaper than copying byte by byte.
 #[inline(always)]
 fn copy_last_word(source: &[u8], destination: &mut [MaybeUninit<u8>]) {
     if let (Some(word), Some(place)) = (source.last_chunk::<8>(), destination.last_chunk_mut::<8>())

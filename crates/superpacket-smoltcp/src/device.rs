@@ -68,7 +68,7 @@ pub(crate) struct OffloadSender<D> {
     counters: OffloadCounters,
 }
 
-/// Frames to be sent that the inner device has had no room for yet.
+/// Frames to be sent for which the inner device had no room yet.
 #[derive(Debug, Default)]
 struct FrameQueue {
     frames: VecDeque<Vec<u8>>,
@@ -164,7 +164,8 @@ impl<D> OffloadDevice<D> {
         self.transmit.counters
     }
 
-    /// Returns the counters of aggregation, with the reasons for which packets left it.
+    /// Returns the counters of the aggregation, including how many packets left it for which
+    /// reason.
     pub const fn aggregation(&self) -> &superpacket::AggregateCounters {
         self.receive.aggregator.counters()
     }

@@ -99,7 +99,7 @@ impl TunDevice {
         Self::new(Tun::builder(name).layer(layer).offloads(Offloads::TCP).open()?)
     }
 
-    /// Uses a device that was opened by other means, with one queue and without UDP super-packets.
+    /// Uses an open device, which must have one queue and must not deliver UDP super-packets.
     ///
     /// # Errors
     /// Any system call that fails; [`InvalidInput`](io::ErrorKind::InvalidInput) if the device has
@@ -294,8 +294,8 @@ fn link_length(layer: Layer) -> usize {
     if layer == Layer::Ip { 0 } else { ETHERNET_HEADER }
 }
 
-/// Writes the sum of the pseudo-header into the checksum field, as a partial checksum has it, which
-/// later stages complete.
+/// Writes the sum of the pseudo-header into the checksum field. The checksum is then a partial one,
+/// which is completed later.
 fn write_pseudo_header_sum(packet: &mut [u8], layout: &Layout) {
     let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
     let length = packet.len().min(layout.end as usize).saturating_sub(transport);

@@ -13,7 +13,7 @@ use crate::tuple::{Addresses, FlowHeaders, FlowTuple};
 /// The function that computes a hash if the device reports none.
 #[derive(Clone, Debug)]
 enum Function {
-    /// A keyed hash: multiplications whose results are folded.
+    /// A keyed hash, computed by 128-bit multiplications whose halves are combined by XOR.
     Keyed(FlowHashKey),
     /// The hash that network devices compute.
     Toeplitz(Toeplitz),
@@ -30,7 +30,7 @@ pub struct HashCounters {
     pub none: u64,
 }
 
-/// Computes flow hashes, unless the device has reported one.
+/// Computes the flow hashes of packets, unless the device has reported them.
 ///
 /// A hash that the device reports is used as it is, and no byte of the packet is read. Otherwise
 /// addresses and ports are hashed; in fragments, and in protocols other than TCP, UDP and DCCP, the

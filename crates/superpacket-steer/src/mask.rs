@@ -156,7 +156,7 @@ impl fmt::Debug for CpuMask {
     }
 }
 
-/// Formats the set as the kernel of a machine whose last CPU is the set's last.
+/// Formats the set as the kernel does on a machine whose last CPU is the last CPU of the set.
 impl fmt::Display for CpuMask {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.sysfs(self.last().map_or(1, |last| last.number() + 1)).fmt(formatter)

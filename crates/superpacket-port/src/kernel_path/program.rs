@@ -1,4 +1,5 @@
-//! The two programs of the kernel's path, as instructions.
+//! The two BPF programs of the kernel path, assembled as instructions: a socket filter and a TCX
+//! program.
 //!
 //! ```text
 //! frame -> socket filter: may the kernel forward it? -- no --> packet socket (the bridge)
@@ -16,10 +17,12 @@ use super::shared::{EPOCH_BITS, ForwardingCounts, PortState, Rules, StationState
 use crate::system::bpf::Instruction;
 use crate::system::bpf::code::*;
 
-/// The maps and numbers that the filter program refers to.
+/// The file descriptors of the BPF maps that the filter program uses, and the numbers for indexing
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FilterMaps {
-    /// The hash table from station keys to the indices of their states.
+    /// Hash table that maps a station's key (its address and VLAN) to the index of its state in
+    /// `states`.
     pub(super) stations: i32,
     pub(super) states: i32,
     pub(super) ports: i32,
@@ -29,16 +32,19 @@ pub(super) struct FilterMaps {
     pub(super) cpus: u32,
 }
 
-/// Numbers by which the TCX program recognises the filter's notes.
+/// Two numbers that the filter writes into the packet buffer (`cb`), and by which the TCX program
+/// recognises the frames to redirect.
 pub(super) type Mark = [u32; 2];
 
-/// Bit of a station key that marks a hardware address, above the VLAN.
+/// Bit of a station key above the VLAN number, which tells that the key contains an Ethernet
+/// address.
 const ETHERNET_KEY: i32 = 1 << 12;
 
-/// Types of VLAN tags. A frame whose tag the kernel has not removed goes to the bridge.
+/// EtherTypes of VLAN tags. A frame whose tag is still in its bytes goes to the bridge.
 const TAGS: [i32; 2] = [0x8100, 0x88a8];
 
-/// Interval in which a station's times are written again, in nanoseconds: CPUs share the memory.
+/// Minimum age in nanoseconds at which a station's timestamp is written again. Writing less often
+/// spares the CPUs contention for its cache line.
 const TIME_STEP: i32 = 1 << 26;
 
 // Offsets of fields in `struct __sk_buff`.
@@ -56,7 +62,7 @@ const KTIME_GET_COARSE_NS: i32 = 160;
 /// The TCX program's verdict for frames that it leaves alone (`TCX_NEXT`).
 const NEXT: i32 = -1;
 
-/// The filter's verdict that the socket receives the whole frame.
+/// The filter's return value with which the socket receives the whole frame.
 const WHOLE: i32 = -1;
 
 /// The register with the top of the stack.
@@ -69,24 +75,25 @@ const INDEX: i16 = -20;
 const EGRESS_PORT: i16 = -24;
 const INGRESS_PORT: i16 = -32;
 
-/// A place in a program that jumps lead to.
+/// A jump target in a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Label {
-    /// The socket receives the frame, and the epoch is noted for its source.
+    /// The socket receives the frame, and the port's current epoch is stored in the state of the
+    /// frame's source.
     ToSocket,
     /// The socket receives the frame.
     Accept,
-    /// The frame's source has been seen recently.
+    /// The source's timestamp is recent enough, and is not written again.
     SourceSeen,
-    /// A frame was sent to the destination recently.
+    /// The destination's timestamp is recent enough, and is not written again.
     DestinationUsed,
     /// The frame is a super-packet.
     SuperPacket,
-    /// The frame's length has been examined.
+    /// The frame fits the egress port.
     Fits,
     /// The kernel forwards the frame.
     Forwarded,
-    /// The epoch is noted for the source.
+    /// The port's current epoch is stored in the state of the frame's source.
     Note,
     /// The TCX program leaves the frame alone.
     Next,
@@ -107,8 +114,8 @@ impl Assembler {
         self
     }
 
-    /// Adds a jump. `from` is the register, or `immediate` the number, that `register` is compared
-    /// with.
+    /// Adds a jump. It compares the register `register` with the register `from`, or with the
+    /// number `immediate`.
     fn jump(&mut self, code: u8, register: u8, from: u8, immediate: i32, to: Label) -> &mut Self {
         self.jumps.push((self.instructions.len(), to));
         self.add(code, register, from, 0, immediate)
@@ -119,8 +126,8 @@ impl Assembler {
         self
     }
 
-    /// Looks up the key at this place of the stack. Register 0 is then the value's address. If the
-    /// map does not have the key, the program continues at `missing`.
+    /// Looks up the key at the stack offset `key` in a map. Register 0 then contains the value's
+    /// address. If the map does not contain the key, the program jumps to `missing`.
     fn look_up(&mut self, map: i32, key: i16, missing: Label) -> &mut Self {
         self.add(LOAD_DOUBLE, 1, PSEUDO_MAP_FD, 0, map)
             .add(0, 0, 0, 0, 0)
@@ -130,7 +137,7 @@ impl Assembler {
             .jump(JUMP_IF_EQUAL, 0, 0, 0, missing)
     }
 
-    /// Looks up the state of the station whose key is at this place of the stack.
+    /// Looks up the state of the station whose key is at the stack offset `key`.
     fn look_up_station(&mut self, maps: &FilterMaps, key: i16, missing: Label) -> &mut Self {
         self.look_up(maps.stations, key, missing)
             .add(LOAD_WORD, 1, 0, 0, 0)
@@ -143,8 +150,8 @@ impl Assembler {
         self.add(STORE_WORD, STACK, 0, INDEX, port as i32).look_up(maps.ports, INDEX, missing)
     }
 
-    /// Stores the time in register 6 in a field of the state in register 7, unless that time is
-    /// recent. Changes registers 1 and 2.
+    /// Stores the time in register 6 in a field of the state in register 7, unless the field's
+    /// value is recent. Changes registers 1 and 2.
     fn store_time(&mut self, field: usize, recent: Label) -> &mut Self {
         self.add(LOAD_LONG, 1, 7, field as i16, 0)
             .add(MOVE_REGISTER, 2, 6, 0, 0)
@@ -154,8 +161,8 @@ impl Assembler {
             .label(recent)
     }
 
-    /// Adds one packet, and the number of bytes in register 8, to the counters of the port whose
-    /// index is in register 6, for this CPU.
+    /// Adds one packet, and the number of bytes in register 8, to this CPU's counters of the port
+    /// whose index is in register 6.
     fn count(&mut self, maps: &FilterMaps, packets: usize, bytes: usize) -> &mut Self {
         self.add(CALL, 0, 0, 0, GET_SMP_PROCESSOR_ID)
             .add(MULTIPLY, 6, 0, 0, maps.cpus as i32)
@@ -170,8 +177,8 @@ impl Assembler {
             .add(STORE_REGISTER_LONG, 0, 1, bytes as i16, 0)
     }
 
-    /// Loads the packet buffer into register 6, the frame's type into register 7, and the keys of
-    /// its source and destination onto the stack.
+    /// Loads the packet buffer's address into register 6 and the frame's EtherType into register 7,
+    /// and stores the station keys of its source and destination on the stack.
     fn keys(&mut self) -> &mut Self {
         self.add(MOVE_REGISTER, 6, 1, 0, 0)
             // The keys: the address in 6 bytes, the VLAN in 12 bits, and a bit for the kind. These
@@ -198,7 +205,7 @@ impl Assembler {
             .add(MOVE_REGISTER, 7, 0, 0, 0)
     }
 
-    /// Ends the filter with the way of frames that the socket receives.
+    /// Ends the filter with the code for frames that the socket receives.
     fn accept(&mut self, maps: &FilterMaps, port: u32) -> &mut Self {
         use Label::Accept;
         // The frame is counted first. Rules and source are read afterwards: rules that are set, or
@@ -222,7 +229,7 @@ impl Assembler {
             .add(EXIT, 0, 0, 0, 0)
     }
 
-    /// Returns the program, with the distances of all jumps.
+    /// Resolves all jumps to their distances, and returns the program.
     fn finish(mut self) -> Vec<Instruction> {
         for (position, target) in self.jumps {
             let label = self.labels.iter().find(|(label, _)| *label == target);
@@ -325,7 +332,8 @@ pub(super) fn filter(maps: &FilterMaps, port: u32, mark: Mark) -> Vec<Instructio
     program.finish()
 }
 
-/// Returns the TCX program, which redirects frames to the interface that the filter noted.
+/// Returns the TCX program, which redirects a frame to the interface that the filter has written
+/// into the packet buffer.
 pub(super) fn redirect(mark: Mark) -> Vec<Instruction> {
     let mut program = Assembler::default();
     program

@@ -1,4 +1,4 @@
-//! The memory that the programs of the kernel's path share with this process.
+//! The memory that the BPF programs of the kernel path share with this process.
 
 #![expect(unsafe_code, reason = "promises about the memory's content")]
 
@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::system::bpf::SharedWithPrograms;
 
-/// Number of bits of a port's epoch, the lower part of [`PortState::received`].
+/// Number of bits that a port's epoch occupies in [`PortState::received`].
 pub(super) const EPOCH_BITS: i32 = 32;
 
-/// The state of a station, shared with the programs.
+/// The state of a station (an address in a VLAN), shared with the BPF programs.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct StationState {
-    /// The index of its port plus 1; 0 if the kernel may not forward its frames.
+    /// The index of the station's port plus 1; 0 if the kernel may not forward the station's
+    /// frames.
     pub(super) port: AtomicU32,
     /// The port's epoch when the socket last received a frame of the station.
     pub(super) epoch: AtomicU32,
@@ -29,10 +30,11 @@ pub(super) struct StationState {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct PortState {
-    /// The number of frames that the socket received (the upper 32 bits), and the epoch.
+    /// The number of frames that the socket received (upper 32 bits), and the port's epoch (lower
+    /// 32 bits).
     pub(super) received: AtomicU64,
     pub(super) interface: AtomicU32,
-    /// [`Rules`] as bits.
+    /// A combination of the bits in [`Rules`].
     pub(super) rules: AtomicU32,
     /// Maximum length of a frame in bytes, with its Ethernet header.
     pub(super) max_frame: AtomicU32,
@@ -54,9 +56,10 @@ pub(super) struct ForwardingCounts {
 pub(super) struct Rules;
 
 impl Rules {
-    /// The kernel forwards frames.
+    /// The kernel may forward frames from and to the port.
     pub(super) const ENABLED: u32 = 1;
-    /// The filter notes epochs. Without any rule it only counts frames.
+    /// The filter stores the port's epoch in the state of each frame's source. If no bit of the
+    /// rules is set, the filter only counts frames.
     pub(super) const NOTING: u32 = 8;
     pub(super) const ISOLATED: u32 = 2;
     pub(super) const SUPER_PACKETS: u32 = 4;

@@ -1,5 +1,5 @@
-//! The ring of `TPACKET_V3`: the kernel packs frames into blocks, and hands over full or old
-//! blocks.
+//! The ring of `TPACKET_V3`: the kernel packs frames into blocks, and hands a block over when it is
+//! full or its timeout has passed.
 
 #![expect(unsafe_code, reason = "a ring shared with the kernel")]
 
@@ -21,7 +21,7 @@ pub(super) struct Blocks {
     /// frame's bytes lie.
     region: Region,
     block_size: usize,
-    /// For each block, the number of frames lent, and of those that are known to have been
+    /// For each block, the number of frames lent, and how many of them are known to have been
     /// returned.
     lent: Box<[LentFrames]>,
     /// Number of the block that is being read, or that is to be read next.

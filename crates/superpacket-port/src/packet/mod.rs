@@ -59,8 +59,9 @@ use shared::{PacketCounters, PacketShared};
 use socket::Socket;
 use transmit::{MAX_FRAME_SLICES, PacketTransmitter};
 
-/// Bytes that the kernel adds to a super-packet's IP length: an Ethernet header and a VLAN tag. One
-/// more, since the sum must be less than the limit (`gso_features_check`).
+/// Bytes to subtract from the interface's maximum size of super-packets to get the maximum length
+/// of an IP packet: an Ethernet header, a VLAN tag, and 1, since the sum must be less than the
+/// limit (`gso_features_check`).
 const GSO_OVERHEAD: u32 = 14 + 4 + 1;
 
 /// A port on an interface, by packet sockets.

@@ -31,7 +31,7 @@ impl PacketCounters {
         }
     }
 
-    /// Counts and logs a received frame whose virtio header contradicts it.
+    /// Counts and logs a received frame that contradicts its virtio header.
     #[cold]
     pub(super) fn malformed(&self, error: &VirtioError) {
         tracing::debug!(%error, "a received frame is left out");

@@ -152,7 +152,7 @@ impl SlotRing {
         }
     }
 
-    /// Returns how many frames were received and returned to the kernel.
+    /// Returns how many frames have been received and their slots returned to the kernel.
     pub const fn returned(&self) -> u64 {
         self.returned
     }

@@ -32,9 +32,9 @@ pub(super) struct Socket {
     index: u32,
     /// Whether the interface was put into promiscuous mode.
     is_promiscuous: bool,
-    /// Whether memory of the ring is still lent when the socket is dropped.
+    /// Whether some memory of the ring will still be lent when the socket is dropped.
     ring_outlives: AtomicBool,
-    /// Number of packets that were dropped for lack of room, and have been asked for.
+    /// Number of packets dropped for lack of room, as reported by the kernel up to the last query.
     drops: AtomicU64,
     /// The kernel path, once the socket's port has joined one.
     kernel_path: OnceLock<KernelPathPort>,
@@ -47,7 +47,8 @@ pub(super) struct MappedRing {
     /// The ring's memory. For `TPACKET_V2` it is divided into the ring's slots; for `TPACKET_V3`,
     /// into pieces of [`FLAG`] bytes, which each have a flag for one lent frame.
     pub region: Region,
-    /// Whether the kernel leaves out frames sent by this machine.
+    /// Whether the kernel does not deliver frames sent by this machine to the socket
+    /// (`PACKET_IGNORE_OUTGOING`).
     pub ignores_outgoing: bool,
 }
 
@@ -320,6 +321,6 @@ impl AsFd for Socket {
     }
 }
 
-/// Size in bytes of the blocks of which the kernel makes a ring of slots, unless one slot is
-/// longer.
+/// Size in bytes of the blocks in which the kernel allocates a ring of slots, unless a slot is
+/// longer than this.
 const BLOCK: usize = 64 << 10;

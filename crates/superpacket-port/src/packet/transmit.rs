@@ -14,13 +14,14 @@ use super::socket::Socket;
 use crate::system::{MessageMemory, Messages};
 use crate::{MAX_SLICES, Outgoing, PortError, Progress, StopReason, Transmit, TxBatch, TxFrame};
 
-/// Maximum number of slices per frame. The virtio header takes one of the pieces of a message.
+/// Maximum number of slices per frame: one less than the maximum per message, since the virtio
+/// header takes one.
 pub(super) const MAX_FRAME_SLICES: usize = MAX_SLICES - 1;
 
 /// Maximum number of frames per system call.
 const MAX_MESSAGES: usize = 256;
 
-/// Number of pieces of memory from which on a system call takes no further frame.
+/// Number of memory slices after which no further frame is added to a system call.
 const MANY_PIECES: usize = 8192;
 
 /// The sending end of a packet port.
@@ -91,8 +92,8 @@ impl fmt::Debug for PacketTransmitter {
     }
 }
 
-/// Adds the frames of `batch` to `messages`, starting with number `from`, as many as fit one system
-/// call. Stops before a frame that this kind of port cannot describe, and returns the reason.
+/// Adds frames of `batch`, from number `from` on, to `messages`, as many as fit one system call.
+/// Stops before a frame that the port cannot send, and returns the reason.
 fn gather<'a>(
     messages: &mut Messages<'_, 'a, VIRTIO>,
     outgoing: &'a Outgoing,
@@ -139,7 +140,7 @@ fn header(outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> io::Result<[
     Ok(bytes)
 }
 
-/// Converts the error for a frame that no virtio header can describe into a system error.
+/// Converts the error about a frame that no virtio header can describe into an [`io::Error`].
 fn unfit(error: VirtioError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }

@@ -40,8 +40,8 @@ pub(super) enum ReadResult {
     End,
 }
 
-/// Reads the next frame that can be replayed: a complete frame that begins with the header of
-/// `layer`, or with either header if `None`.
+/// Reads the next frame that can be replayed: a complete frame whose first header is that of
+/// `layer`, or either Ethernet or IP if `layer` is `None`.
 pub(super) fn read(
     reader: &mut Reader,
     layer: Option<Layer>,

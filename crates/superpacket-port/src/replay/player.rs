@@ -200,7 +200,7 @@ impl Player {
         }
     }
 
-    /// At the end of the capture, restarts it if it is to be repeated.
+    /// Restarts the capture, whose end was reached, if it is to be repeated.
     fn go_on_at_end(&mut self) -> Result<(), PortError> {
         // A capture without a replayable frame would be restarted endlessly.
         if self.next.is_some()
@@ -343,8 +343,8 @@ struct Clock {
 }
 
 impl Clock {
-    /// Returns the monotonic time at which a frame captured at `time` is due. Frames keep their
-    /// order, even if their times do not.
+    /// Returns the monotonic time at which a frame captured at `time` is due. A frame is never due
+    /// before its predecessor, even if its capture time is earlier.
     fn due(&mut self, time: Option<u64>, speed: f64, now: u64) -> u64 {
         let start = if self.last == 0 { now } else { self.last };
         let Some(time) = time else { return start };

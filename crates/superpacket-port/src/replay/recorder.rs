@@ -12,7 +12,8 @@ use superpacket_captures::file::{
     Record, Sink, TimeResolution, Timestamp, Writer,
 };
 
-/// A capture that is being written. A capture file gets its name when this is dropped.
+/// A capture that is being written. A capture file appears under its final name when this is
+/// dropped.
 pub(super) struct Recorder {
     text: String,
     layer: Layer,
@@ -38,8 +39,8 @@ impl std::fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// Creates the file at `path` for the port `text`. What the path's suffix does not tell about
-    /// the file format is as in the format `like`. Times are in nanoseconds.
+    /// Creates the file at `path` for the port named `text`. Properties of the file format that the
+    /// path's suffix does not determine are taken from `like`. Timestamps are in nanoseconds.
     pub(super) fn create(
         text: &str,
         path: &str,

@@ -93,8 +93,8 @@ impl Pipe {
         }
     }
 
-    /// Waits for the first frame, at most for `patience`, and returns what the capture's first
-    /// bytes tell.
+    /// Waits at most `patience` for the first frame, and returns what the capture's first bytes
+    /// reveal.
     pub(super) fn look(&mut self, patience: Duration) -> Result<Start, CaptureError> {
         let until = Instant::now() + patience;
         let mut has_ended = false;
@@ -198,8 +198,8 @@ impl CaptureStream {
         Ok(CaptureStream { events: Some(events), stop, is_waiting, thread: Some(thread) })
     }
 
-    /// Returns the next event, if there is one. Otherwise, after `disarm` has disarmed the timer,
-    /// the timer becomes readable at the next event.
+    /// Returns the next event, if there is one. Otherwise calls `disarm` to disarm the timer, which
+    /// then becomes readable at the next event.
     pub(super) fn take<E>(
         &self,
         disarm: impl FnOnce() -> Result<(), E>,

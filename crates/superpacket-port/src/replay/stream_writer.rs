@@ -47,7 +47,7 @@ const SHARED_PIECE: usize = 4096;
 pub(super) enum NotWritten {
     /// The queue has no room for the frame.
     Full,
-    /// Writing has ended, by this error; `None` if the error has been reported before.
+    /// The writing thread has failed with this error; `None` if the error has been reported before.
     Failed(Option<CaptureError>),
 }
 

@@ -35,7 +35,7 @@ pub enum SpecError {
         port: String,
         /// The name.
         name: String,
-        /// What is wrong with the name; continues the sentence after it.
+        /// What is wrong with the name: a phrase that follows the name in a sentence.
         problem: String,
     },
     /// An option has no value, occurs twice, is unknown, or has an invalid value.
@@ -45,14 +45,14 @@ pub enum SpecError {
         port: String,
         /// The option as it was written.
         option: String,
-        /// What is wrong with the option; continues the sentence after it.
+        /// What is wrong with the option: a phrase that follows the option in a sentence.
         problem: String,
     },
 }
 
 impl SpecError {
-    /// Describes the error without repeating the port string, if that is `text`. This is for
-    /// callers that have already shown it.
+    /// Describes the error. The port string is left out of the description if it equals `text`,
+    /// which the caller has already shown.
     pub fn problem(&self, text: &str) -> String {
         let (SpecError::Kind { port }
         | SpecError::Device { port }
@@ -82,8 +82,8 @@ impl SpecError {
     }
 }
 
-/// Says which kinds of port there are, and what the user of a bare name may have meant; continues
-/// the sentence "it starts with".
+/// Lists the kinds of ports, and suggests what the user of a bare name may have meant. The text
+/// continues a sentence after "it starts with".
 fn missing_kind(port: &str) -> String {
     let kinds = "no kind of port: tap:, tun:, packet:, xdp:, unix:, vhost:, pcap:, nic:, memory:";
     if port.is_empty() || port.contains(':') {

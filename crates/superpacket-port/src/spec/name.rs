@@ -5,7 +5,8 @@ use super::PortKind;
 /// Maximum length of a name in characters.
 const MAX_NAME_LENGTH: usize = 32;
 
-/// Words that have a meaning in commands where a port's name may also stand.
+/// Words that cannot be names of ports, since they have another meaning in commands that also take
+/// a port's name.
 const RESERVED: [&str; 9] = ["all", "any", "auto", "default", "dev", "help", "none", "off", "on"];
 
 /// Splits a port string into the name and the rest. The name is the text before the first `=`, if

@@ -86,7 +86,8 @@ impl SpecOptions {
         })
     }
 
-    /// Returns whether an option is `on` or `off`; `default` if the option is absent.
+    /// Returns whether a switch option is `on`, or `default` if the option is absent. Any value but
+    /// `on` and `off` is an error.
     ///
     /// # Errors
     /// [`SpecError::Option`] for other words.

@@ -72,7 +72,7 @@ impl Instruction {
 pub(crate) enum MapKind {
     /// A hash table whose elements are allocated when they are added.
     Hash,
-    /// Receive queues, each with its AF_XDP socket.
+    /// A map from receive queues to AF_XDP sockets (`BPF_MAP_TYPE_XSKMAP`).
     Sockets,
 }
 
@@ -206,7 +206,7 @@ impl<T: SharedWithPrograms> MappedArray<T> {
         Ok(MappedArray { map, start, entries, bytes })
     }
 
-    /// Returns an element; `None` behind the end.
+    /// Returns an element; `None` if the index is out of range.
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
         // SAFETY: the mapping has this many elements, whose bytes are atomic numbers. It is aligned
         // to a page, and lives as long as `self`.

@@ -184,8 +184,8 @@ impl<'a> Ethtool<'a> {
         Ok(bytes(&words[3..]).chunks_exact(NAME).map(text).collect())
     }
 
-    /// Makes one `SIOCETHTOOL` call. Every structure consists of 32-bit words, or of bytes within
-    /// such words, and begins with a word for the command.
+    /// Makes one `SIOCETHTOOL` call. `words` is the structure of the command: 32-bit words, or
+    /// bytes within such words. Its first word is set to the command.
     fn call(&self, command: u32, words: &mut [u32]) -> io::Result<()> {
         words[0] = command;
         let mut request =

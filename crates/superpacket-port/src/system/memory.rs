@@ -14,7 +14,8 @@
 pub fn give_back_large_blocks() {
     #[cfg(target_env = "gnu")]
     {
-        /// Larger than any packet, so that packets never get a memory mapping each.
+        /// Size in bytes from which a block gets a memory mapping of its own. It is larger than any
+        /// packet, so that packets never do.
         const LARGE: libc::c_int = 1 << 20;
         // Setting either threshold disables glibc's automatic adjustment of both.
         for (parameter, bytes) in

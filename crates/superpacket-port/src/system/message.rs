@@ -7,8 +7,8 @@ use std::marker::PhantomData;
 use std::mem::{MaybeUninit, zeroed};
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Size of the control area in bytes: enough for one message. The longest in use is `struct
-/// tpacket_auxdata`, of 20 bytes.
+/// Size in bytes of the buffer for control messages: enough for one message. The longest one in use
+/// is `struct tpacket_auxdata`, of 20 bytes.
 const CONTROL: usize = 64;
 
 /// The result of [`receive_message`].
@@ -22,7 +22,7 @@ pub struct ReceivedMessage {
     pub control: Option<[u8; 32]>,
 }
 
-/// A control area, aligned like `struct cmsghdr`.
+/// A buffer for control messages, aligned like `struct cmsghdr`.
 #[repr(align(8))]
 struct Control([u8; CONTROL]);
 
@@ -152,7 +152,8 @@ impl<const HEADER: usize> MessageMemory<HEADER> {
 /// Messages for one call of `sendmmsg(2)`.
 pub(crate) struct Messages<'memory, 'bytes, const HEADER: usize> {
     memory: &'memory mut MessageMemory<HEADER>,
-    /// Stands for the slices that the pieces point to, apart from the headers.
+    /// Ties the lifetime of the slices that the messages point to, apart from the headers, to this
+    /// list.
     bytes: PhantomData<&'bytes [u8]>,
 }
 
@@ -185,7 +186,7 @@ impl<'bytes, const HEADER: usize> Messages<'_, 'bytes, HEADER> {
         self.memory.messages.is_empty()
     }
 
-    /// Returns the number of pieces of all messages, headers included.
+    /// Returns the number of slices of all messages, headers included.
     #[inline]
     pub(crate) fn pieces(&self) -> usize {
         self.memory.pieces.len()

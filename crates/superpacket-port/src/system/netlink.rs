@@ -159,7 +159,8 @@ impl RouteSocket {
 }
 
 /// Notifications about interfaces (`RTNLGRP_LINK`). The socket becomes readable when an interface
-/// of its network namespace, or of a namespace known there, appears, disappears or changes.
+/// appears, disappears or changes in its network namespace, or in a namespace that has an ID there
+/// (NSID).
 ///
 /// A namespace becomes known in another, by a number (`ip netns list-id`), when an interface is
 /// moved from it to the other. The socket keeps none of them alive.
@@ -170,7 +171,8 @@ pub struct LinkEvents {
 }
 
 impl LinkEvents {
-    /// Starts listening to this thread's network namespace and, if permitted, to those known there.
+    /// Starts listening to this thread's network namespace and, if permitted, to the namespaces
+    /// that have an ID there.
     ///
     /// # Errors
     /// The system call's error.
@@ -183,8 +185,8 @@ impl LinkEvents {
     }
 
     /// Returns whether the socket also reports interfaces that were moved from its network
-    /// namespace to another one. This needs `CAP_NET_BROADCAST` in the user namespace that owns the
-    /// other one (`NETLINK_LISTEN_ALL_NSID`, Linux 4.2).
+    /// namespace to another one. This needs `CAP_NET_BROADCAST` in the user namespace that owns
+    /// that other namespace (`NETLINK_LISTEN_ALL_NSID`, Linux 4.2).
     pub const fn hears_other_namespaces(&self) -> bool {
         self.sees_other_namespaces
     }

@@ -117,7 +117,7 @@ impl PacketSocket {
     }
 
     /// Sets the receive buffer to `bytes`, or without `CAP_NET_ADMIN` to at most
-    /// `net.core.rmem_max`. Returns whether that limit could be exceeded.
+    /// `net.core.rmem_max`. Returns whether the process may exceed that limit.
     ///
     /// # Errors
     /// The system call's error.

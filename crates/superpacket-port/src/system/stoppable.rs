@@ -1,5 +1,5 @@
-//! A thread that waits for descriptors, and ends when its owner is dropped; the message of a thread
-//! that panicked.
+//! A thread that waits for file descriptors and ends when its owner is dropped, and access to the
+//! message of a panicked thread.
 
 use std::any::Any;
 use std::io;

@@ -118,7 +118,8 @@ impl TunQueue {
         })
     }
 
-    /// Sets the offloads that the reader of the queue takes over from the host (`TUN_F_*`).
+    /// Sets the offloads that the host leaves to the reader of the queue (`TUN_F_*`): packets with
+    /// partial checksums, and super-packets.
     ///
     /// # Errors
     /// `EINVAL` if the kernel does not know one of them.
@@ -127,9 +128,9 @@ impl TunQueue {
         check(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD, offloads) })
     }
 
-    /// Sets the format and byte order of the virtio header before each packet; `None` is the
-    /// machine's order. A persistent device may keep its last user's settings, so both are always
-    /// set.
+    /// Sets the format and byte order of the virtio header before each packet; an `order` of `None`
+    /// means the machine's order. A persistent device may keep its last user's settings, so both
+    /// are always set.
     ///
     /// # Errors
     /// `EINVAL` if the kernel has no header of this length.

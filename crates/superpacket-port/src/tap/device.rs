@@ -1,5 +1,5 @@
-//! TAP and TUN devices: creating or attaching to them, probing the kernel's offloads, and following
-//! them.
+//! TAP and TUN devices: creates them or attaches to them, probes the kernel's offloads, and finds a
+//! device again after it was renamed or moved.
 
 use std::fs::File;
 use std::io;
@@ -215,7 +215,8 @@ fn attach_first(
     }
 }
 
-/// Attaches one queue to the device `name`. The inner error is that of `TUNSETIFF`.
+/// Attaches one queue to the device `name`. The inner result is that of the system call
+/// `TUNSETIFF`.
 fn attach(
     text: &str,
     kind: TunKind,

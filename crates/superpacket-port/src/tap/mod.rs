@@ -1,4 +1,5 @@
-//! TAP and TUN devices: the host sees a network interface, whose cable is the port.
+//! TAP and TUN devices: the host sees a network interface, and the port is at the other end of its
+//! cable.
 //!
 //! `tap:NAME` carries Ethernet frames, `tun:NAME` IP packets. The device is created if it does not
 //! exist, and deleted with the port unless it is persistent. `%d` in the name stands for the lowest

@@ -21,8 +21,8 @@ const NAMES: [(&str, u32); 7] = [
     ("tunnel-csum", TUNNEL_CHECKSUM),
 ];
 
-/// Dependencies between offloads: the kernel refuses the first bits of a pair without at least one
-/// of the second.
+/// Dependencies between offloads: the kernel refuses the bits of the first set of a pair unless at
+/// least one bit of the second set is present.
 const NEEDS: [(u32, u32); 6] = [
     (libc::TUN_F_TSO4, libc::TUN_F_CSUM),
     (libc::TUN_F_TSO6, libc::TUN_F_CSUM),

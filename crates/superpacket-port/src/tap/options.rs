@@ -22,7 +22,8 @@ pub(super) struct TapOptions {
     pub(super) up: Option<bool>,
     /// Offloads that the host leaves to the port; `None` for all that the kernel supports.
     pub(super) offloads: Option<HostOffloads>,
-    /// The format of the virtio header before each packet; `None` for the longest useful one.
+    /// The format of the virtio header before each packet; `None` for the tunnel format if the
+    /// kernel supports it, otherwise the plain one.
     pub(super) header: Option<Format>,
     /// Byte order of the virtio header; `None` for the machine's order.
     pub(super) order: Option<ByteOrder>,

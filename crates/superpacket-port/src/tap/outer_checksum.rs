@@ -1,4 +1,4 @@
-//! The start of a super-packet in a tunnel, with the outer UDP checksum that Linux requires
+//! The first bytes of a super-packet in a tunnel, with the outer UDP checksum that Linux requires
 //! ([`Header::outer_checksum`]).
 
 use superpacket::packet::Layer;
@@ -14,8 +14,8 @@ pub(crate) struct FrameStart {
 
 impl FrameStart {
     /// Returns the first bytes of a frame of `length` bytes that begins with `head`, with the outer
-    /// UDP checksum that a frame with the virtio header `described` must have; `None` if the frame
-    /// needs no change.
+    /// UDP checksum that the virtio header `described` requires; `None` if the frame needs no
+    /// change.
     pub(crate) fn of(
         described: &Header,
         head: &[u8],

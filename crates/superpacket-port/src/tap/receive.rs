@@ -25,7 +25,8 @@ impl TapReceiver {
     }
 
     /// Returns the packet whose `length` bytes, virtio header included, lie in the slot `large`,
-    /// and whether it keeps that slot. A small packet is copied into a small slot instead.
+    /// and whether the returned packet occupies that slot. A small packet is copied into a small
+    /// slot instead.
     fn packet(
         &mut self,
         large: usize,

@@ -15,7 +15,7 @@ use crate::clock::monotonic_nanoseconds;
 use crate::slots::PacketSlots;
 use crate::{Buffer, PortError, Receive};
 
-/// The datagram with which some peers begin (vfkit), and which is no frame.
+/// A datagram that some peers (vfkit) send first, and which is not a frame.
 const GREETING: &[u8] = b"VFKT";
 
 /// A socket, and the peer that it sends to.
@@ -28,12 +28,12 @@ pub(super) struct DatagramLink {
     connection: Arc<Connection>,
     /// The peer's address from the port string.
     given: Option<SocketAddrUnix>,
-    /// The address of the first sender, if none was given.
+    /// The peer's address, learned from the first datagram's sender if the port string gives none.
     learned: Mutex<Option<SocketAddrUnix>>,
 }
 
 impl DatagramLink {
-    /// Makes the link of a bound socket. Fails if `peer` is no path that a socket can have.
+    /// Creates a link from a bound socket. Fails if `peer` is not a path that a socket can have.
     pub(super) fn new(
         shared: Arc<UnixShared>,
         connection: Arc<Connection>,
@@ -47,8 +47,8 @@ impl DatagramLink {
         Ok(DatagramLink { shared, connection, given, learned: Mutex::new(None) })
     }
 
-    /// Connects to the peer, if its address is known, and forgets a learned one that has gone. A
-    /// peer that has bound its path anew is found again by this.
+    /// Connects to the peer, if its address is known. If that fails, a learned address is
+    /// forgotten. This also reconnects to a peer that has bound its path again.
     pub(super) fn find_peer(&self) {
         let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(address) = self.given.as_ref().or(learned.as_ref()) else { return };
@@ -108,8 +108,8 @@ impl DatagramReceiver {
         DatagramReceiver { shared, link, readiness, slots }
     }
 
-    /// Returns the packet of a datagram of `length` bytes in the slot `large`, and whether it keeps
-    /// that slot; `None` if it is none.
+    /// Returns the packet of a datagram of `length` bytes in the slot `large`, and whether the
+    /// packet occupies that slot; `None` if the datagram is not a frame from the peer.
     fn packet(
         &mut self,
         large: usize,

@@ -45,8 +45,9 @@ impl FrameFormat {
         MIN_FRAME + self.header_length()..=MAX_FRAME + self.header_length()
     }
 
-    /// Interprets a received virtio header and frame. Without a header, the checksum field of a
-    /// super-packet is changed into a partial checksum.
+    /// Returns the offloads of a received frame: those that its virtio header describes, or without
+    /// a virtio header those recognized in the frame itself. In the latter case, the checksum field
+    /// of a super-packet is changed into a partial checksum.
     ///
     /// # Errors
     /// [`VirtioError`] if the header contradicts the frame.
@@ -60,7 +61,8 @@ impl FrameFormat {
         }
     }
 
-    /// Recognizes what the sender of a frame without header left undone; `None` if that is nothing.
+    /// Recognizes a super-packet or a partial checksum in a frame without virtio header; `None` if
+    /// the frame is neither.
     fn recognize(&self, frame: &mut [u8]) -> Option<Offload> {
         let length = frame.len();
         let header = &frame[..length.min(MAX_HEADER)];
@@ -103,7 +105,7 @@ impl FrameFormat {
     }
 }
 
-/// The bytes that are sent before each frame of a message, or in place of its first ones.
+/// The bytes that are sent before each frame of a batch, or that replace its first bytes.
 #[derive(Debug, Default)]
 pub(super) struct Prefixes {
     bytes: Vec<u8>,
@@ -123,13 +125,14 @@ impl Prefixes {
         self.prefixes.clear();
     }
 
-    /// Returns the number of frames.
+    /// Returns the number of frames whose prefixes were added.
     pub(super) fn count(&self) -> usize {
         self.prefixes.len()
     }
 
-    /// Adds the prefix of a frame: if `with_length`, the length of what follows it, then the virtio
-    /// header, then the first bytes of the frame if its checksum is completed here.
+    /// Adds the prefix of a frame. It consists of the length field, if `with_length`; the virtio
+    /// header, if the format has one; otherwise, for a frame with a partial checksum, its first
+    /// bytes with the completed checksum.
     ///
     /// # Errors
     /// The reason why the frame cannot be sent in this form.

@@ -14,14 +14,15 @@ use super::shared::UnixShared;
 use crate::Buffer;
 use crate::slots::{PacketSlots, SMALL_SLOT};
 
-/// Bytes read at once, if frames are short: as many as the longest frame has.
+/// Number of bytes requested per read while frames are short: as many as the longest frame has.
 const READ: usize = 64 * 1024;
 
 /// Maximum number of reads per poll. A peer that writes single bytes all the time must not keep the
 /// thread busy.
 const MAX_READS: usize = 1024;
 
-/// Bytes read behind the rest of a long frame. They are copied if the next one is long too.
+/// Number of bytes requested beyond the end of a long frame. They are copied again if the next
+/// frame is long too.
 const READ_BEHIND: usize = 4096;
 
 /// The bytes of a stream that are not yet delivered.
@@ -30,13 +31,13 @@ pub(super) struct StreamInput {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
-    /// The long frame that is being received; no bytes wait in `bytes` then.
+    /// The long frame that is being received. While there is one, `bytes` contains no unread bytes.
     long: Option<LongFrame>,
     /// Whether the last frame was a long one.
     is_long: bool,
 }
 
-/// A frame of which a part lies in a large slot.
+/// A long frame, the first bytes of which lie in a large slot.
 #[derive(Debug)]
 struct LongFrame {
     slot: usize,
@@ -96,8 +97,9 @@ impl StreamInput {
         (packets.len() - before, StreamState::Pending)
     }
 
-    /// Delivers the frames that have arrived completely, at most `left`, which also counts those
-    /// with an unusable header. Returns why it stopped, if not for lack of bytes.
+    /// Delivers the frames that have arrived completely, at most `left` of them. Frames with an
+    /// unusable header count too. Returns the reason for stopping, or `None` if more bytes are
+    /// needed.
     fn deliver(
         &mut self,
         shared: &UnixShared,
@@ -158,8 +160,8 @@ impl StreamInput {
         }
     }
 
-    /// Moves the part of a long frame that has arrived to a slot. Short ones are kept until they
-    /// are complete.
+    /// Moves the bytes of a long frame that have arrived to a large slot. Short frames stay in the
+    /// buffer until they are complete.
     fn begin_long(&mut self, slots: &mut PacketSlots, length: usize) -> Option<StreamState> {
         if length <= SMALL_SLOT {
             return None;

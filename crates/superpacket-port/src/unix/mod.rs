@@ -151,7 +151,8 @@ impl UnixPort {
     }
 }
 
-/// Returns where a stream port gets its connections from, and the file that it created.
+/// Returns the way in which a stream port gets its connections, and the socket's file if the port
+/// created one.
 fn source(
     name: &str,
     path: &Path,

@@ -19,11 +19,13 @@ pub(super) enum SocketKind {
 /// The super-packets and checksums that the peer accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PeerOffloads {
-    /// Checksums that the peer completes. Only a header can tell of them.
+    /// Whether the peer completes partial checksums. This needs a virtio header, which describes
+    /// them.
     pub(super) checksums: bool,
-    /// TCP super-packets.
+    /// Whether the peer accepts TCP super-packets.
     pub(super) tso: bool,
-    /// UDP super-packets. Only a header can tell how to cut them.
+    /// Whether the peer accepts UDP super-packets. This needs a virtio header, which gives the size
+    /// of the segments.
     pub(super) uso: bool,
 }
 
@@ -33,7 +35,8 @@ pub(super) struct UnixOptions {
     pub(super) kind: SocketKind,
     /// Whether the port connects to the socket; else it creates the socket.
     pub(super) connect: bool,
-    /// For datagrams: where frames are sent to; `None` for the first sender.
+    /// The path of the socket to which datagrams are sent; `None` for the address of the first
+    /// sender.
     pub(super) peer: Option<PathBuf>,
     /// The format of the virtio header before each frame; `None` for no header.
     pub(super) header: Option<Format>,
@@ -44,7 +47,7 @@ pub(super) struct UnixOptions {
     pub(super) mode: Mode,
 }
 
-/// The shortest MTU of IPv4 (RFC 791), and the longest IP packet.
+/// The accepted MTUs: from the minimum MTU of IPv4 (RFC 791) to the maximum length of an IP packet.
 const MTU: std::ops::RangeInclusive<u32> = 68..=65_535;
 
 impl UnixOptions {

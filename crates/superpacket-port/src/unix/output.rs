@@ -12,7 +12,8 @@ use super::options::SocketKind;
 use super::readiness::RoomWatch;
 use super::socket_file::SEND_FLAGS;
 
-/// Bytes of waiting frames from which on no frame is added: one poll of frames of 1,500 bytes.
+/// Number of queued bytes from which on no further frame is queued: one poll of frames of 1,500
+/// bytes.
 const QUEUE: usize = 1 << 20;
 
 /// Length in bytes of the length field before each frame of a stream.
@@ -24,7 +25,8 @@ pub(super) struct Connection {
     pub(super) socket: OwnedFd,
     kind: SocketKind,
     queue: Mutex<OutputQueue>,
-    /// Whether frames wait, and the receiving end is woken when there is room for them.
+    /// Whether frames are queued, so that the receiving end is woken when the socket has room for
+    /// them.
     waits: AtomicBool,
     room: RoomWatch,
 }
@@ -33,7 +35,7 @@ pub(super) struct Connection {
 #[derive(Debug, Default)]
 pub(super) struct OutputQueue {
     bytes: Vec<u8>,
-    /// Number of bytes at the start that were sent.
+    /// Number of bytes at the start of `bytes` that have been sent.
     sent: usize,
 }
 
@@ -81,7 +83,7 @@ impl Connection {
         Connection { socket, kind, queue, waits: AtomicBool::new(false), room }
     }
 
-    /// Returns the waiting frames, after sending those for which there is room now.
+    /// Sends queued frames while the socket has room, and returns the locked queue with the rest.
     ///
     /// # Errors
     /// The error of sending, if it is not that the socket is full.
@@ -113,8 +115,8 @@ impl Connection {
         self.watch_room(&queue);
     }
 
-    /// Makes the receiving end send the waiting frames when there is room. Called after all changes
-    /// of the queue.
+    /// Makes the receiving end wake up when the socket has room for the queued frames, or no longer
+    /// if there are none. Must be called after each change of the queue.
     pub(super) fn watch_room(&self, queue: &OutputQueue) {
         let waits = queue.has_frames();
         if self.waits.swap(waits, Ordering::Relaxed) != waits {

@@ -25,7 +25,8 @@ pub(super) struct Readiness {
     is_forced: bool,
 }
 
-/// Watches a connection for room to send.
+/// A handle by which a sending end makes the descriptor readable when its connection has room to
+/// send.
 #[derive(Clone, Debug)]
 pub(super) struct RoomWatch {
     #[cfg(target_os = "linux")]
@@ -54,7 +55,7 @@ impl Readiness {
         let _ = epoll::delete(&self.poller, socket);
     }
 
-    /// Makes the descriptor readable until this is called with `false`; `socket` is the connection.
+    /// Keeps the descriptor readable while `on` is set. `socket` is the connection.
     pub(super) fn force(&mut self, on: bool, _socket: impl AsFd) {
         if self.is_forced != on {
             let changed = if on {
@@ -79,7 +80,8 @@ fn add(poller: &OwnedFd, socket: impl AsFd) -> Result<(), rustix::io::Errno> {
 
 #[cfg(target_os = "linux")]
 impl RoomWatch {
-    /// Makes the descriptor readable when `socket` has room to send, or no longer.
+    /// Makes the descriptor readable when `socket` has room to send, if `on` is set, and stops
+    /// doing so otherwise.
     pub(super) fn set(&self, socket: impl AsFd, on: bool) {
         let room = if on { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
         let data = epoll::EventData::new_u64(0);
@@ -115,7 +117,7 @@ impl Readiness {
         self.is_forced = replace(&mut self.current, &self.always).is_ok();
     }
 
-    /// Makes the descriptor readable until this is called with `false`; `socket` is the connection.
+    /// Keeps the descriptor readable while `on` is set. `socket` is the connection.
     pub(super) fn force(&mut self, on: bool, socket: impl AsFd) {
         if self.is_forced != on {
             let changed = if on {
@@ -141,7 +143,7 @@ fn replace(current: &mut OwnedFd, socket: impl AsFd) -> io::Result<()> {
 
 #[cfg(not(target_os = "linux"))]
 impl RoomWatch {
-    /// Does nothing: the next poll or the next frames send what waits.
+    /// Does nothing: queued frames are sent by the next poll, or together with the next frames.
     pub(super) fn set(&self, _socket: impl AsFd, _on: bool) {}
 }
 

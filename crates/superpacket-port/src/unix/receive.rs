@@ -51,7 +51,8 @@ impl StreamReceiver {
         StreamReceiver { shared, source, readiness, slots, input: StreamInput::new() }
     }
 
-    /// Accepts a peer, or connects to it, if that is possible now.
+    /// Accepts a peer's connection, or connects to the peer. Returns `None` if that is not possible
+    /// now.
     pub(super) fn join(&mut self) -> Result<Option<Arc<Connection>>, PortError> {
         let system = |action| {
             let name = self.shared.name.clone();
@@ -117,7 +118,8 @@ impl StreamReceiver {
     }
 }
 
-/// Returns whether accepting may succeed when a peer connects.
+/// Returns whether an error of accepting a connection is temporary, so that accepting may succeed
+/// later.
 fn is_temporary(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | ConnectionAborted | Interrupted)

@@ -1,5 +1,5 @@
-//! The sending ends of UNIX socket ports. A batch for a stream is one `sendmsg` call, as far as the
-//! system's limit of pieces allows.
+//! The sending ends of UNIX socket ports. A stream port sends a batch with one `sendmsg` call, as
+//! far as the system's limit of slices allows.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ impl Pieces {
     }
 }
 
-/// Empties a vector of pieces. The iteration over no element lets the standard library reuse the
-/// memory for pieces of another lifetime.
+/// Empties a vector of slices. Collecting from its empty iterator lets the standard library reuse
+/// the allocation for slices with another lifetime.
 fn empty<'b>(mut pieces: Vec<IoSlice<'_>>) -> Vec<IoSlice<'b>> {
     pieces.clear();
     pieces.into_iter().map(|_| IoSlice::new(&[])).collect()
@@ -47,8 +47,8 @@ impl StreamTransmitter {
         StreamTransmitter { shared, prefixes: Prefixes::default(), pieces: Pieces::default() }
     }
 
-    /// Adds the prefixes of the first of these frames, as many as fit one system call. Returns the
-    /// reason why the next one cannot be sent.
+    /// Prepares the prefixes of the first frames of `frames`, as many as fit one system call.
+    /// Returns the reason if the next frame cannot be sent.
     fn gather(
         &mut self,
         outgoing: &Outgoing,
@@ -70,7 +70,8 @@ impl StreamTransmitter {
         None
     }
 
-    /// Sends the frames for which there are prefixes; those for which there is no room wait.
+    /// Sends the frames whose prefixes are prepared, and queues those for which the socket has no
+    /// room. Returns the number of frames sent or queued.
     fn send(
         &mut self,
         connection: &Connection,

@@ -15,7 +15,8 @@ use crate::PortError;
 /// system may limit it (`net.core.wmem_max`). On macOS, it also limits the length of a datagram.
 const SEND_BUFFER: usize = 1 << 20;
 
-/// Sending never waits, and never raises a signal. Apple's sockets have an option for the latter.
+/// Flags of sending: a call never blocks, and never raises `SIGPIPE`. Apple's systems have a socket
+/// option for the latter instead.
 #[cfg(target_os = "linux")]
 pub(super) const SEND_FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 #[cfg(not(target_os = "linux"))]

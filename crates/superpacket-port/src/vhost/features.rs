@@ -1,4 +1,4 @@
-//! The features that the device offers to guests, and what a guest's choice means for packets.
+//! The virtio features that the device offers to guests, and their consequences for packets.
 
 use superpacket::packet::RxChecksum;
 use superpacket::segment::GsoSupport;
@@ -75,12 +75,13 @@ impl GuestFeatures {
         self.0 & 1 << bit != 0
     }
 
-    /// Returns whether notifications are bounded by indexes.
+    /// Returns whether the guest has accepted `VIRTIO_F_EVENT_IDX`: notifications are limited by
+    /// event indexes in the rings.
     pub(super) const fn has_event_index(self) -> bool {
         self.has(bit::EVENT_IDX)
     }
 
-    /// Returns whether rings wait for a message that enables them.
+    /// Returns whether rings are disabled until the front end enables them by a message.
     pub(super) const fn enables_rings(self) -> bool {
         self.has(bit::PROTOCOL_FEATURES)
     }
@@ -110,7 +111,7 @@ impl GuestFeatures {
         self.has(bit::GUEST_USO4) && self.has(bit::GUEST_USO6)
     }
 
-    /// Returns what may be sent to the guest.
+    /// Returns the offloads and packet sizes that the guest accepts.
     pub(super) fn capabilities(self) -> Capabilities {
         let (tso4, tso6) = (self.has(bit::GUEST_TSO4), self.has(bit::GUEST_TSO6));
         let features = FeatureSet::all()

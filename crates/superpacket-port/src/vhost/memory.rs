@@ -14,23 +14,24 @@ use std::sync::Arc;
 use rustix::fs::{FileType, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Which memory a front end may pass.
+/// The kinds of memory that a front end may share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryTrust {
     /// Only memory that cannot be taken away again: a `memfd` of normal pages with `F_SEAL_SHRINK`.
     Sealed,
-    /// Any file that is long enough. A front end that shortens it later, or that passes more huge
-    /// pages than there are, ends this process by `SIGBUS`. One that serves the file itself (FUSE)
-    /// can delay it.
+    /// Any file that is long enough. A front end can then end this process by `SIGBUS`, if it
+    /// shortens the file later or shares more huge pages than exist. A front end that serves the
+    /// file itself (FUSE) can delay this process.
     Any,
 }
 
-/// Where a region of guest memory lies. Addresses and lengths are in bytes.
+/// The location of a region of guest memory. Addresses and lengths are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionPlace {
     /// Address of the region in the guest (guest-physical).
     pub guest_address: u64,
-    /// Address of the region in the front end's process; rings are named by such addresses.
+    /// Address of the region in the front end's process. The front end gives the rings' locations
+    /// as such addresses.
     pub user_address: u64,
     /// Length of the region.
     pub length: u64,
@@ -49,7 +50,7 @@ pub(super) struct GuestBytes {
 #[derive(Debug)]
 struct MappedRegion {
     place: RegionPlace,
-    /// The whole mapping, which begins with the file.
+    /// Start of the mapping, which corresponds to the start of the file.
     map: NonNull<u8>,
     map_length: usize,
     /// First byte of the region.

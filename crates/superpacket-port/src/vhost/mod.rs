@@ -60,7 +60,8 @@ use crate::slots::PacketSlots;
 use crate::system::StoppableThread;
 use crate::unix::socket_file::SocketFile;
 
-/// Number of front ends that may wait to be refused.
+/// Backlog of the listening socket: connections of further front ends, which are refused while one
+/// is connected.
 const BACKLOG: i32 = 8;
 
 /// A port to which virtual machines connect.
@@ -71,7 +72,8 @@ pub(super) struct VhostPort {
     receivers: Vec<Box<dyn Receive>>,
     /// Number of the queue that the next transmitter uses.
     next: u16,
-    /// Serves the front end. Ends after the connection, which [`VhostShared::close`] ends.
+    /// The thread that serves the front end. It ends after the connection, which is ended by
+    /// [`VhostShared::close`].
     _thread: StoppableThread,
 }
 

@@ -8,7 +8,7 @@ use crate::{SpecError, SpecOptions};
 /// Maximum number of pairs of queues.
 const MAX_QUEUES: u16 = 256;
 
-/// The shortest MTU of IPv4 (RFC 791), and the longest IP packet.
+/// The accepted MTUs: from the minimum MTU of IPv4 (RFC 791) to the maximum length of an IP packet.
 const MTU: std::ops::RangeInclusive<u32> = 68..=65_535;
 
 /// The parsed options of a port string.
@@ -20,7 +20,7 @@ pub(super) struct VhostOptions {
     pub(super) connect: bool,
     /// Maximum length of an IP packet in bytes.
     pub(super) mtu: u32,
-    /// Which memory a guest may have.
+    /// The kinds of memory that a front end may share.
     pub(super) trust: MemoryTrust,
     /// The access bits of the socket's file.
     pub(super) mode: Mode,

@@ -25,10 +25,10 @@ pub(super) struct VhostReceiver {
     slots: PacketSlots,
 }
 
-/// What a poll of a ring took.
+/// The result of polling a ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
-    /// Number of buffers, of which each was a frame or malformed.
+    /// Number of buffers taken from the ring. Each contained a frame or was malformed.
     buffers: usize,
     /// Whether buffers were left because no memory was free for them.
     lacks_slots: bool,
@@ -39,7 +39,7 @@ impl VhostReceiver {
         VhostReceiver { shared, queue, slots }
     }
 
-    /// Takes at most `limit` buffers.
+    /// Takes at most `limit` buffers from the ring, and appends their frames to `packets`.
     fn take(
         &mut self,
         active: &mut ActiveRing,
@@ -115,7 +115,8 @@ impl VhostReceiver {
     }
 }
 
-/// Returns the meaning of the header at the beginning of `bytes`, before the frame at `start`.
+/// Returns the offloads described by the virtio header at the beginning of `bytes`, where the frame
+/// begins at `start`.
 #[inline]
 fn offload(features: GuestFeatures, bytes: &[u8], start: usize) -> Result<Offload, VirtioError> {
     let (format, frame) = (features.format(), &bytes[start..]);

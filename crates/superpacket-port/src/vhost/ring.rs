@@ -25,15 +25,15 @@ const MAX_FRAME_DESCRIPTORS: usize = 1024;
 /// Size of a descriptor in bytes: address (8), length (4), flags (2), next (2).
 const DESCRIPTOR: usize = 16;
 
-/// Number of buffers by which descriptors are prefetched ahead: some two cache lines of them.
+/// How many buffers ahead descriptors are prefetched: about two cache lines of descriptors.
 const DESCRIPTOR_AHEAD: u16 = 8;
 
-/// Number of buffers by which the first bytes of buffers are prefetched ahead.
+/// How many buffers ahead the first bytes of buffers are prefetched.
 const BYTES_AHEAD: u16 = 3;
 
 /// Bits of a descriptor's flags.
 mod descriptor_flags {
-    /// The descriptor `next` belongs to the same buffer.
+    /// The chain continues with the descriptor `next`.
     pub(super) const NEXT: u16 = 1;
     /// The device writes to the buffer; otherwise it reads it.
     pub(super) const WRITE: u16 = 2;
@@ -50,10 +50,10 @@ const NO_NOTIFY: u16 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingFault {
-    /// The index of the available ring is further ahead than the ring is long.
+    /// The index of the available ring is ahead of the device by more entries than the ring has.
     #[error("{ahead} buffers are said to be available in a ring of {size}")]
     AvailableIndex {
-        /// Number of buffers said to be available.
+        /// Number of buffers that are available according to the index.
         ahead: u16,
         /// Size of the ring.
         size: u16,
@@ -78,21 +78,22 @@ pub enum RingFault {
     /// A buffer does not lie in the guest's memory.
     #[error("a buffer of {length} bytes at {address:#x} is not in the guest's memory")]
     Address {
-        /// Guest-physical address of the part that does not.
+        /// Guest-physical address of the bytes outside the guest's memory.
         address: u64,
-        /// Length of the part in bytes.
+        /// Length of these bytes.
         length: u32,
     },
 }
 
-/// The reason why a ring cannot be used as the front end described it.
+/// The reason why a ring cannot be used at the location that the front end gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingError {
     /// The size is 0, not a power of two, or too large.
     #[error("a ring has {0} descriptors")]
     Size(u32),
-    /// A part of the ring does not lie in one region of the guest's memory, aligned.
+    /// The named component of the ring is not aligned, or does not lie within one region of the
+    /// guest's memory.
     #[error("the {0} of a ring lies outside the guest's memory, or is not aligned")]
     Address(&'static str),
 }
@@ -137,15 +138,15 @@ pub struct TakenBuffer {
 pub struct SplitRing {
     memory: Arc<GuestMemory>,
     descriptors: NonNull<[u64; 2]>,
-    /// Flags, index, `size` numbers of descriptors, and the index of the used ring of whose passing
-    /// the guest wants to be notified.
+    /// Words of the available ring: flags, index, `size` descriptor indexes, and the index of the
+    /// used ring after which the guest wants to be notified.
     available: NonNull<AtomicU16>,
-    /// Flags, index, `size` pairs of number and length, and the index of the available ring of
-    /// whose passing the device wants to be notified.
+    /// Words of the used ring: flags, index, `size` entries of descriptor index and length, and the
+    /// index of the available ring after which the device wants to be notified.
     used: NonNull<AtomicU16>,
     size: u16,
     direction: Direction,
-    /// Whether notifications are bounded by indexes (`VIRTIO_F_EVENT_IDX`).
+    /// Whether notifications are limited by event indexes in the rings (`VIRTIO_F_EVENT_IDX`).
     event_index: bool,
     /// Index in the available ring of the next buffer to take.
     next: u16,
@@ -155,7 +156,7 @@ pub struct SplitRing {
     returned: u16,
     /// Index of the used ring that the guest sees.
     published: u16,
-    /// Whether the guest is asked to notify of available buffers.
+    /// Whether the guest is asked to notify the device about available buffers.
     asks_for_kicks: bool,
     /// The region in which the last buffer was found: guest-physical address, and bytes.
     region: (u64, GuestBytes),
@@ -172,7 +173,7 @@ pub struct SplitRing {
 unsafe impl Send for SplitRing {}
 
 impl SplitRing {
-    /// Uses the ring at `place`, from the index of its used ring on.
+    /// Starts using the ring at `place`, beginning with the buffer at the index of its used ring.
     ///
     /// # Errors
     /// [`RingError`] if the ring does not lie in the memory.
@@ -223,7 +224,8 @@ impl SplitRing {
         Ok(ring)
     }
 
-    /// Continues this ring in other memory, at the same addresses of the front end.
+    /// Continues this ring in the memory `memory`, at the same addresses in the front end's
+    /// process.
     ///
     /// # Errors
     /// [`RingError`] if the ring does not lie in the memory.
@@ -231,7 +233,7 @@ impl SplitRing {
         SplitRing::new(memory, place, self.direction, self.event_index)
     }
 
-    /// Returns the index of the available ring up to which buffers were used.
+    /// Returns the index in the available ring of the next buffer to take.
     pub const fn next(&self) -> u16 {
         self.next
     }
@@ -253,7 +255,8 @@ impl SplitRing {
         unsafe { self.used.add(index).as_ref() }
     }
 
-    /// Returns the place of an index in the rings.
+    /// Returns the position in the rings of the entry with an index, which is the index modulo the
+    /// size.
     #[inline]
     fn slot(&self, index: u16) -> usize {
         usize::from(index & (self.size - 1))
@@ -271,7 +274,7 @@ impl SplitRing {
         Ok(ahead)
     }
 
-    /// Begins a frame: forgets the buffers that were taken for the last one.
+    /// Begins a frame: the buffers taken for the previous frame no longer belong to it.
     #[inline]
     pub fn begin(&mut self) {
         self.parts.clear();
@@ -279,8 +282,8 @@ impl SplitRing {
         self.cursor = (0, 0);
     }
 
-    /// Takes the next buffer; `None` if the guest has made no more available. Its bytes follow
-    /// those taken since [`begin`](Self::begin).
+    /// Takes the next buffer, and appends it to the frame that [`begin`](Self::begin) started;
+    /// `None` if no buffer is available.
     ///
     /// # Errors
     /// [`RingFault`]; the ring must not be used any more.
@@ -332,7 +335,8 @@ impl SplitRing {
         u16::from_le(self.available_word(2 + self.slot(index)).load(Ordering::Relaxed))
     }
 
-    /// Prefetches what later buffers need: the guest wrote it on another core.
+    /// Prefetches a descriptor and the first bytes of later buffers, which the guest wrote on
+    /// another core.
     #[inline]
     fn prefetch(&self) {
         let waiting = self.seen.wrapping_sub(self.next);
@@ -397,14 +401,13 @@ impl SplitRing {
         Ok(())
     }
 
-    /// Returns the last `buffers` buffers that were taken to the ring. The next call takes them
-    /// again.
+    /// Puts the last `buffers` buffers that were taken back into the ring. [`take`](Self::take)
+    /// returns them again.
     pub fn put_back(&mut self, buffers: u16) {
         self.next = self.next.wrapping_sub(buffers);
     }
 
-    /// Copies the frame's bytes to the beginning of `to`, and returns how many there are; at most
-    /// as many as fit.
+    /// Copies the frame's bytes to the beginning of `to`, as many as fit, and returns their number.
     #[inline]
     pub fn copy_to(&self, to: &mut [u8]) -> usize {
         let mut copied = 0;
@@ -451,7 +454,8 @@ impl SplitRing {
         self.returned = self.returned.wrapping_add(1);
     }
 
-    /// Shows the guest the returned buffers, and returns whether it wants to be notified.
+    /// Makes the returned buffers visible to the guest, and returns whether the guest wants a
+    /// notification.
     pub fn publish(&mut self) -> bool {
         let before = self.published;
         if before == self.returned {
@@ -471,7 +475,8 @@ impl SplitRing {
         }
     }
 
-    /// Asks the guest to notify of available buffers, and returns whether there are some already.
+    /// Asks the guest to notify the device about available buffers, and returns whether some are
+    /// available already.
     ///
     /// # Errors
     /// [`RingFault`]; the ring must not be used any more.
@@ -488,7 +493,7 @@ impl SplitRing {
         Ok(self.look()? != 0)
     }
 
-    /// Asks the guest not to notify of available buffers.
+    /// Asks the guest not to notify the device about available buffers.
     #[inline]
     pub fn refuse_kicks(&mut self) {
         // With indexes nothing need be written: the guest notifies only when it passes the index
@@ -498,7 +503,7 @@ impl SplitRing {
         }
     }
 
-    /// Returns whether the guest is asked to notify of available buffers.
+    /// Returns whether the guest is asked to notify the device about available buffers.
     #[inline]
     pub const fn asks_for_kicks(&self) -> bool {
         self.asks_for_kicks

@@ -24,16 +24,16 @@ use crate::unix::socket_file::{SocketFile, new_socket};
 /// Interval between attempts to connect to a front end that listens.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
-/// Pause after a front end that broke the rules, so that one that does so again and again keeps the
-/// processor free.
+/// Pause after a front end violated the protocol, so that repeated violations do not keep the CPU
+/// busy.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Where front ends come from.
+/// The way in which front ends connect.
 #[derive(Debug)]
 pub(super) enum FrontEnds {
-    /// They connect to a socket of this port, whose file is removed with it.
+    /// Front ends connect to a socket of this port, whose file is removed together with it.
     Listen { socket: OwnedFd, _file: SocketFile },
-    /// This port connects to their socket.
+    /// This port connects to the front ends' socket.
     Connect(PathBuf),
 }
 
@@ -149,10 +149,11 @@ fn talk(
     result
 }
 
-/// Carries out a request to enable a ring if it comes before the features, and is the next one.
-/// QEMU sends these, and does not repeat them; the crate would refuse them.
+/// Carries out the next request, if it enables a ring before the features are set. QEMU sends such
+/// requests and does not repeat them, but the vhost crate would refuse them.
 fn enable_early(socket: &UnixStream, session: &Mutex<Session>) -> Option<Result<(), Error>> {
-    /// Version 1, and the answer that is the only other flag which a request may have.
+    /// The protocol version in a request's flags. A request may only have one other flag, the one
+    /// that asks for a reply.
     const VERSION: u32 = 1;
     const NEED_REPLY: u32 = 8;
     const REPLY: u32 = 4;

@@ -1,4 +1,4 @@
-//! One connection with a front end: what it has said of its memory and its rings.
+//! A connection with a front end: the memory, the rings and the features that it has set.
 
 use std::fs::File;
 use std::io;
@@ -25,15 +25,16 @@ fn refused(problem: impl ToString) -> Error {
     Error::ReqHandlerError(io::Error::other(problem.to_string()))
 }
 
-/// What the front end has said of one ring.
+/// The settings of one ring that the front end has sent.
 #[derive(Debug, Default)]
 struct RingSetup {
     place: RingPlace,
-    /// Index at which a device continues that this one is replaced by.
+    /// Index of the available ring at which the ring was stopped, and at which another device can
+    /// continue.
     next: u16,
-    /// Notifies the device. A ring runs only if it has this.
+    /// The eventfd by which the guest notifies the device. A ring runs only if it has one.
     kick: Option<OwnedFd>,
-    /// Notifies the guest. Moves to the ring when that runs.
+    /// The eventfd by which the device notifies the guest.
     call: Option<OwnedFd>,
     is_enabled: bool,
     is_running: bool,
@@ -65,12 +66,14 @@ impl Session {
         }
     }
 
-    /// Returns whether the front end has accepted features by which it enables rings.
+    /// Returns whether the features that the front end has accepted require it to enable rings by
+    /// messages.
     pub(super) const fn has_features(&self) -> bool {
         self.features.enables_rings()
     }
 
-    /// Returns whether the front end gets answers to requests that have none by themselves.
+    /// Returns whether the front end has asked for acknowledgements of requests that have no reply
+    /// of their own (`REPLY_ACK`).
     pub(super) const fn answers(&self) -> bool {
         self.protocol_features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0
     }
@@ -79,13 +82,14 @@ impl Session {
         self.shared.pairs.len() as u16
     }
 
-    /// Returns the number of a ring, if there is such a ring.
+    /// Converts the number of a ring to an index in `rings`, if there is such a ring.
     fn index(&self, index: u32) -> Result<usize> {
         let found = usize::try_from(index).ok().filter(|index| *index < self.rings.len());
         found.ok_or_else(|| refused(format!("there is no ring {index}")))
     }
 
-    /// Returns a ring that does not run; while it runs, it cannot be described otherwise.
+    /// Returns the settings of a ring, or an error if it runs, since settings cannot change
+    /// meanwhile.
     fn stopped(&mut self, index: u32) -> Result<&mut RingSetup> {
         let index = self.index(index)?;
         let ring = &mut self.rings[index];
@@ -104,7 +108,7 @@ impl Session {
         }
     }
 
-    /// Starts or stops a ring, according to what was said of it.
+    /// Starts or stops a ring according to its settings.
     fn reconcile(&mut self, index: usize) -> Result<()> {
         let ring = &self.rings[index];
         let is_enabled = ring.is_enabled || !self.features.enables_rings();
@@ -159,7 +163,7 @@ impl Session {
         }
     }
 
-    /// Uses other memory, also for the rings that run.
+    /// Replaces the guest's memory, also for the rings that run.
     fn set_memory(&mut self, memory: GuestMemory) -> Result<()> {
         self.memory = Arc::new(memory);
         for index in 0..self.rings.len() {
@@ -177,8 +181,9 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the size of the area in which a device notes the buffers that it has taken
-    /// (vhost-user, "Inflight I/O tracking"), if the front end's numbers are possible.
+    /// Returns the size in bytes of the shared area in which a device records the buffers that it
+    /// has taken (vhost-user, "Inflight I/O tracking"), or an error if the requested numbers are
+    /// too large.
     fn inflight_size(&self, inflight: &VhostUserInflight) -> Result<u64> {
         let (queues, size) = (inflight.num_queues, inflight.queue_size);
         if usize::from(queues) > self.rings.len() || size > MAX_RING_SIZE {
@@ -195,8 +200,8 @@ impl Drop for Session {
     }
 }
 
-/// Checks that a descriptor is an eventfd: only these never keep a thread waiting that watches
-/// them. Makes it nonblocking, and closes it in programs that this process starts.
+/// Checks that a descriptor is an eventfd, since watching other files may block. Makes it
+/// non-blocking and close-on-exec.
 fn event(file: Option<File>) -> Result<Option<OwnedFd>> {
     let Some(file) = file else { return Ok(None) };
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));

@@ -24,7 +24,7 @@ use crate::{LinkState, PortState};
 pub(super) struct ActiveRing {
     pub(super) ring: SplitRing,
     pub(super) features: GuestFeatures,
-    /// Notifies the guest of used buffers; `None` if it polls.
+    /// The eventfd that notifies the guest of used buffers; `None` if the guest polls.
     pub(super) call: Option<OwnedFd>,
 }
 
@@ -46,12 +46,13 @@ pub(super) type RingSlot = Mutex<Option<ActiveRing>>;
 /// A pair of queues.
 #[derive(Debug)]
 pub(super) struct QueuePair {
-    /// What the guest sends.
+    /// The ring by which the guest sends.
     pub(super) from_guest: RingSlot,
-    /// What the guest receives.
+    /// The ring from which the guest receives.
     pub(super) to_guest: RingSlot,
-    /// Becomes readable when the guest has sent something, or [`wake`](Self::wake) was called. The
-    /// guest's descriptor is watched for edges, so that it need not be read.
+    /// An epoll descriptor that becomes readable when the guest has sent something, or
+    /// [`wake`](Self::wake) was called. The guest's eventfd is watched edge-triggered, so that it
+    /// need not be read.
     events: OwnedFd,
     wake: OwnedFd,
 }
@@ -74,7 +75,7 @@ impl QueuePair {
         self.events.as_fd()
     }
 
-    /// Waits for edges of a descriptor.
+    /// Adds a descriptor to [`events`](Self::events), edge-triggered.
     pub(super) fn watch(&self, descriptor: impl AsFd) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         Ok(epoll::add(&self.events, descriptor, epoll::EventData::new_u64(0), flags)?)
@@ -115,7 +116,7 @@ pub(super) struct VhostShared {
     pub(super) counters: SharedCounters,
 }
 
-/// The socket of the front end, for the thread that serves it and for those that end it.
+/// The socket of the connected front end, which other threads use to end the connection.
 #[derive(Debug, Default)]
 struct FrontEndConnection {
     socket: Option<UnixStream>,

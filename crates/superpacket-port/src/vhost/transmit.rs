@@ -11,7 +11,7 @@ use super::shared::{ActiveRing, VhostShared, lock};
 use crate::tap::outer_checksum::FrameStart;
 use crate::{Outgoing, Progress, StopReason, Transmit, TxBatch, TxFrame};
 
-/// Offset of the number of buffers in a virtio header.
+/// Range of the field with the number of buffers (`num_buffers`) in a virtio header.
 const NUMBER_OF_BUFFERS: std::ops::Range<usize> = 10..12;
 
 /// A sending end. Any number of ends may write to one queue.

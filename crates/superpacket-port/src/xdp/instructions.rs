@@ -3,8 +3,9 @@
 use crate::system::bpf::Instruction;
 use crate::system::bpf::code::*;
 
-/// Value that the program stores before a frame, to say that the frame's hash follows. The reader
-/// of the hash overwrites it, so that no later frame inherits the hash.
+/// Magic value that the program stores before a frame to tell that the frame's hash follows.
+/// Whoever reads the hash clears the value, so that no later frame in the same chunk inherits the
+/// hash.
 pub(super) const MARK: u32 = 0x5350_4858;
 
 /// Number of bytes that the program stores before a frame: [`MARK`] and the hash, 4 bytes each in

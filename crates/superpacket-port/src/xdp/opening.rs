@@ -16,7 +16,7 @@ use crate::interface::{InterfaceInfo, NetworkInterface};
 use crate::system::bpf::Attachment;
 use crate::{PortError, PortSpec};
 
-/// Description of the failed action for errors of allocating frame memory.
+/// Describes the action that failed in errors about the allocation of frame memory.
 const MAPPING: &str = "mapping memory for frames (mmap)";
 
 /// The inputs of all steps of opening an AF_XDP port.
@@ -319,8 +319,8 @@ fn sharing(
     queues
 }
 
-/// Returns whether a failed `bind` concerns the queue or its interface, independently of the
-/// memory.
+/// Returns whether the error of `bind` is about the queue or its interface, so that binding with
+/// other memory would fail too.
 fn is_about_queue(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,5 +1,5 @@
-//! Detection of incomplete checksums. veth passes frames on as the other end's stack made them, and
-//! AF_XDP does not tell their checksum state.
+//! Detection of partial checksums. veth delivers frames as the other end's stack built them, and
+//! AF_XDP does not report their checksum state.
 //!
 //! A sender that relies on its device stores only the pseudo-header's sum in the checksum field
 //! (`CHECKSUM_PARTIAL`), so such a field is treated as incomplete. One in 65,535 correct checksums

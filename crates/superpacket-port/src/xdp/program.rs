@@ -39,8 +39,8 @@ impl fmt::Display for AttachMode {
     }
 }
 
-/// The data with which a program reads the driver's flow hash. Such a program is bound to one
-/// interface.
+/// The kernel function and the interface for reading the driver's flow hash. A program that reads
+/// it is bound to one interface.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HashFunction {
     /// The number of `bpf_xdp_metadata_rx_hash` in this kernel.

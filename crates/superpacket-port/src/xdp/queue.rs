@@ -25,7 +25,8 @@ pub(super) struct XdpQueue {
     descriptor: OwnedFd,
     lease: Lease,
     number: u32,
-    /// The queue to which the socket is bound; `None` if the kernel does not identify namespaces.
+    /// Identifies the queue to which the socket is bound; `None` if the kernel does not number
+    /// network namespaces.
     place: Option<QueuePlace>,
     flags: SocketAddrXdpFlags,
     pub(super) counts: XdpCounts,
@@ -78,7 +79,7 @@ impl XdpQueue {
         Ok(queue)
     }
 
-    /// Returns the open queues that use parts of this UMEM.
+    /// Returns the open queues that use this UMEM.
     pub(super) fn of(umem: &Arc<Umem>) -> Vec<Arc<Self>> {
         all()
             .iter()

@@ -44,8 +44,8 @@ impl ReceiveHalf {
         half
     }
 
-    /// Returns all chunks that are not in use to the kernel, through the fill ring. Returns the
-    /// number of those chunks.
+    /// Returns all chunks that are no longer in use to the kernel, through the fill ring. Returns
+    /// the number of chunks returned.
     pub(super) fn refill(&mut self) -> usize {
         let Some(region) = &self.region else { return 0 };
         let before = self.outstanding.len();
@@ -183,8 +183,8 @@ impl ReceiveHalf {
         self.region.as_ref().is_some_and(|region| self.outstanding.len() * 2 > region.slots())
     }
 
-    /// Returns whether so many chunks are outstanding that the completions of other queues should
-    /// be processed, which may hold some of them.
+    /// Returns whether so many chunks are outstanding that the completions of other queues, which
+    /// may hold some of the chunks, should be processed.
     pub(super) fn is_short(&self) -> bool {
         self.region.as_ref().is_some_and(|region| self.outstanding.len() * 4 > region.slots())
     }

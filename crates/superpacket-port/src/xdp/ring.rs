@@ -44,8 +44,8 @@ struct XdpRing<T> {
 unsafe impl<T: Send> Send for XdpRing<T> {}
 
 impl<T: RingEntry> XdpRing<T> {
-    /// Maps a ring of `size` entries, a power of two, which the socket offers at the offset
-    /// `place`.
+    /// Maps a ring of `size` entries, a power of two. `place` is the ring's mmap offset in the
+    /// socket's file.
     fn map(
         socket: BorrowedFd<'_>,
         place: u64,
@@ -141,7 +141,7 @@ pub(super) struct Producer<T> {
 }
 
 impl<T: RingEntry> Producer<T> {
-    /// Maps the ring of `size` entries that the socket offers at the offset `place`.
+    /// Maps a ring of `size` entries. `place` is the ring's mmap offset in the socket's file.
     ///
     /// # Errors
     /// The error of `mmap`.
@@ -202,7 +202,7 @@ pub(super) struct Consumer<T> {
 }
 
 impl<T: RingEntry> Consumer<T> {
-    /// Maps the ring of `size` entries that the socket offers at the offset `place`.
+    /// Maps a ring of `size` entries. `place` is the ring's mmap offset in the socket's file.
     ///
     /// # Errors
     /// The error of `mmap`.
@@ -223,7 +223,7 @@ impl<T: RingEntry> Consumer<T> {
         self.ring.producer().load(Ordering::Acquire).wrapping_sub(self.tail).min(self.ring.size)
     }
 
-    /// Returns the entry `index` of the [available](Self::available) ones.
+    /// Returns the [available](Self::available) entry number `index`, counted from 0.
     pub(super) fn peek(&self, index: u32) -> T {
         // SAFETY: the entry lies in the mapping and is initialised, since rings start as zeros. The
         // kernel does not write it before it is released.

@@ -17,10 +17,10 @@ use super::ring::{Consumer, Producer};
 use super::umem::Umem;
 use crate::{Outgoing, PortError, Region, Slice, StopReason, TxBatch, TxFrame};
 
-/// Number of checks for completions before a socket is closed. A device usually sends its queue
-/// within a few milliseconds.
+/// Maximum number of checks whether all frames have been sent before a socket is closed. A device
+/// usually sends its queue within a few milliseconds.
 const SETTLE_CHECKS: u32 = 20;
-/// Time between two of the checks before a socket is closed.
+/// Time between two of these checks.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The sending half of an AF_XDP socket.
@@ -35,7 +35,8 @@ pub(super) struct SendHalf {
     first: u32,
     /// The slots of `region` that are not in use.
     free: Vec<u32>,
-    /// Number of this queue's descriptors that refer to each receive chunk of the UMEM.
+    /// For each chunk of the UMEM, the number of this queue's uncompleted descriptors that refer to
+    /// it as a receive chunk.
     posted: Vec<u16>,
     /// Number of descriptors that the kernel has not completed: at most the size of the completion
     /// ring.
@@ -48,23 +49,24 @@ pub(super) struct SendHalf {
     gather: bool,
 }
 
-/// How a frame to be sent is stored.
+/// The location of the bytes of a frame to be sent.
 enum FramePlacement {
     /// In one receive chunk, at this address.
     Chunk(u64),
     /// In several receive chunks, one per slice.
     Chunks,
-    /// Partly in receive chunks; each other slice is copied to a chunk.
+    /// Partly in receive chunks. Each slice outside them is copied to a chunk.
     Gathered {
         /// Number of copied slices.
         copied: usize,
     },
-    /// Outside receive chunks, so the frame is copied to this number of chunks.
+    /// Not in receive chunks only, so the frame is copied to this number of chunks.
     Copy(usize),
 }
 
 impl SendHalf {
-    /// Creates the sending half of a socket; `posted` has a zero per chunk of the UMEM.
+    /// Creates the sending half of a socket. `posted` must contain a zero for each chunk of the
+    /// UMEM.
     pub(super) fn new(
         tx: Producer<XdpDesc>,
         completion: Consumer<u64>,
@@ -96,9 +98,9 @@ impl SendHalf {
         self.gather = gather && self.several;
     }
 
-    /// Waits briefly until the kernel has sent everything that it took from the TX ring; returns
-    /// whether it has. After the socket is closed, the kernel does not read other entries, unless
-    /// the device moves the frames itself.
+    /// Waits briefly until the kernel has sent everything that it took from the TX ring, and
+    /// returns whether it has. After the socket is closed, the kernel reads no further entries,
+    /// except in zero-copy mode.
     pub(super) fn settle(&mut self) -> bool {
         let is_settled = |half: &mut Self| {
             half.reap();
@@ -113,7 +115,7 @@ impl SendHalf {
         is_settled(self)
     }
 
-    /// Returns the chunks for copied frames, and the number of incomplete descriptors per chunk of
+    /// Takes the chunks for copied frames, and the numbers of uncompleted descriptors per chunk of
     /// the UMEM, before the socket is closed.
     pub(super) fn close(&mut self) -> Option<(Region, Vec<u16>)> {
         self.region.take().map(|region| (region, std::mem::take(&mut self.posted)))

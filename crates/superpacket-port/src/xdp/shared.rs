@@ -17,7 +17,7 @@ use crate::system::bpf::Attachment;
 /// MTU does not include.
 pub(super) const LINK_HEADER: u32 = ethernet::HEADER_LENGTH as u32 + 4;
 
-/// Age from which on the cached MTU is read again when a frame that exceeds it is to be sent.
+/// Minimum age of the cached MTU at which it is read again if a frame exceeds it.
 const MTU_AGE: Duration = Duration::from_millis(10);
 
 /// State shared by the ends of an AF_XDP port. The fields are dropped in order, so that the program

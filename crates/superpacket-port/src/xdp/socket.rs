@@ -26,8 +26,8 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// socket. It does so in deferred work, and charges the memory until then.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Number of bytes of sent frames that a device may hold. The default of about 200 KB would be only
-/// a hundred frames.
+/// Size in bytes of a socket's send buffer, which limits the sent frames that a device may hold.
+/// The default of about 200 KB would be only a hundred frames.
 const SEND_BUFFER: usize = 16 << 20;
 
 /// Maximum number of frames that one busy poll of the device processes.
@@ -107,8 +107,8 @@ impl Socket {
         })
     }
 
-    /// Increases the number of frames sent at once, and enables polling the device for `busy_poll`
-    /// microseconds. Refused settings only reduce the speed.
+    /// Increases the number of frames sent per system call, and enables busy polling for
+    /// `busy_poll` microseconds. Settings that the kernel refuses only reduce the speed.
     pub(super) fn tune(&self, busy_poll: u32) {
         if sockopt::set_socket_send_buffer_size_force(&self.descriptor, SEND_BUFFER).is_err() {
             let _ = sockopt::set_socket_send_buffer_size(&self.descriptor, SEND_BUFFER);
@@ -184,9 +184,8 @@ pub(super) fn bind(
     }
 }
 
-/// Returns whether sockets that share a UMEM also share the ability of the first one to have frames
-/// in several chunks. They do since Linux 6.7 (`XDP_UMEM_SG_FLAG`); older kernels silently drop
-/// such frames.
+/// Returns whether sockets that share a UMEM may have frames in several chunks if the first socket
+/// may. They may since Linux 6.7 (`XDP_UMEM_SG_FLAG`); older kernels silently drop such frames.
 pub(super) fn sharing_keeps_several() -> bool {
     rustix::system::uname().release().to_str().is_ok_and(|release| is_at_least(release, (6, 7)))
 }

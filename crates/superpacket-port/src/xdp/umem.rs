@@ -33,7 +33,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::Region;
 
-/// Minimum number of parts of a UMEM: two ports of two queues.
+/// Minimum number of parts of a UMEM: enough for two ports with two queues each.
 const MIN_PARTS: usize = 4;
 
 /// Maximum size of a UMEM in bytes; all of it is pinned.
@@ -151,11 +151,12 @@ pub(super) struct Lease {
     umem: Arc<Umem>,
     number: u32,
     part: Option<UmemPart>,
-    /// For each chunk of the UMEM, the number of descriptors that the closed socket left
-    /// incomplete.
+    /// For each chunk of the UMEM, the number of the closed socket's descriptors that were not
+    /// completed.
     left: Vec<u16>,
-    /// Set if the kernel may still use the part and the chunks counted in `left`. The value is the
-    /// queue to which the socket was bound, as in [`WithheldPart::place`].
+    /// Set if the kernel may still use the part, and the chunks counted in `left`, after the socket
+    /// is closed. The inner value is the queue to which the socket was bound, as in
+    /// [`WithheldPart::place`].
     in_use: Option<Option<QueuePlace>>,
 }
 

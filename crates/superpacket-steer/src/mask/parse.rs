@@ -129,7 +129,7 @@ pub(super) fn is_separator(character: char) -> bool {
     matches!(character, ',' | ' ' | '\t'..='\r')
 }
 
-/// Returns the value of a chunk, parsed from its end.
+/// Returns the value of a chunk, whose digits are parsed from the last to the first.
 fn number(text: &str, chunk: &str) -> Result<u32, MaskError> {
     let mut value = 0;
     for (index, (offset, character)) in chunk.char_indices().rev().enumerate() {

@@ -38,7 +38,9 @@ pub(crate) const ATOMIC_LONG: u8 = 0xdb;
 /// Immediate operand of an atomic instruction that adds, and returns the previous value.
 pub(crate) const ATOMIC_FETCH_ADD: i32 = 0x01;
 
-/// Value of the source register that marks a load of a map, given by its descriptor.
+/// Value of the source register field in an instruction that loads the address of a map, given by
+/// its descriptor.
 pub(crate) const PSEUDO_MAP_FD: u8 = 1;
-/// Value of the source register that marks a call of a kernel function, given by its BTF number.
+/// Value of the source register field in an instruction that calls a kernel function (kfunc), given
+/// by its BTF number.
 pub(crate) const PSEUDO_KFUNC_CALL: u8 = 2;
