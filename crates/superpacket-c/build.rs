@@ -1,5 +1,5 @@
-//! For Linux: gives the shared library a soname, as cargo-c does, and its symbols versions, if
-//! cargo-c builds it.
+//! Build script. On Linux, it gives the shared library a soname, as cargo-c does, and gives its
+//! symbols versions if cargo-c builds it.
 //!
 //! rustc passes its own version script, without a version name, to the linker, and linkers accept
 //! no second one. gcc's `-wrapper` option runs `one-version-script` instead of the linker driver,

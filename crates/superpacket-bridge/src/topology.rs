@@ -47,7 +47,8 @@ pub struct Topology {
     processors: BTreeMap<Cpu, Processor>,
 }
 
-/// An online CPU. Unknown facts are omitted; a virtual machine may not show caches.
+/// An online CPU. Properties that the kernel does not report are left empty: a virtual machine, for
+/// example, may not show caches.
 #[derive(Clone, Debug, Default)]
 struct Processor {
     cache: Option<Cache>,
@@ -75,7 +76,7 @@ pub struct Auto {
     pub why: String,
 }
 
-/// The machine's CPUs could not be read.
+/// The error that results if the description of the machine's CPUs cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
@@ -153,9 +154,9 @@ impl Topology {
         self.processors.get(&cpu)?.cache.as_ref()
     }
 
-    /// Returns the CPUs to which packets should be steered that the given CPU receives. They are
-    /// [usable](Self::usable), and never include the receiving CPU. The first of these sets that is
-    /// not empty is chosen:
+    /// Returns the CPUs to which the packets that the given CPU receives should be steered. They
+    /// are [usable](Self::usable), and never include the receiving CPU. The first of these sets
+    /// that is not empty is chosen:
     ///
     /// 1. The CPUs that share its last-level cache. The hardware threads of its own core count only
     ///    if there are no others, because they compete with the receiving thread.
@@ -238,8 +239,8 @@ impl Topology {
     }
 }
 
-/// Returns those of the CPUs `near` that are outside the receiving CPU's core or, if there are
-/// none, those of the core. `what` names `near` in the explanation.
+/// Returns the CPUs of the set `near` that are outside the receiving CPU's core or, if there are
+/// none, those of that core. `what` is the description of `near` in the explanation of the choice.
 fn beside_core(cpu: Cpu, near: CpuMask, core: &CpuMask, what: &str) -> Auto {
     let siblings = &near & core;
     let mask = &near - core;

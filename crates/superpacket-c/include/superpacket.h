@@ -294,7 +294,7 @@ enum sp_status
      */
     SP_OK = 0,
     /**
-     * The space is full. Use its outputs. The function's comment names the call that continues.
+     * The sp_space is full. Use its outputs. The function's comment names the call that continues.
      */
     SP_FULL = 1,
     /**
@@ -903,7 +903,7 @@ void sp_batch_free(struct sp_batch *batch);
 
 /**
  * Aggregates packets, in order, and writes all packets that result, merged or unchanged, to the
- * space.
+ * outputs of the sp_space.
  *
  * An output consists of ranges in the packets' own buffers, except for its headers, which are in
  * the space's header memory. A packet that did not merge leaves unchanged. When the call returns
@@ -930,8 +930,8 @@ sp_status sp_batch_aggregate(struct sp_batch *batch,
                              struct sp_space *space);
 
 /**
- * Continues a call of sp_batch_aggregate that returned SP_FULL. The space is filled from its start
- * again, with the next outputs.
+ * Continues a call of sp_batch_aggregate that returned SP_FULL. The sp_space is filled from its
+ * start again, with the next outputs.
  *
  * \param batch the aggregator.
  * \param packets the same array as in the call that returned SP_FULL.
@@ -1130,8 +1130,8 @@ sp_status sp_aggregator_new(const struct sp_policy *policy, struct sp_aggregator
 void sp_aggregator_free(struct sp_aggregator *aggregator);
 
 /**
- * Receives packets, in order. The packets that leave the aggregator are written to the space. The
- * others are held until sp_aggregator_poll_end or a later packet of their flow.
+ * Receives packets, in order. The packets that leave the aggregator are written to the outputs of
+ * the sp_space. The others are held until sp_aggregator_poll_end or a later packet of their flow.
  *
  * The bytes of each packet must not change until sp_aggregator_done returns its token. The array
  * itself is not kept.

@@ -25,8 +25,8 @@ pub struct sp_batch {
     pub(crate) object: Object<BatchAggregator>,
     framing: Option<Framing>,
     most_ranges: usize,
-    /// The packets of a call that returned SP_FULL: pointer and number. The pointer is only
-    /// compared.
+    /// The packets of a call that returned SP_FULL: address of the array and number of packets. The
+    /// address is only compared with that of the next call.
     unfinished: Option<(*const sp_packet, usize)>,
 }
 
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn sp_batch_free(batch: *mut sp_batch) {
 }
 
 /// Aggregates packets, in order, and writes all packets that result, merged or unchanged, to the
-/// space.
+/// outputs of the sp_space.
 ///
 /// An output consists of ranges in the packets' own buffers, except for its headers, which are in
 /// the space's header memory. A packet that did not merge leaves unchanged. When the call returns
@@ -106,8 +106,8 @@ pub unsafe extern "C" fn sp_batch_aggregate(
     unsafe { call(batch, packets, count, space, false) }
 }
 
-/// Continues a call of sp_batch_aggregate that returned SP_FULL. The space is filled from its start
-/// again, with the next outputs.
+/// Continues a call of sp_batch_aggregate that returned SP_FULL. The sp_space is filled from its
+/// start again, with the next outputs.
 ///
 /// \param batch the aggregator.
 /// \param packets the same array as in the call that returned SP_FULL.
@@ -213,7 +213,8 @@ unsafe fn call(
     })
 }
 
-/// Passes packets to the aggregator, and writes the packets that leave it to the space.
+/// Passes packets to the aggregator, and writes the packets that leave it to the caller's
+/// [`Space`].
 fn aggregate<P: TokenPacket>(
     aggregator: &mut BatchAggregator,
     packets: &[P],
@@ -228,7 +229,8 @@ fn aggregate<P: TokenPacket>(
     )
 }
 
-/// Writes a packet that leaves the aggregator to the space; if it does not fit, nothing is written.
+/// Writes a packet that leaves the aggregator to the caller's [`Space`]; if the packet does not
+/// fit, nothing is written.
 #[inline(always)]
 fn write_output<P: TokenPacket>(
     space: &mut Space<'_>,

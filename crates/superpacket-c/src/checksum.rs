@@ -142,7 +142,8 @@ fn transport_lengths(
     }
 }
 
-/// Returns the bytes of a packet from one offset to another, as slices.
+/// Returns the bytes of a packet from the offset `start` to the offset `end`, as slices of its
+/// buffers.
 fn ranges(packet: &CheckedPacket, start: usize, end: usize) -> impl Iterator<Item = &[u8]> {
     let mut before = 0;
     (0..packet.count()).map(move |index| {

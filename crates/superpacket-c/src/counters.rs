@@ -1,4 +1,4 @@
-//! Counters and reasons, by name.
+//! Access to counters and to the reasons why packets left an aggregator, and their names.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -49,7 +49,7 @@ const SEGMENT_COUNTERS: &CounterTable<SegmentCounters> = &[
     ("payload_out", |counters| counters.payload_out),
 ];
 
-/// The names as C strings, created at the first request.
+/// The names of counters or reasons as C strings, which are created when a name is first requested.
 struct Names(OnceLock<Box<[CString]>>);
 
 impl Names {

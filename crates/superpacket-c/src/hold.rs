@@ -133,8 +133,8 @@ pub unsafe extern "C" fn sp_aggregator_free(aggregator: *mut sp_aggregator) {
     drop(collect);
 }
 
-/// Receives packets, in order. The packets that leave the aggregator are written to the space. The
-/// others are held until sp_aggregator_poll_end or a later packet of their flow.
+/// Receives packets, in order. The packets that leave the aggregator are written to the outputs of
+/// the sp_space. The others are held until sp_aggregator_poll_end or a later packet of their flow.
 ///
 /// The bytes of each packet must not change until sp_aggregator_done returns its token. The array
 /// itself is not kept.
@@ -187,8 +187,9 @@ pub unsafe extern "C" fn sp_aggregator_receive(
     }
 }
 
-/// Receives packets, and writes the packets that leave the aggregator to the space. All callers
-/// share this sink, so the engine is compiled for it once.
+/// Receives packets, and writes the packets that leave the aggregator to the caller's [`Space`].
+/// All functions of this file that receive packets use this one, so that the engine is compiled
+/// only once for this kind of output.
 fn receive(
     aggregator: &mut Aggregator<HeldBuffer>,
     packets: &mut Vec<RxPacket<HeldBuffer>>,
@@ -354,7 +355,8 @@ unsafe fn call(
     })
 }
 
-/// Writes a packet that leaves the aggregator to the space; if it does not fit, nothing is written.
+/// Writes a packet that leaves the aggregator to the caller's [`Space`]; if the packet does not
+/// fit, nothing is written.
 fn write_output(
     space: &mut Space<'_>,
     mut packet: SuperPacket<'_, HeldBuffer>,

@@ -115,7 +115,8 @@ impl sp_offload {
         ((a & d) ^ form) | (b & e) | (c & f) == 0
     }
 
-    /// Returns all fields as three words, which takes three loads instead of twelve.
+    /// Returns all fields as three 64-bit words, so that they are loaded with three instructions
+    /// instead of twelve.
     #[inline(always)]
     #[expect(unsafe_code, reason = "reads adjacent integers as larger ones")]
     const fn words(self) -> [u64; 3] {

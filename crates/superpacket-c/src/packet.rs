@@ -87,7 +87,7 @@ pub(crate) enum CommonState {
     Unknown,
     /// All packets have one buffer each, and a device has verified one checksum of each.
     Verified,
-    /// The packets differ, or have more buffers or other metadata.
+    /// The packets differ in their checksum state, or some have several buffers or other metadata.
     Not,
 }
 
@@ -146,7 +146,8 @@ impl CheckedPacket {
         Ok((packets, plain))
     }
 
-    /// As [`check_all`](Self::check_all), for one packet that is not to be aggregated.
+    /// Checks everything that can be checked of one packet that is not to be aggregated, as
+    /// [`check_all`](Self::check_all) does for several packets.
     ///
     /// # Safety
     /// As for [`check_all`](Self::check_all).

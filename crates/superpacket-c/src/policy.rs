@@ -215,7 +215,8 @@ impl ParsedPolicy {
         Ok(ParsedPolicy { policy, layer, framing, key })
     }
 
-    /// Returns the maximum number of ranges of a packet that is put out.
+    /// Returns the maximum number of buffer ranges of an output packet, including ranges of
+    /// headers.
     pub(crate) fn most_ranges(&self) -> usize {
         (self.policy.max_fragments as usize).max(crate::packet::SP_MAX_BUFFERS) + 2
     }

@@ -11,7 +11,7 @@ use superpacket::{Layer, RxChecksum, RxPacket, VlanTag};
 use crate::packet::{CheckedPacket, CommonState};
 
 impl CheckedPacket {
-    /// Returns the packet, whose first buffer is `first`, as the engine receives it.
+    /// Returns the caller's packet as an [`RxPacket`], whose first buffer is `first`.
     #[inline(always)]
     pub(crate) fn received_with<B>(&self, layer: Layer, first: B) -> RxPacket<B> {
         let offload = self.offload();
@@ -57,8 +57,8 @@ impl BorrowPacket for CheckedPacket {
     }
 }
 
-/// A packet in one buffer, without metadata except that a device has verified its checksum, if
-/// `VERIFIED`.
+/// A packet that lies in one buffer and has no metadata, except that a device has verified its
+/// checksum if `VERIFIED` is true.
 ///
 /// Most batches consist of such packets. With code of its own, receiving one only writes constants.
 #[repr(transparent)]
@@ -94,7 +94,7 @@ pub(crate) enum ReceivedPackets<'a> {
     Unknown(&'a [PlainPacket<false>]),
     /// A device has verified one checksum of each packet, and each has one buffer.
     Verified(&'a [PlainPacket<true>]),
-    /// The packets differ, or have several buffers or other metadata.
+    /// The packets differ in their checksum state, or some have several buffers or other metadata.
     Any(&'a [CheckedPacket]),
 }
 

@@ -1,4 +1,5 @@
-//! Segmentation of packets, into gathered segments or into buffers.
+//! Segmentation of packets. The segments are ranges of the caller's memory (scatter-gather), or are
+//! copied to buffers.
 
 #![expect(unsafe_code, reason = "the border to C")]
 
@@ -384,7 +385,8 @@ unsafe fn read_options(
     Ok((layer(given.layer)?, read))
 }
 
-/// Segments a packet by calling `cut`, and writes the plan if the caller wants it.
+/// Segments a packet by calling `cut`, and writes the number and lengths of the segments to the
+/// caller's sp_plan if there is one.
 pub(crate) unsafe fn segment_and_report(
     plan: *mut sp_plan,
     cut: impl FnOnce(()) -> Result<SegmentPlan, Failure>,

@@ -105,8 +105,8 @@ const FIRST_SIZE: usize = std::mem::offset_of!(sp_space, layouts);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// A checked space with its fill level. Records and header memory are separate, so that one can be
-/// written while the other is borrowed.
+/// A checked sp_space, and how much of it is in use. Records and header memory are separate, so
+/// that one can be written while the other is borrowed.
 pub(crate) struct Space<'a> {
     pub(crate) records: OutputRecords<'a>,
     pub(crate) headers: HeaderMemory<'a>,
@@ -142,8 +142,8 @@ pub(crate) struct HeaderMemory<'a> {
     places_used: usize,
 }
 
-/// Checks the caller's separate header memory. `names` are the names of the array and of one
-/// element.
+/// Checks the caller's array of separate header memory for each output. `names` are the names of
+/// the array and of one element, for error messages.
 ///
 /// # Safety
 /// `places` is NULL, or points to this number of pointers.
@@ -174,7 +174,7 @@ pub(crate) unsafe fn read_places<'a>(
 }
 
 impl Space<'_> {
-    /// Checks a space, empties it, and runs `body` with it.
+    /// Checks a caller's sp_space, sets its numbers of used elements to 0, and runs `body` with it.
     ///
     /// # Safety
     /// `space` is NULL, or points to a structure whose pointers are NULL or point to memory for as
@@ -255,7 +255,7 @@ impl Space<'_> {
         result
     }
 
-    /// Marks a space as empty, if its memory can be written.
+    /// Sets an sp_space's numbers of used elements to 0, if its memory can be written.
     ///
     /// # Safety
     /// As [`with`](Self::with).
@@ -283,7 +283,8 @@ impl Space<'_> {
         if fits { Ok(()) } else { Err(Full) }
     }
 
-    /// Begins an output, and copies its headers. There must be [room](Self::room).
+    /// Begins an output, and copies its headers to the header memory. The caller must have checked
+    /// that there is [room](Self::room).
     #[inline(always)]
     pub(crate) fn begin(&mut self, headers: [&[u8]; 2]) -> Result<OpenOutput, Full> {
         let [first, second] = headers;
@@ -304,7 +305,8 @@ impl Space<'_> {
 }
 
 impl<'a> HeaderMemory<'a> {
-    /// Creates header memory of separate places, one per output, which [`read_places`] has checked.
+    /// Creates header memory that consists of a separate block for each output. The blocks have
+    /// been checked by [`read_places`].
     pub(crate) fn of_places(places: &'a [*mut c_void]) -> Self {
         HeaderMemory { memory: &mut [], places: Some(places), used: 0, places_used: 0 }
     }
@@ -330,7 +332,8 @@ impl HeaderMemory<'_> {
         Some(place)
     }
 
-    /// As [`next`](Self::next), but initialized for the engine.
+    /// Returns the same memory as [`next`](Self::next), but as bytes that are already initialized,
+    /// which the engine needs.
     ///
     /// # Safety
     /// The compiler must be able to treat the bytes as initialized: they come from outside of Rust,
@@ -355,8 +358,8 @@ impl OutputRecords<'_> {
         (self.outputs.len(), self.iov.len())
     }
 
-    /// Begins an output whose headers, `length` bytes, have been written to the next
-    /// [memory](HeaderMemory).
+    /// Begins an output whose headers have already been written to the next [header
+    /// memory](HeaderMemory). `length` is their number of bytes.
     #[inline(always)]
     pub(crate) fn begin(&mut self, length: usize) -> Result<OpenOutput, Full> {
         let mut open = OpenOutput {
@@ -399,7 +402,8 @@ impl OutputRecords<'_> {
         Ok(())
     }
 
-    /// Adds at most `most` ranges to an output; each is given as base, length and token.
+    /// Adds buffer ranges, at most `most`, to an output; each is given as base address, length and
+    /// token.
     #[inline(always)]
     pub(crate) fn extend(
         &mut self,
@@ -437,7 +441,7 @@ impl OutputRecords<'_> {
         Ok(())
     }
 
-    /// Ends an output.
+    /// Completes an output: writes its sp_output to the caller's array.
     #[inline(always)]
     pub(crate) fn end(
         &mut self,

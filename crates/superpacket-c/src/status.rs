@@ -24,7 +24,7 @@ use superpacket::{SegmentError, SplitError};
 pub enum sp_status {
     /// The call is complete.
     SP_OK = 0,
-    /// The space is full. Use its outputs. The function's comment names the call that continues.
+    /// The sp_space is full. Use its outputs. The function's comment names the call that continues.
     SP_FULL = 1,
     /// There is no result: no checksum in this packet, no flow to hash, or no held flow.
     SP_NONE = 2,
@@ -296,7 +296,7 @@ fn failed(failure: Failure) -> sp_status {
     failure.status()
 }
 
-/// Finds the entry of a status by any number.
+/// Returns the entry of a status in [`STATUSES`], if the number is that of a status.
 fn entry(status: c_int) -> Option<&'static (sp_status, &'static str, &'static str)> {
     STATUSES.iter().find(|(known, ..)| *known as c_int == status)
 }
@@ -344,7 +344,7 @@ pub unsafe extern "C" fn sp_message(text: *mut c_char, size: usize) -> usize {
     out.length
 }
 
-/// A writer to the caller's memory, which drops text that does not fit.
+/// A writer of text to the caller's memory. Text that does not fit is cut off.
 struct Text {
     place: *mut MaybeUninit<u8>,
     room: usize,

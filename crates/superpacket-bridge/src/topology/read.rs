@@ -68,8 +68,8 @@ fn last_level_cache(directory: &Path, cpu: Cpu) -> Result<Option<Cache>, Topolog
     Ok(last)
 }
 
-/// Reads a number that identifies a part of the machine; `None` if the file has -1, which means
-/// unknown.
+/// Reads an identifier from a sysfs file, such as the number of a CPU's physical package; `None` if
+/// the file has -1, which means unknown, or does not exist.
 fn identifier(path: &Path) -> Result<Option<u32>, TopologyError> {
     let Some(text) = text(path)? else { return Ok(None) };
     let number: i64 = text.trim().parse().map_err(|_| malformed(path, &text, "no number"))?;
@@ -86,8 +86,8 @@ fn parse_list(path: &Path, text: &str) -> Result<CpuMask, TopologyError> {
         .map_err(|source| TopologyError::BadList { path: path.into(), source })
 }
 
-/// Reads a file; `None` if there is none. The file of a CPU that has just gone offline fails with
-/// other errors, which count as missing.
+/// Reads a file; `None` if it does not exist. The files of a CPU that has just gone offline fail
+/// with other errors, which count as a missing file.
 fn text(path: &Path) -> Result<Option<String>, TopologyError> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,

@@ -43,10 +43,11 @@ pub(crate) enum ChecksumState {
     /// The right checksum, or 0 in UDP without a checksum. A checksum also counts as right if it
     /// covers addresses that are not known.
     Right,
-    /// A value from which the network device would have computed the checksum.
+    /// An unfinished checksum: a value with which the network device would have computed the
+    /// checksum, such as the sum of the pseudo-header.
     Unfinished,
-    /// A wrong checksum that does not keep the packet from being cut: it may have been left to the
-    /// network device, and segments get another.
+    /// A wrong checksum that does not prevent the packet from being segmented: it may have been
+    /// left to the network device, and each segment gets a new one.
     Minor,
     /// A wrong checksum.
     Wrong,
@@ -74,7 +75,8 @@ pub(crate) struct Checksum {
     pseudo_without_length: u16,
     /// What the field holds; [`ChecksumState::Right`] until this is known.
     pub(crate) state: ChecksumState,
-    /// The value that the field has to hold when those inside have their right values.
+    /// The right value of the field, computed with the right values of all checksums that it
+    /// covers.
     right: u16,
 }
 
@@ -163,8 +165,8 @@ impl Checksum {
         })
     }
 
-    /// Returns whether the field holds the value of an unfinished checksum. One of 65,535 sums of a
-    /// pseudo-header is also a right checksum.
+    /// Returns whether the field holds the value of an unfinished checksum. With a probability of 1
+    /// in 65,535, the sum of a pseudo-header is also the right checksum.
     #[inline]
     fn looks_unfinished(&self) -> bool {
         match self.kind {
@@ -246,14 +248,14 @@ pub(crate) type ChecksumField = (usize, u16);
 /// All checksums that a packet may need, in the order of their fields' offsets.
 pub(crate) type ChecksumFields = [Option<ChecksumField>; 6];
 
-/// Which checksums of a packet are to be written.
+/// The set of checksums of a packet that are to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// No checksum is changed.
+    /// No checksum is written.
     Nothing,
-    /// Unfinished checksums are completed.
+    /// Unfinished checksums are written, with their completed values.
     Unfinished,
-    /// Unfinished checksums are completed, and wrong ones corrected.
+    /// Unfinished and wrong checksums are written, with their right values.
     All,
 }
 
@@ -307,9 +309,9 @@ impl Checksums {
         checksums.iter().any(Checksum::is_unfinished).then_some(checksums)
     }
 
-    /// Finds the checksums of a packet, what they hold, and their right values. `layout` is that of
-    /// [`Checksums::find`]. The value of a tunnel's checksum is right if it is so after the
-    /// checksums inside are `written`.
+    /// Finds the checksums of a packet, the state of their fields, and their right values. `layout`
+    /// has the meaning that it has in [`Checksums::find`]. The checksum of a tunnel counts as right
+    /// if it is right once the checksums that it covers are `written`.
     #[cold]
     pub(crate) fn examine(
         packet: &[u8],
@@ -421,7 +423,8 @@ impl Checksums {
         )
     }
 
-    /// Returns the fields of the chosen checksums, with their right values.
+    /// Returns the fields of the checksums for which `chosen` returns true, with their right
+    /// values.
     pub(crate) fn fields(&self, chosen: impl Fn(&Checksum) -> bool) -> ChecksumFields {
         self.0.map(|checksum| checksum.filter(&chosen).map(|checksum| checksum.field()))
     }
@@ -493,7 +496,8 @@ pub(crate) enum Wrong {
 }
 
 /// Verifies the checksums of all IPv4 headers, of the transport header, and of outer UDP headers.
-/// If `found` are the packet's checksums, unfinished ones count as right, otherwise as wrong.
+/// If the packet's checksums are given as `found`, unfinished ones count as right, otherwise as
+/// wrong.
 ///
 /// A checksum of an IPv4 header is skipped if it is 0 or the header's length field is 0, because it
 /// was then left to the network device. So is a checksum that covers addresses which are not known.

@@ -44,7 +44,8 @@ pub enum Rules {
 pub struct CoalesceOptions {
     /// The rules by which packets are merged.
     pub rules: Rules,
-    /// When held packets leave: length of a poll, and maximum hold time.
+    /// The length of a poll and the maximum hold time, which determine when held packets leave the
+    /// aggregator.
     pub stepping: Stepping,
     /// Maximum length of a merged packet in bytes, from the IP header: 68 to 524,280. For packets
     /// above 65,535 bytes ("BIG TCP") the IP length is written as 0. Wireshark and tcpdump do not
@@ -105,11 +106,12 @@ pub struct CoalesceReport {
     pub checksums: ChecksumRepairs,
     /// Number of pure ACKs that were merged into others. They are included in `merged`.
     pub absorbed_acks: u64,
-    /// What became of the blocks of a pcapng file that hold neither packets nor interfaces.
+    /// Numbers of blocks of a pcapng file, other than packets and interfaces, that were kept or
+    /// left out.
     pub blocks: Blocks,
     /// Where the input ends within a record; `None` if it does not.
     pub cut_short: Option<CutShort>,
-    /// Whether [`Progress::end_requested`] ended the input.
+    /// Whether [`Progress::end_requested`] ended the reading of the input.
     pub interrupted: bool,
 }
 
@@ -186,7 +188,7 @@ pub fn coalesce(
 struct Merger<'a> {
     aggregator: CaptureAggregator,
     pool: BufferPool,
-    /// For how long packets are held when nothing arrives.
+    /// Time after which held packets are written if no frame arrives meanwhile.
     hold: Duration,
     merged_writer: MergedWriter<'a>,
     simd: Simd,
@@ -297,8 +299,8 @@ pub(crate) fn write_completed(
 /// options must fit into one record.
 const MOST_OPTIONS: usize = 1 << 20;
 
-/// Returns the number of the frame whose place and time a packet takes: its first frame, so that
-/// the other side's acknowledgements of its payload come after it.
+/// Returns the number of the frame whose position and time in the output a packet takes: its first
+/// frame, so that the other side's acknowledgements of its payload come after it.
 ///
 /// By LRO's rules, a merged packet may have a newer acknowledgement than its first frame. It then
 /// takes the place of its last frame, so that what it acknowledges comes before it.
@@ -319,28 +321,30 @@ fn place(packet: &SuperPacket<'_, Buffer>) -> u32 {
 /// Maximum number of empty merged packets that are kept.
 const MOST_SPARE: usize = 64;
 
-/// Writes the packets that leave the aggregation, in the order of their frames. A packet that was
-/// not merged keeps everything that its capture says about it.
+/// Writes the packets that leave the aggregator, in the order of their frames in the input. A
+/// packet that was not merged keeps all metadata that it has in the capture.
 struct MergedWriter<'a> {
     writer: OpenOutput<'a>,
     tally: Tally,
     repair: Repair,
-    /// The first error of writing, kept because the methods of [`FrameSink`] return none.
+    /// The first error that occurred in writing. It is kept here because the methods of
+    /// [`FrameSink`] cannot return an error.
     error: Option<CaptureError>,
     simd: Simd,
     order: InOrder<ReadyPacket>,
-    /// Empty merged packets, kept so that their memory is used again.
+    /// Unused merged packets, whose memory is used again.
     spare: Vec<MergedPacket>,
 }
 
-/// A packet that has left the aggregation.
+/// A packet that has left the aggregator, and may be written when all earlier frames have left it.
 #[derive(Debug)]
 enum ReadyPacket {
     /// A frame that was not merged, unchanged.
     Single {
         interface: u32,
         buffer: Buffer,
-        /// The layer after the link header of a frame whose unfinished checksums are completed.
+        /// The layer at which the packet starts, for a frame whose unfinished checksums are to be
+        /// completed; otherwise `None`.
         completed: Option<Layer>,
     },
     Merged(MergedPacket),
@@ -353,18 +357,21 @@ struct MergedPacket {
     header: Vec<u8>,
     /// The payload, in ranges of buffers.
     payload: Vec<(Buffer, Range<usize>)>,
-    /// Payload bytes per segment; `None` if it cannot be segmented into the same packets.
+    /// Payload bytes per segment; `None` if the packet cannot be segmented into the original
+    /// packets.
     segment_size: Option<NonZeroU16>,
 }
 
 impl MergedWriter<'_> {
-    /// Notes that the newest frame joined an earlier one.
+    /// Releases the output position of the newest frame, because the frame was merged into an
+    /// earlier packet.
     fn joined(&mut self) {
         self.order.leave_empty(self.order.newest());
         self.write_ready();
     }
 
-    /// Gives a packet the place of one of its frames, and writes it if no earlier one is held.
+    /// Assigns the output position of the frame `number` to a packet, and writes the packet if no
+    /// earlier frame is held.
     fn put(&mut self, number: u32, packet: ReadyPacket) {
         if let Some((time, packet)) = self.order.fill(number, packet) {
             self.write(time, packet);
@@ -372,7 +379,7 @@ impl MergedWriter<'_> {
         self.write_ready();
     }
 
-    /// Writes the packets that wait for no earlier one.
+    /// Writes the packets before which no earlier frame is held.
     fn write_ready(&mut self) {
         while let Some((time, packet)) = self.order.next() {
             self.write(time, packet);

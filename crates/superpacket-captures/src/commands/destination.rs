@@ -88,13 +88,15 @@ pub(crate) enum OpenOutput<'a> {
         sink: &'a mut dyn PacketSink,
         /// Number of interfaces that have been declared.
         interfaces: usize,
-        /// The joined parts of a packet; kept to reuse its memory.
+        /// The bytes of a packet, joined from several slices; kept so that its memory is used
+        /// again.
         joined: Vec<u8>,
     },
 }
 
 impl OpenOutput<'_> {
-    /// Lets others see what was written so far. A file is seen by nobody before it is complete.
+    /// Flushes a stream, so that its reader sees everything written so far. A file is not flushed,
+    /// since it does not appear under its name before it is complete.
     pub(crate) fn flush(&mut self) -> Result<(), CaptureError> {
         match self {
             OpenOutput::Writer(writer) if writer.is_stream() => writer.flush(),
@@ -111,7 +113,8 @@ impl OpenOutput<'_> {
         }
     }
 
-    /// Completes the output; a file replaces an existing one. Returns what became of the blocks.
+    /// Completes the output; a file replaces an existing one. Returns the numbers of blocks that
+    /// were kept and left out.
     pub(crate) fn finish(self) -> Result<Blocks, CaptureError> {
         match self {
             OpenOutput::Writer(writer) => {

@@ -1,4 +1,4 @@
-//! The reasons why packets left aggregation, in plain words.
+//! The reasons why packets left the aggregator, in plain words.
 
 use superpacket::aggregate::Reason;
 
@@ -73,7 +73,8 @@ pub fn explain(reason: &str) -> Option<&'static str> {
     })
 }
 
-/// Returns whether packets that leave for this reason are never held, so that they stay single.
+/// Returns whether packets that leave the aggregator for this reason are never held, so that they
+/// are not merged.
 pub fn is_never_held(reason: &str) -> bool {
     // The reasons of packets that were held begin with `Push`.
     Reason::ALL.iter().any(|&known| known < Reason::Push && known.name() == reason)

@@ -1,4 +1,4 @@
-//! Restores the order of a capture behind its aggregation.
+//! Restores the order of a capture's packets after their aggregation.
 //!
 //! Aggregation lets single packets pass while it holds earlier ones, so packets leave it in another
 //! order than their frames came in. Each frame has a place in a queue. A packet that leaves takes
@@ -11,24 +11,24 @@ use std::collections::VecDeque;
 
 use crate::file::Timestamp;
 
-/// Number of places above which the caller must release all held packets. It bounds the memory of
-/// places that have no packet: of frames that joined others.
+/// Number of positions above which the caller must release all held packets. It bounds the memory
+/// for positions that no packet will take, because their frames were merged into earlier packets.
 pub(super) const MAX_PLACES: usize = 1 << 16;
 
-/// The places of frames, from the oldest one that is still held to the newest one. `T` is a packet
-/// that waits for earlier ones.
+/// The output positions of frames, from the oldest frame that is still held to the newest one. `T`
+/// is a packet that waits until no earlier frame is held.
 #[derive(Debug)]
 pub(super) struct InOrder<T> {
     places: VecDeque<Place>,
-    /// Number of the frame whose place is the first in `places`.
+    /// Number of the frame to which the first element of `places` belongs.
     first: u32,
-    /// The packets that wait; `None` where there is room for one.
+    /// The packets that wait for earlier frames; `None` for an unused element.
     waiting: Vec<Option<T>>,
-    /// Indices of the places in `waiting` where there is room.
+    /// Indices of the unused elements of `waiting`.
     room: Vec<u32>,
 }
 
-/// The place of a frame. Most are left empty at once, so they are small.
+/// The output position of a frame. Most positions become empty at once, so this type is kept small.
 #[derive(Debug)]
 struct Place {
     time: Option<Timestamp>,
@@ -37,11 +37,12 @@ struct Place {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
-    /// The frame is held; or it joined another, which is not known yet.
+    /// The aggregator holds the frame, or has merged it into an earlier packet without this being
+    /// known yet.
     Held,
-    /// No packet takes this place, or it has been written.
+    /// No packet takes this position, or its packet has been written.
     Nothing,
-    /// The packet at this index of [`InOrder::waiting`] takes this place.
+    /// The packet at this index of [`InOrder::waiting`] takes this position.
     Waiting(u32),
 }
 
@@ -52,13 +53,13 @@ impl<T> Default for InOrder<T> {
 }
 
 impl<T> InOrder<T> {
-    /// Adds a place for the next frame, which has this capture time.
+    /// Adds an output position for the next frame, which was captured at `time`.
     #[inline]
     pub(super) fn add(&mut self, time: Option<Timestamp>) {
         self.places.push_back(Place { time, content: Content::Held });
     }
 
-    /// Returns the number of packets whose place in the output is kept.
+    /// Returns the number of output positions that are kept.
     #[inline]
     pub(super) fn places(&self) -> usize {
         self.places.len()
@@ -70,8 +71,8 @@ impl<T> InOrder<T> {
         self.first.wrapping_add(self.places.len() as u32).wrapping_sub(1)
     }
 
-    /// Gives the place of a held frame to a packet. Returns the packet with the time of its place
-    /// if no earlier frame is held, so that it is written at once.
+    /// Assigns the output position of a held frame to a packet. If no earlier frame is held,
+    /// returns the packet with the time of that position, and the caller writes it at once.
     #[inline]
     pub(super) fn fill(&mut self, number: u32, packet: T) -> Option<(Option<Timestamp>, T)> {
         let is_first = number == self.first;
@@ -89,7 +90,7 @@ impl<T> InOrder<T> {
         None
     }
 
-    /// Leaves the place of a frame empty, unless a packet has taken it.
+    /// Leaves the output position of a frame empty, unless a packet has taken it.
     #[inline]
     pub(super) fn leave_empty(&mut self, number: u32) {
         if let Some(place) = self.places.get_mut(number.wrapping_sub(self.first) as usize)
@@ -99,8 +100,8 @@ impl<T> InOrder<T> {
         }
     }
 
-    /// Returns the next packet in order with the time of its place; `None` if an earlier frame is
-    /// held.
+    /// Returns the next packet in order, with the time of its position; `None` if the next frame in
+    /// order is still held.
     #[inline]
     pub(super) fn next(&mut self) -> Option<(Option<Timestamp>, T)> {
         loop {

@@ -7,8 +7,8 @@ use crate::file::{CapturePosition, Compression, Reader, Source};
 use crate::commands::error::Error;
 use crate::commands::progress::{INTERVAL, Progress};
 
-/// Maximum bytes of headers and interface descriptions in a capture that is read in parts. Each
-/// part reads all of those before it again.
+/// Maximum number of bytes of headers and interface descriptions in a capture that is read in
+/// parts. The reader of each part has to read all those that precede the part.
 const MOST_PREAMBLE: usize = 8 << 20;
 
 /// Options of [`index`].
@@ -16,9 +16,9 @@ const MOST_PREAMBLE: usize = 8 << 20;
 pub struct IndexOptions {
     /// Minimum distance between two places, in bytes.
     pub grain: u64,
-    /// The number of packets before each place is a multiple of this; 0 and 1 allow any. If it is
-    /// the number of packets per poll ([`Stepping::batch`](crate::Stepping::batch)), no packet is
-    /// held at these places.
+    /// The number of packets before each position of the index is a multiple of this; 0 and 1 allow
+    /// any number. If it is the number of packets per poll
+    /// ([`Stepping::batch`](crate::Stepping::batch)), no packet is held at these positions.
     pub multiple: u64,
 }
 
@@ -27,7 +27,7 @@ pub struct IndexOptions {
 pub struct IndexedPlace {
     /// The position in the capture at which a part may begin.
     pub place: CapturePosition,
-    /// Number of bytes of [`Index::preamble`] that a reader needs to start here.
+    /// Number of bytes of [`Index::preamble`] that a reader needs to start at this position.
     pub preamble: usize,
 }
 

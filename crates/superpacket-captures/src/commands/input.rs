@@ -31,8 +31,9 @@ pub enum Input<'a> {
         path: &'a Path,
         /// Whether the capture is the set of files that tcpdump's options `-C` and `-W` make of it.
         rotated: bool,
-        /// Whether reading waits at the end for more. It then ends only if the progress
-        /// [requests it](Progress::end_requested). A pipe or device is always waited for.
+        /// Whether reading waits for more data at the end of the file. It then ends only if the
+        /// progress [requests it](Progress::end_requested). Data from a pipe or device is always
+        /// waited for.
         follow: bool,
     },
     /// An open capture.
@@ -126,8 +127,9 @@ pub(crate) trait FrameReceiver {
         Ok(())
     }
 
-    /// Is called when the input has had nothing to read for the time `waited`. Returns after which
-    /// time this is called again if nothing arrives meanwhile, counted from the same moment.
+    /// Called when the input has had nothing to read for the time `waited`. Returns the waiting
+    /// time after which it is to be called again if nothing arrives meanwhile; `None` for no
+    /// further call.
     ///
     /// # Errors
     /// Any error; it ends the reading.
@@ -136,7 +138,7 @@ pub(crate) trait FrameReceiver {
     }
 }
 
-/// A receiver to which it does not matter that nothing arrives.
+/// A receiver that calls a function for each frame, and ignores everything else.
 struct Each<F>(F);
 
 impl<F: FnMut(&Frame<'_>) -> Result<(), Error>> FrameReceiver for Each<F> {
@@ -151,7 +153,7 @@ impl<F: FnMut(&Frame<'_>) -> Result<(), Error>> FrameReceiver for Each<F> {
 pub(crate) struct InputEnd {
     /// Where the input ends within a record; `None` if it does not.
     pub(crate) cut_short: Option<CutShort>,
-    /// Whether the progress ended the input.
+    /// Whether the progress ended the reading of the input.
     pub(crate) interrupted: bool,
 }
 
@@ -237,8 +239,8 @@ impl<'a> OpenInput<'a> {
         self.deliver(&mut Each(each))
     }
 
-    /// Gives these frames to the receiver, like [`for_each`](Self::for_each), and tells it when the
-    /// input has nothing to read.
+    /// Passes every frame that matches the input's filter to the receiver, in order, and calls its
+    /// [`idle`](FrameReceiver::idle) when the input has nothing to read.
     #[inline]
     pub(crate) fn deliver(&mut self, receiver: &mut impl FrameReceiver) -> Result<(), Error> {
         if self.end_requests.ends(&self.source, self.progress) {
@@ -280,8 +282,8 @@ impl<'a> OpenInput<'a> {
         self.end_requests.ask(&self.source, read, self.progress)
     }
 
-    /// Waits until there is something to read or the input ends, and tells the receiver that there
-    /// is nothing.
+    /// Waits until there is something to read or the input ends, and calls [`FrameReceiver::idle`]
+    /// meanwhile.
     #[cold]
     fn wait(&mut self, receiver: &mut dyn FrameReceiver) -> Result<Waited, Error> {
         let began = Instant::now();
@@ -308,7 +310,8 @@ impl<'a> OpenInput<'a> {
     }
 
     /// Ends the reading. A capture that was cut short is reported to the progress, or is an error
-    /// if `strict` is set. What the progress has ended is not cut short.
+    /// if `strict` is set. A capture whose reading the progress has ended does not count as cut
+    /// short.
     pub(crate) fn finish(mut self) -> Result<InputEnd, Error> {
         let interrupted = self.end_requests.is_ending();
         let truncated = self.source.truncated().filter(|_| !interrupted).cloned();

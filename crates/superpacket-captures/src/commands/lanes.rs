@@ -1,5 +1,5 @@
-//! Aggregates a capture with an aggregator for each link header, driven by the packets and by the
-//! capture's clock.
+//! Aggregates a capture with a separate aggregator (lane) for each link header. The packets and the
+//! capture's clock determine when polls end and held packets leave.
 //!
 //! The aggregation engine takes Ethernet frames and IP packets. In captures of other types (SLL,
 //! SLL2, NULL, LOOP), it does not see the bytes before the IP packet. Packets may merge only if
@@ -35,7 +35,8 @@ pub const MAX_PACKETS: u32 = 512;
 /// Maximum number of flows that commands hold at a time; it bounds the memory of the flow table.
 pub const MAX_FLOWS: u32 = 1024;
 
-/// When held packets leave the aggregation of a capture: length of a poll, and maximum hold time.
+/// The length of a poll and the maximum hold time, which determine when held packets leave the
+/// aggregator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stepping {
     /// Number of packets per poll; at its end, all held packets leave. With 0, they leave only at
@@ -110,7 +111,7 @@ pub(crate) struct ArrivedFrame {
     /// The frame's link header; `None` if the engine does not know the link type. The frame then
     /// passes unchanged.
     pub(crate) link: Option<LinkHeader>,
-    /// What is known about the packet's checksum, for the engine.
+    /// The state of the packet's checksum, for the engine.
     pub(crate) checksum: RxChecksum,
     /// How to segment the packet, if it is known to be a super-packet.
     gso: Option<Gso>,
@@ -130,7 +131,7 @@ pub(crate) fn clock_start(frame: &Frame<'_>) -> i64 {
 }
 
 impl ArrivedFrame {
-    /// Copies a frame from the reader, and finds out its link header and whether its checksums are
+    /// Copies a frame from the reader, and determines its link header and whether its checksums are
     /// unfinished. `repair` prepares the checksums for the engine; with `None`, no byte is changed.
     #[inline]
     pub(crate) fn new(
@@ -219,7 +220,7 @@ pub(crate) fn find_partial(
     Checksums::find(packet, layer, layout.as_ref(), simd)
 }
 
-/// Why a frame was passed on unchanged instead of being given to the engine.
+/// The reason why a frame was passed on unchanged instead of being given to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PassReason {
     /// The engine does not know the link type of the frame.
@@ -242,7 +243,7 @@ pub(crate) fn last_frame(metadata: &Metadata) -> u32 {
 }
 
 impl PassReason {
-    /// Returns the index of the reason's name among those of reports.
+    /// Returns the index of the reason's name in `PASS_REASONS`.
     pub(crate) const fn index(self) -> usize {
         match self {
             PassReason::LinkType => 0,
@@ -251,7 +252,7 @@ impl PassReason {
     }
 }
 
-/// Receives the frames and packets that leave the aggregation.
+/// Receives the frames and packets that leave a [`CaptureAggregator`].
 pub(crate) trait FrameSink {
     /// Receives a packet from the engine, merged or single. `link` is the link header of all
     /// packets in it.
@@ -260,8 +261,8 @@ pub(crate) trait FrameSink {
     fn passed(&mut self, interface: u32, buffer: &Buffer, why: PassReason);
 }
 
-/// Discards packets that leave the aggregation, because they belong to an earlier part of the
-/// capture.
+/// A sink that discards the packets that leave the aggregator, because they belong to an earlier
+/// part of the capture.
 pub(crate) struct Discard;
 
 impl FrameSink for Discard {
@@ -277,15 +278,15 @@ enum Flush {
     PollEnd,
     /// All held packets.
     All,
-    /// Packets that have been held for longer than a duration, which is the second value. The first
-    /// value is the current time. Both are in nanoseconds.
+    /// Packets that have been held for too long. The first value is the current time and the second
+    /// is the maximum hold time, both in nanoseconds.
     OlderThan(u64, u64),
 }
 
 struct Lane {
     link: LinkHeader,
     aggregator: Aggregator<Buffer>,
-    /// Number of packets of the capture when the lane was last used.
+    /// Number of packets that had been read from the capture when the lane was last used.
     used: u64,
 }
 
@@ -338,8 +339,9 @@ impl CaptureAggregator {
         }
     }
 
-    /// Aggregates a frame, and returns whether it joined an earlier one. Before it, packets leave
-    /// that have been held too long. After it, all packets leave if it is the last one of the poll.
+    /// Aggregates a frame, and returns whether it was merged into an earlier packet. Before that,
+    /// packets that have been held for too long leave the aggregator. Afterwards, all held packets
+    /// leave it if the frame is the last one of the poll.
     #[inline]
     pub(crate) fn receive<T: FrameSink>(
         &mut self,
@@ -452,8 +454,8 @@ impl CaptureAggregator {
         }
     }
 
-    /// Returns the index of the lane for a link header. If there is none, makes or takes over a
-    /// lane.
+    /// Returns the index of the lane for a link header. If there is none, creates a lane, or reuses
+    /// one after flushing it.
     #[inline]
     fn lane<T: FrameSink>(&mut self, link: &LinkHeader, sink: &mut T) -> usize {
         if self.lanes.get(self.last).is_none_or(|lane| lane.link != *link) {
@@ -487,8 +489,8 @@ impl CaptureAggregator {
     }
 }
 
-/// Returns whether the IP packet is complete, although the frame was cut. The engine would then not
-/// notice the cut.
+/// Returns whether the IP packet is complete although its frame was cut by the snap length. The
+/// engine then cannot notice the cut.
 fn is_whole(packet: &RxPacket<Buffer>) -> bool {
     let Some(buffer) = packet.buffers().next() else { return false };
     match parse(buffer.as_ref(), buffer.as_ref().len(), packet.layer) {

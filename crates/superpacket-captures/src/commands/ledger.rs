@@ -56,7 +56,7 @@ impl FlowId {
 }
 
 impl FlowId {
-    /// Returns the flow for packets that belong to no flow.
+    /// Returns the value that stands for no flow, for packets that belong to none.
     pub(crate) const fn none() -> FlowId {
         FlowId(0)
     }
@@ -82,8 +82,8 @@ pub(crate) fn addresses(packet: &[u8], network: usize, version: IpVersion) -> Op
     }
 }
 
-/// Hashes what identifies a link header: interface, bytes of the link header, MAC addresses, and
-/// identifiers in tags. `end` is the offset of the outermost IP header.
+/// Hashes the identifying fields of a packet's link header: interface, bytes of the link header,
+/// MAC addresses, and identifiers in tags. `end` is the offset of the outermost IP header.
 pub(crate) fn hash_link(
     packet: &[u8],
     layer: Layer,
@@ -98,8 +98,8 @@ pub(crate) fn hash_link(
     }
 }
 
-/// Hashes the identifiers in tags. Priorities and TTLs are left out, because they may change within
-/// a flow.
+/// Hashes the identifiers in VLAN tags, PPPoE headers and MPLS labels. Priorities and TTLs are left
+/// out, because they may change within a flow.
 fn hash_tags(packet: &[u8], end: usize, hasher: &mut impl Hasher) {
     let mut kind = be16(packet, ethernet::ETHERTYPE).unwrap_or(0);
     let mut offset = ethernet::HEADER_LENGTH;

@@ -21,7 +21,7 @@ pub struct Packets {
     interfaces: Vec<Interface>,
 }
 
-/// What is stored of a packet besides its bytes.
+/// The properties of a packet that are stored besides its bytes.
 #[derive(Clone, Copy, Debug)]
 struct PacketEntry {
     /// Offset at which the packet's bytes end in the common block; they begin where those of the
@@ -92,8 +92,8 @@ impl Packets {
         Ok(())
     }
 
-    /// Adds a frame of any capture with all that is known of it. Its interface is found among those
-    /// of the packets before, or added to them.
+    /// Adds a frame of any capture with all its metadata. Its interface is added to the
+    /// collection's interfaces unless it is one of them already.
     pub fn push_frame(&mut self, frame: &Frame<'_>) {
         let own = frame.interface();
         let index = frame.interface as usize;

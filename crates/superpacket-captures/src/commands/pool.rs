@@ -70,7 +70,8 @@ impl BufferPool {
         self.0.used_bytes.get()
     }
 
-    /// Copies a frame into a buffer. The aggregation engine does not see the first `link` bytes.
+    /// Copies a frame into a buffer. Its first `link` bytes are the link header, which the
+    /// aggregation engine does not see.
     #[inline]
     pub(crate) fn copy(&self, frame: &Frame<'_>, link: usize) -> Buffer {
         let options = frame.options.bytes();
@@ -117,7 +118,8 @@ impl BufferPool {
     }
 }
 
-/// Returns which of the pool's capacities is the smallest for `length` bytes; 0 is [`SMALLEST`].
+/// Returns the index of the smallest of the pool's capacities that has room for `length` bytes;
+/// index 0 is [`SMALLEST`].
 fn class(length: usize) -> usize {
     length.max(1).div_ceil(SMALLEST).next_power_of_two().trailing_zeros() as usize
 }
@@ -158,7 +160,8 @@ impl Buffer {
         self.0.number
     }
 
-    /// Returns the fields that [`Buffer::overwrite`] wrote, as offset and value before.
+    /// Returns the fields that [`Buffer::overwrite`] changed: for each its offset and its previous
+    /// value.
     pub(crate) fn overwritten(&self) -> &[(u16, u16)] {
         self.0.overwritten.get(..usize::from(self.0.overwrites)).unwrap_or(&[])
     }

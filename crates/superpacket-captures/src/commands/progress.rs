@@ -12,8 +12,8 @@ pub const INTERVAL: u64 = 4096;
 /// An observer of a command's progress, which can interrupt the command. `()` lets every command
 /// run to its end.
 pub trait Progress {
-    /// Begins an input. `length` is its size in bytes, if known; for a compressed file, the
-    /// compressed size.
+    /// Called when a command begins to read an input. `length` is its size in bytes, if known; for
+    /// a compressed file, the compressed size.
     fn begin(&mut self, _input: &str, _length: Option<u64>) {}
 
     /// Reports the packets and bytes read so far: after every [`INTERVAL`] packets, and about every
@@ -44,8 +44,9 @@ pub trait Progress {
 
 impl Progress for () {}
 
-/// Returns whether a request ended a command with several inputs before the first packet of an
-/// input. It then reports on the inputs before, if there are any.
+/// Returns whether a request ended a command with several inputs before the first packet of the
+/// current input was read. The command then reports on the inputs before that one, if there are
+/// any.
 pub(crate) fn is_interrupted<T, F>(
     result: &Result<T, Error>,
     finished: &[F],

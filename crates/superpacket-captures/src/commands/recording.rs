@@ -1,5 +1,5 @@
-//! Reads what tcpdump has written or is writing: a file that grows, or the files of a set as one
-//! capture.
+//! Reads captures that tcpdump has written or is writing: a file that grows, or a set of files as
+//! one capture.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,30 +15,31 @@ use crate::commands::progress::Progress;
 use crate::commands::rotated::{RotatedFile, RotatedSet, first_time};
 use crate::commands::waiting::{Waiting, in_thread};
 
-/// Time between two looks at a file for more data.
+/// Time between two checks of whether a file has grown.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A capture in a file that grows, or in several files. Equal interfaces of two files are one
-/// interface, and packet numbers count on.
+/// A capture in a file that grows, or in several files. Equal interfaces of two files count as one
+/// interface, and packets are numbered across all files.
 pub(crate) struct Recording {
     /// The name in reports.
     file: String,
     /// The files of the capture; `None` if there is a single one.
     set: Option<RotatedSet>,
     current: RotatedFile,
-    /// Files behind the current one that were there at the beginning.
+    /// The files that follow the current one and existed when the capture was opened.
     rest: VecDeque<RotatedFile>,
     reader: Reader,
-    /// If the end of the last file is followed: the threads that do so live while this exists.
+    /// A handle that keeps the threads running that wait for more data at the end of the last file;
+    /// `None` if its end is not followed.
     alive: Option<Arc<()>>,
     /// Number of bytes of all files; `None` if they grow.
     length: Option<u64>,
-    /// Number of packets and bytes in the files before.
+    /// Number of packets and number of bytes in the files before the current one.
     before: (u64, u64),
     interfaces: Vec<Interface>,
     /// For each interface of the current file, its index in `interfaces`.
     places: Vec<u32>,
-    /// Where the first file that is cut short ends.
+    /// The position at which the first file that is cut short ends.
     truncated: Option<Truncated>,
 }
 
@@ -227,14 +228,14 @@ struct GrowingFile {
     alive: Weak<()>,
     /// Number of bytes read so far.
     position: u64,
-    /// The time of the file's first packet, once it is known.
+    /// The time of the file's first packet; `None` until it is known.
     first: Option<u64>,
-    /// Whether the program writes another file now.
+    /// Whether the program has left this file and writes to the next one.
     is_left: bool,
 }
 
 impl GrowingFile {
-    /// Returns whether the program writes another file now.
+    /// Returns whether the program already writes to the next file of the set.
     fn has_successor(&mut self) -> bool {
         let Some(set) = &self.set else { return false };
         self.first = self.first.or_else(|| first_time(&self.file.path));

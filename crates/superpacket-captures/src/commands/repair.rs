@@ -1,5 +1,5 @@
-//! What `coalesce` and `segment` do with checksums that are unfinished or wrong, and how many there
-//! were.
+//! Completes unfinished checksums and corrects wrong ones for `coalesce` and `segment`, and counts
+//! them.
 
 use serde::Serialize;
 use superpacket::Simd;
@@ -11,7 +11,8 @@ use crate::commands::checksums::{
 };
 use crate::commands::pool::Buffer;
 
-/// Numbers of checksums by kind, and of the frames that they are in.
+/// Numbers of checksums that were treated in one way, for each kind, and of the frames that contain
+/// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ChecksumCounts {
     /// Number of frames with at least one such checksum.
@@ -55,7 +56,7 @@ impl ChecksumCounts {
         }
     }
 
-    /// Counts the chosen checksums of a frame.
+    /// Counts the checksums of a frame for which `chosen` returns true.
     fn add(&mut self, checksums: &Checksums, chosen: impl Fn(&Checksum) -> bool) {
         let mut any = false;
         for checksum in checksums.iter().filter(|checksum| chosen(checksum)) {
@@ -70,20 +71,20 @@ impl ChecksumCounts {
 /// these keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ChecksumRepairs {
-    /// Unfinished checksums that were completed, because they were left to a network device.
+    /// Unfinished checksums that were completed. The sender had left them to a network device.
     #[serde(rename = "checksums_completed")]
     pub completed: ChecksumCounts,
-    /// Wrong checksums that were corrected; only on request.
+    /// Wrong checksums that were corrected, which is only done on request.
     #[serde(rename = "checksums_fixed")]
     pub fixed: ChecksumCounts,
-    /// Frames whose transport checksums could not be corrected on request, because the snap length
-    /// has cut them.
+    /// Number of frames whose transport checksums could not be corrected, although this was
+    /// requested, because the snap length has cut the frames.
     #[serde(rename = "checksums_unknown")]
     pub unknown: u64,
 }
 
-/// What is done with the checksums of a capture, and the counts so far. By default, unfinished ones
-/// are completed and wrong ones stay.
+/// The rules for writing the checksums of a capture, and the counts so far. By default, unfinished
+/// checksums are completed and wrong ones are left unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct Repair {
     fix: bool,
@@ -92,8 +93,8 @@ pub(crate) struct Repair {
 }
 
 impl Repair {
-    /// `fix`: wrong checksums are corrected. `keep_partial`: packets that pass keep their
-    /// unfinished checksums.
+    /// Returns rules for writing checksums. With `fix`, wrong ones are corrected. With
+    /// `keep_partial`, packets that are otherwise unchanged keep their unfinished checksums.
     pub(crate) fn new(fix: bool, keep_partial: bool) -> Self {
         Repair { fix, keep_partial, counts: ChecksumRepairs::default() }
     }
@@ -103,7 +104,8 @@ impl Repair {
         self.fix
     }
 
-    /// Returns which checksums of packets that are not passed on are written.
+    /// Returns the set of checksums that are written in packets that a command changes: unfinished
+    /// ones and, if requested, wrong ones.
     pub(crate) fn all(&self) -> Written {
         if self.fix { Written::All } else { Written::Unfinished }
     }
@@ -134,14 +136,14 @@ impl Repair {
         found.iter().any(|checksum| checksum.state != ChecksumState::Right).then_some(found)
     }
 
-    /// Counts the checksums of a packet that is written with right ones, and returns the fields to
+    /// Counts the checksums of a packet that a command changes, and returns the checksum fields to
     /// write.
     pub(crate) fn rewrite(&mut self, found: &Checksums) -> ChecksumFields {
         self.write(found, true)
     }
 
-    /// Counts the checksums of a packet that passes unchanged otherwise, and returns the fields to
-    /// write.
+    /// Counts the checksums of a packet that is otherwise written unchanged, and returns the
+    /// checksum fields to write.
     pub(crate) fn pass(&mut self, found: &Checksums) -> ChecksumFields {
         self.write(found, !self.keep_partial)
     }
@@ -155,8 +157,9 @@ impl Repair {
         found.fields(|checksum| completes(checksum) || fixes(checksum))
     }
 
-    /// Prepares the checksums of a packet for the aggregation engine, and returns their state. The
-    /// packet counts as completed; [`Repair::leave`] takes that back if it keeps its checksums.
+    /// Prepares the checksums of a packet for the aggregation engine, and returns their state. They
+    /// are counted as completed; [`Repair::leave`] reverts the count if the packet keeps its
+    /// unfinished checksums.
     #[cold]
     pub(crate) fn arrive(&mut self, found: &Checksums, buffer: &mut Buffer) -> RxChecksum {
         let complete = self.fix && !self.keep_partial;
@@ -173,8 +176,9 @@ impl Repair {
         found.state()
     }
 
-    /// Returns the fields to write in a packet that leaves the engine unmerged, if there are any.
-    /// `found` are its checksums, of which those of IPv4 headers are complete by now.
+    /// Returns the checksum fields to write in a packet that leaves the engine unmerged; `None` if
+    /// there are none. `found` are the checksums of the packet; those of IPv4 headers have been
+    /// completed already.
     pub(crate) fn leave(
         &mut self,
         buffer: &Buffer,

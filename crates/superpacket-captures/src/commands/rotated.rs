@@ -16,13 +16,13 @@ const COMPRESSED: [&str; 2] = [".gz", ".zst"];
 #[derive(Clone, Debug)]
 pub(crate) struct RotatedSet {
     directory: PathBuf,
-    /// The name of all files, without their numbers.
+    /// The file name that was given to tcpdump, to which it appends numbers.
     base: String,
-    /// Whether tcpdump begins again with the first file after the last one.
+    /// Whether tcpdump overwrites the first file again after it has written the last one.
     is_ring: bool,
 }
 
-/// A file of a set.
+/// A file of a [`RotatedSet`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RotatedFile {
     /// The number at the end of its name; 0 if there is none.
@@ -109,8 +109,9 @@ impl RotatedSet {
         Ok(files)
     }
 
-    /// Returns the files in the order in which they were written: by number, but from the oldest
-    /// first packet on if tcpdump has begun again.
+    /// Returns the files in the order in which they were written: by number but, if tcpdump has
+    /// begun to overwrite the first files, beginning with the file that has the oldest first
+    /// packet.
     ///
     /// # Errors
     /// If the directory cannot be read.
@@ -126,8 +127,8 @@ impl RotatedSet {
     }
 
     /// Returns the file that follows `current`, whose first packet has the time `first`. The first
-    /// packet of the file that follows is not older. So files of an earlier capture, and those that
-    /// tcpdump has not yet overwritten, do not follow.
+    /// packet of the following file must not be older. This excludes files of an earlier capture,
+    /// and files that tcpdump has not yet overwritten.
     pub(crate) fn successor(&self, current: &RotatedFile, first: u64) -> Option<RotatedFile> {
         let files = self.files().ok()?;
         let next = files.iter().find(|file| file.number > current.number);

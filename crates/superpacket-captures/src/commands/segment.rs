@@ -44,9 +44,9 @@ pub struct SegmentOptions {
     pub udp_size: Option<u16>,
     /// Whether wrong checksums are corrected, so that their frames can be cut.
     pub fix_checksums: bool,
-    /// Whether frames whose IP length leaves out a part that exceeds the MTU are cut with the
-    /// length that they have. Some network cards expect the length of the headers in a frame that
-    /// they are to segment.
+    /// Whether frames that are longer than the MTU although their IP length is not are cut
+    /// according to their real length. Some network cards expect only the length of the headers in
+    /// the IP length of a frame that they are to segment.
     pub fix_lengths: bool,
     /// Whether frames that are not cut keep their unfinished checksums.
     pub keep_partial: bool,
@@ -85,17 +85,19 @@ pub struct SegmentReport {
     /// Numbers of checksums that were completed or corrected, in frames of the input.
     #[serde(flatten)]
     pub checksums: ChecksumRepairs,
-    /// Number of frames that were cut with another length than their IP header states.
+    /// Number of frames that were cut according to their real length, because their IP header
+    /// states a shorter one.
     pub lengths_fixed: u64,
     /// Number of segments and fragments that were written.
     pub segments: u64,
     /// Number of frames above the MTU that were not cut.
     pub uncut: u64,
-    /// What became of the blocks of a pcapng file that hold neither packets nor interfaces.
+    /// Numbers of blocks of a pcapng file, other than packets and interfaces, that were kept or
+    /// left out.
     pub blocks: Blocks,
     /// Where the input ends within a record; `None` if it does not.
     pub cut_short: Option<CutShort>,
-    /// Whether [`Progress::end_requested`] ended the input.
+    /// Whether [`Progress::end_requested`] ended the reading of the input.
     pub interrupted: bool,
 }
 
@@ -106,14 +108,15 @@ impl SegmentReport {
         self.totals.with_wrong_checksums()
     }
 
-    /// Returns the number of frames that were not cut because their IP length leaves out the part
-    /// that exceeds the MTU.
+    /// Returns the number of frames above the MTU that were not cut because their IP length is
+    /// within the MTU.
     pub fn uncut_by_length(&self) -> u64 {
         self.totals.reasons.get(IP_LENGTH).copied().unwrap_or(0)
     }
 }
 
-/// The reason of frames above the MTU whose IP length leaves out a part of them.
+/// Name of the reason why a frame above the MTU is not cut: its IP length is shorter than the
+/// frame, and within the MTU.
 const IP_LENGTH: &str = "ip_length";
 
 /// Cuts frames above the MTU into the packets that a network would have carried.
@@ -180,11 +183,12 @@ pub fn segment(
 enum FramePlan {
     /// The frame is written whole: it fits the MTU, or the MTU does not apply to it.
     Whole,
-    /// The frame is cut into segments as this value says.
+    /// The frame is segmented with these parameters.
     Cut(Gso),
-    /// The frame exceeds the MTU and cannot be cut into segments, for this reason.
+    /// The frame exceeds the MTU but cannot be segmented, for the reason of this name. It may be
+    /// cut into IP fragments.
     Uncuttable(&'static str),
-    /// The frame exceeds the MTU and must not be changed, for this reason.
+    /// The frame exceeds the MTU but must be written whole, for the reason of this name.
     Untouchable(&'static str),
 }
 
@@ -205,8 +209,8 @@ struct Cutter<'a> {
     lengths_fixed: u64,
     /// Identification of the IPv6 datagram that was fragmented last.
     fragment_id: u32,
-    /// A copy of a frame that has to be changed before it is cut. Its memory is used for all of
-    /// these.
+    /// Buffer for a copy of a frame that has to be changed before it is cut; reused for every such
+    /// frame.
     changed: Vec<u8>,
 }
 
@@ -295,8 +299,8 @@ impl Cutter<'_> {
         }
     }
 
-    /// Returns whether a packet fits the MTU by its IP length, but the frame exceeds it by bytes
-    /// that are too many for padding or a trailer.
+    /// Returns whether a packet fits the MTU by its IP length, but the frame exceeds the MTU by
+    /// more bytes than padding or a trailer has.
     fn is_length_left_out(
         &self,
         packet: &[u8],
@@ -320,7 +324,7 @@ impl Cutter<'_> {
     }
 
     /// Cuts a frame as if its IP length had been left to the network device. If this is not
-    /// possible, returns the reason.
+    /// possible, returns the name of the reason.
     #[cold]
     fn cut_by_real_length(
         &mut self,
@@ -352,7 +356,7 @@ impl Cutter<'_> {
         Ok(cut)
     }
 
-    /// Decides what is done with a complete packet whose headers were read. `size` is the number of
+    /// Decides how to write a complete packet whose headers were read. `size` is the number of
     /// payload bytes per segment of a packet that is known to be a super-packet.
     fn plan(
         &self,
@@ -471,8 +475,8 @@ impl Cutter<'_> {
         }
     }
 
-    /// Writes a frame above the MTU that cannot be cut into segments: cut into IP fragments, if
-    /// this is requested and allowed, otherwise whole.
+    /// Writes a frame above the MTU that cannot be segmented: cut into IP fragments if this is
+    /// requested and allowed, otherwise whole.
     fn write_uncuttable(
         &mut self,
         frame: &Frame<'_>,
@@ -643,9 +647,9 @@ fn network_offset(packet: &[u8], layer: Layer) -> Option<usize> {
     }
 }
 
-/// Returns the length in bytes of a packet whose headers could not all be read, as its outermost IP
-/// header states it. A packet above 65,535 bytes states 0 (RFC 2675), and one whose length was left
-/// to the network device may: then the packet is all that follows.
+/// Returns the length in bytes of a packet whose headers could not all be read, according to its
+/// outermost IP header. If the header states 0, as for a packet above 65,535 bytes (RFC 2675) or
+/// one whose length was left to the network device, the packet consists of all bytes that follow.
 fn ip_length(packet: &[u8], layer: Layer) -> Option<usize> {
     let network = network_offset(packet, layer)?;
     let stated = stated_length(packet, network, ip_version(packet, network)?)?;
@@ -660,8 +664,8 @@ fn ip_version(packet: &[u8], network: usize) -> Option<IpVersion> {
     }
 }
 
-/// Clears the length of the outermost IP header and the checksum of an IPv4 header, as a sender
-/// does that leaves them to the network device.
+/// Sets the length of the outermost IP header, and the checksum of an IPv4 header, to 0, as senders
+/// do that leave them to the network device.
 fn clear_length(packet: &mut [u8], layer: Layer) {
     let Some(network) = network_offset(packet, layer) else { return };
     let fields: &[usize] = match ip_version(packet, network) {

@@ -4,8 +4,8 @@ use crate::file::{CaptureError, Interface, Record};
 
 /// A receiver of packets.
 pub trait PacketSink {
-    /// Declares the interfaces to which packets refer: all known so far, in order. Called again
-    /// when there are more.
+    /// Declares the interfaces to which packets refer: all that are known so far, in order. Called
+    /// again with all of them when further ones are found.
     ///
     /// # Errors
     /// Any error; it ends the command.

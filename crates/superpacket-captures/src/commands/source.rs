@@ -13,7 +13,7 @@ use crate::commands::progress::Progress;
 use crate::commands::recording::Recording;
 use crate::commands::waiting::{Waiting, in_thread};
 
-/// Returns whether this path means standard input or output.
+/// Returns whether a path stands for standard input or standard output.
 pub(crate) fn is_stream(path: &Path) -> bool {
     path == Path::new("-")
 }
@@ -29,8 +29,8 @@ pub(crate) enum InputSource<'a> {
 }
 
 impl InputSource<'_> {
-    /// Opens the capture at `path`. If it may have to be waited for, the progress is asked
-    /// meanwhile.
+    /// Opens the capture at `path`. While opening has to wait for data, the progress is called
+    /// regularly and can end the wait.
     pub(crate) fn open(path: &Path, progress: &mut dyn Progress) -> Result<Self, Error> {
         let reader = if may_block(path) {
             let path = path.to_owned();
@@ -44,8 +44,8 @@ impl InputSource<'_> {
         Ok(InputSource::Reader(Box::new(reader)))
     }
 
-    /// Opens the capture in a stream, which a thread reads. The progress is asked while the header
-    /// is waited for.
+    /// Opens the capture in a stream, which a thread reads. While the capture's header has not
+    /// arrived, the progress is called regularly and can end the wait.
     pub(crate) fn live(
         file: String,
         stream: Box<dyn Read + Send>,
@@ -55,7 +55,7 @@ impl InputSource<'_> {
         Ok(InputSource::Reader(Box::new(reader)))
     }
 
-    /// Opens what tcpdump has written or is writing; see
+    /// Opens a capture that tcpdump has written or is writing; see
     /// [`Input::Recording`](crate::Input::Recording).
     pub(crate) fn open_recording(
         path: &Path,
@@ -91,7 +91,7 @@ impl InputSource<'_> {
         }
     }
 
-    /// Returns the number of bytes of all that is to be read, if it is known.
+    /// Returns the total number of bytes of the input, if it is known.
     pub(crate) fn length(&self) -> Option<u64> {
         match self {
             InputSource::Reader(reader) => reader.file_length(),
@@ -155,8 +155,8 @@ impl Waiting for InputSource<'_> {
 /// The name of packets in memory, in reports.
 const MEMORY: &str = "memory";
 
-/// Returns whether opening or reading this path may have to wait: it is a TCP connection, a pipe, a
-/// device or a socket, and not a regular file. Standard input may be any of these.
+/// Returns whether opening or reading this path may block, because it is a TCP connection, a pipe,
+/// a device or a socket, and not a regular file. Standard input may be any of these.
 pub(crate) fn may_block(path: &Path) -> bool {
     if TcpEnd::parse(path).is_some() {
         return true;
@@ -166,20 +166,21 @@ pub(crate) fn may_block(path: &Path) -> bool {
     metadata.map_or(is_stream(path), |metadata| !metadata.is_file() && !metadata.is_dir())
 }
 
-/// Returns what is known about the file from which standard input is read.
+/// Returns the metadata of the file from which standard input is read.
 #[cfg(unix)]
 fn standard_input() -> io::Result<fs::Metadata> {
     use std::os::fd::AsFd;
     File::from(io::stdin().as_fd().try_clone_to_owned()?).metadata()
 }
 
-/// Returns an error: standard input cannot be examined.
+/// Returns an error, because the metadata of standard input cannot be read on this system.
 #[cfg(not(unix))]
 fn standard_input() -> io::Result<fs::Metadata> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Opens a path that may have to be waited for. Returns its name in reports, and the stream.
+/// Opens a path whose data may arrive only later, such as a pipe or a TCP connection. Returns its
+/// name in reports, and the stream.
 pub(crate) fn open_stream(path: &Path) -> Result<(String, Box<dyn Read + Send>), CaptureError> {
     if is_stream(path) {
         return Ok(("standard input".to_owned(), Box::new(io::stdin())));

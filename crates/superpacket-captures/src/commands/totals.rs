@@ -20,7 +20,7 @@ pub struct Totals {
     pub packets_in: u64,
     /// Frames that the input's filter left out; `packets_in` does not include them.
     pub filtered_out: u64,
-    /// Frames written, or that would have been written.
+    /// Number of frames that the command wrote, or that it would have written if it only reports.
     pub packets_out: u64,
     /// Number of bytes of the frames read.
     pub bytes_in: u64,
@@ -28,19 +28,21 @@ pub struct Totals {
     pub bytes_out: u64,
     /// Number of frames written that contain several packets.
     pub super_packets: u64,
-    /// Frames that joined another: `packets_in - packets_out`. In `segment`, the additional frames
-    /// that were in super-packets: `packets_out - packets_in`.
+    /// Number of frames that were merged into another: `packets_in - packets_out`. In `segment`,
+    /// the number of additional frames that super-packets contained: `packets_out - packets_in`.
     pub merged: u64,
-    /// Frames by the reason why they left as they did. The sum is `packets_out`; in `segment`,
-    /// `packets_in`.
+    /// Number of frames for each reason why they left the command merged, cut or unchanged. The sum
+    /// is `packets_out`; in `segment`, `packets_in`.
     #[serde(deserialize_with = "reasons")]
     pub reasons: BTreeMap<&'static str, u64>,
 }
 
-/// Reasons of frames that were not given to the engine, in the order of [`PassReason::index`].
+/// Names of the reasons why frames were not given to the engine, in the order of
+/// [`PassReason::index`].
 pub(super) const PASS_REASONS: [&str; 2] = ["link_type", "snap_length"];
 
-/// Deserializes counts by reason. All names must be reasons of aggregation.
+/// Deserializes the counts for each reason. Only names of reasons that the aggregation has are
+/// accepted.
 fn reasons<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<&'static str, u64>, D::Error> {
@@ -79,13 +81,13 @@ impl Totals {
         *self.reasons.entry(name).or_default() += 1;
     }
 
-    /// Returns the number of frames that passed because their checksums are wrong.
+    /// Returns the number of frames that were not merged because their checksums are wrong.
     pub(crate) fn with_wrong_checksums(&self) -> u64 {
         let count = |reason: Reason| self.reasons.get(reason.name()).copied().unwrap_or(0);
         count(Reason::BadIpChecksum) + count(Reason::BadChecksum)
     }
 
-    /// Returns the number of packets in per packet out, as reports print it.
+    /// Returns the number of packets read for each packet written, as reports print it.
     pub fn fewer_by(&self) -> String {
         match self.packets_out {
             0 => NOTHING.to_owned(),
@@ -124,7 +126,7 @@ impl Tally {
         self.totals.bytes_in += length as u64;
     }
 
-    /// Counts a packet that left; `length` includes its link header.
+    /// Counts a packet that left the aggregator; `length` includes its link header.
     #[inline]
     pub(crate) fn left(&mut self, metadata: &Metadata, length: usize) {
         self.totals.packets_out += 1;
@@ -145,7 +147,7 @@ impl Tally {
         self.passed[why.index()] += 1;
     }
 
-    /// Returns whether the packets that left account for every frame read.
+    /// Returns whether the packets that left the aggregator account for every frame read.
     pub(crate) fn balanced(&self) -> bool {
         let reasons: u64 = self.reasons.iter().chain(&self.passed).sum();
         self.totals.packets_in == self.totals.packets_out + self.totals.merged
@@ -169,9 +171,9 @@ impl Tally {
 pub struct CutShort {
     /// The number that the cut packet would have had.
     pub packet: u64,
-    /// Offset of its record, in bytes after decompression.
+    /// Offset of the cut packet's record in the file, in bytes after decompression.
     pub offset: u64,
-    /// The part of the record that is there.
+    /// A description of the part of the record that is present.
     pub reason: String,
 }
 
@@ -194,12 +196,12 @@ impl From<Truncated> for CutShort {
 /// Blocks of a pcapng file that hold neither packets nor interfaces, such as decryption secrets.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Blocks {
-    /// Blocks that were written in their place. The headers of sections do not count.
+    /// Number of blocks that were written to the output. Section headers are not counted.
     pub kept: u64,
-    /// Blocks that the output cannot hold, by kind. A section header counts if it has options that
-    /// are not all kept.
+    /// Number of blocks that the output format cannot hold, for each kind. A section header is
+    /// counted if it has options that are not all kept.
     pub left_out: BTreeMap<&'static str, u64>,
-    /// Options that the output cannot hold, in blocks that were written.
+    /// Number of options that the output format cannot hold, in blocks that were written.
     pub options_left_out: u64,
     #[serde(skip)]
     is_pcap: bool,
@@ -219,7 +221,7 @@ impl Blocks {
         }
     }
 
-    /// Returns a sentence on what was left out, and why; `None` if nothing was.
+    /// Returns a sentence that says what was left out, and why; `None` if nothing was left out.
     pub fn left_out_text(&self) -> Option<String> {
         let mut parts: Vec<_> = self
             .left_out
@@ -252,14 +254,15 @@ impl Blocks {
     }
 }
 
-/// The captures that could not be read. Commands with several captures report the others in any
-/// case.
+/// The captures that could not be read. A command with several captures still reports on the
+/// others.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Unreadable {
     /// The error message of each capture that could not be read.
     pub messages: Vec<String>,
-    /// Whether there is only one capture, so that its error is the command's.
+    /// Whether the command has only one capture. An error in reading it is then an error of the
+    /// command.
     #[serde(skip)]
     is_single: bool,
 }
@@ -275,8 +278,8 @@ impl Unreadable {
         self.messages.push(printable(words));
     }
 
-    /// Adds an error of reading if the command has several captures, and reports it to the
-    /// progress. Returns all other errors.
+    /// If the command has several captures, adds an error in reading one of them to the list, and
+    /// reports it to the progress. Returns all other errors.
     pub(crate) fn note_failure<T>(
         &mut self,
         result: Result<T, Error>,

@@ -1,4 +1,5 @@
-//! All flows of a capture, each with what every policy makes of its packets.
+//! All flows of a capture, each with the number of packets that remain with each aggregation
+//! policy.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -24,7 +25,7 @@ use crate::commands::totals::PASS_REASONS;
 /// Maximum number of flows of a capture that are listed each. One takes about 300 bytes of memory.
 pub const MAX_LISTED_FLOWS: usize = 1_000_000;
 
-/// The packets of one flow, in one direction, and what aggregation makes of them.
+/// The packets of one flow, in one direction, before and after aggregation.
 ///
 /// [`columns`](Self::columns) names and returns all of this as the cells of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub struct FlowEffect {
     pub interface: Option<u32>,
     /// Number of packets of the flow in the capture.
     pub packets: u64,
-    /// Number of bytes of their frames, link headers included.
+    /// Number of bytes of the flow's frames in the capture, link headers included.
     pub bytes: u64,
     /// Number of packets after aggregation by the policy GRO with UDP.
     pub packets_after: u64,
@@ -131,8 +132,9 @@ impl CaptureFlows {
         CaptureFlows { file: file.to_owned(), table }
     }
 
-    /// Returns the flows, those with the most bytes first, and at the end those that are no flows:
-    /// "other" and "unlisted". The packets of all together are those of the capture.
+    /// Returns the flows, those with the most bytes first, and at the end the rows "other" and
+    /// "unlisted", which are no flows. The packets of all rows together are the packets of the
+    /// capture.
     pub fn rows(&self) -> impl Iterator<Item = FlowEffect> {
         let FlowTable { tallies, .. } = &self.table;
         let mut order: Vec<usize> = (0..tallies.len()).collect();
@@ -146,11 +148,12 @@ impl CaptureFlows {
     }
 }
 
-/// Places in the table of all packets that belong to no flow, and of the flows that are not listed.
+/// Indices of two rows of the table: of the packets that belong to no flow, and of the packets of
+/// flows that are not listed.
 const OTHER: usize = 0;
 const UNLISTED: usize = 1;
 
-/// Row of a table at which the first flow stands.
+/// Index of the row of the first flow in the table.
 const FIRST_FLOW: usize = 2;
 
 /// End points, VLANs and interface of a flow.
@@ -168,7 +171,8 @@ struct FlowTally {
     bytes: u64,
     super_packets: u64,
     packets_after: [u64; POLICIES],
-    /// Packets that left with the default policy, by an index of [`reason_name`].
+    /// Number of packets that left the aggregator of the default policy, for each reason. The first
+    /// number is an argument of [`reason_name`].
     reasons: Vec<(u8, u64)>,
 }
 
@@ -197,8 +201,8 @@ impl FlowTable {
         }
     }
 
-    /// Counts a packet that was captured, whose frame has this length. Returns its place in the
-    /// table.
+    /// Counts a captured packet whose frame has the given length. Returns the index of its flow's
+    /// row in the table.
     pub(super) fn count(
         &mut self,
         flow: Option<(FlowId, Label, &LinkHeader)>,
@@ -231,7 +235,7 @@ impl FlowTable {
         place
     }
 
-    /// Counts a packet that left one of the policies.
+    /// Counts a packet that left the aggregator of one of the policies.
     pub(super) fn left(
         &mut self,
         policy: usize,
@@ -252,8 +256,8 @@ impl FlowTable {
         }
     }
 
-    /// Counts a packet that was not given to one of the policies. `place` is its place in the
-    /// table.
+    /// Counts a packet that one of the policies passed on without aggregation. `place` is the index
+    /// of its flow's row in the table.
     pub(super) fn passed(&mut self, policy: usize, place: usize, why: PassReason) {
         self.count_left(policy, place, Reason::COUNT + why.index());
     }
@@ -310,8 +314,8 @@ impl FlowTable {
     }
 }
 
-/// Returns the name of a reason: one of the engine's, by its number, or after these one of
-/// [`PASS_REASONS`].
+/// Returns the name of a reason. An index below [`Reason::COUNT`] is a reason of the engine; a
+/// larger one is an index into [`PASS_REASONS`], plus that count.
 fn reason_name(index: usize) -> &'static str {
     match Reason::ALL.get(index) {
         Some(reason) => reason.name(),

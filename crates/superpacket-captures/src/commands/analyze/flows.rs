@@ -116,7 +116,8 @@ impl std::fmt::Display for Label {
 struct FlowEntry {
     flow: FlowId,
     label: Label,
-    /// Bytes inherited from the flows that this entry replaced.
+    /// Number of bytes of the flows whose entry this flow has taken, which are counted as if they
+    /// were its own.
     inherited: u64,
     packets: u64,
     packets_out: u64,
@@ -129,7 +130,7 @@ pub struct TopFlow {
     pub flow: String,
     /// Number of packets of the flow in the capture.
     pub packets_in: u64,
-    /// Number of bytes of their frames, link headers included.
+    /// Number of bytes of the flow's frames in the capture, link headers included.
     pub bytes: u64,
     /// Number of packets after aggregation by the policy GRO with UDP.
     pub packets_out: u64,
@@ -145,7 +146,7 @@ pub(super) struct TopFlows {
     /// Bytes of each flow, inherited ones included. They are kept apart so that the smallest is
     /// found fast.
     bytes: Vec<u64>,
-    /// The largest number of bytes that a flow without an entry may have had.
+    /// Upper bound of the number of bytes of a flow that has no entry.
     missed: u64,
 }
 
@@ -157,7 +158,7 @@ impl TopFlows {
         self.entries[place].packets += 1;
     }
 
-    /// Counts a packet that left, if its flow is counted.
+    /// Counts a packet that left the aggregator, if its flow has an entry.
     pub(super) fn left(&mut self, flow: FlowId) {
         if let Some(&place) = self.places.get(&flow) {
             self.entries[place].packets_out += 1;
@@ -197,7 +198,8 @@ impl TopFlows {
         }
     }
 
-    /// Returns the flows with the most bytes, inherited ones included.
+    /// Returns the `count` flows with the most bytes, counting the bytes that an entry inherited
+    /// from the flows that it replaced.
     pub(super) fn largest(&self, count: usize) -> TopFlows {
         let mut order: Vec<usize> = (0..self.entries.len()).collect();
         order.sort_by_key(|&place| (std::cmp::Reverse(self.bytes[place]), place));
@@ -233,7 +235,8 @@ impl TopFlows {
         place
     }
 
-    /// Returns the `count` flows with the most bytes, without inherited ones.
+    /// Returns the `count` flows with the most bytes, not counting the bytes that an entry
+    /// inherited from the flows that it replaced.
     pub(super) fn rows(&self, count: usize) -> Vec<TopFlow> {
         let mut order: Vec<usize> = (0..self.entries.len()).collect();
         let own = |place: usize| self.bytes[place] - self.entries[place].inherited;
@@ -252,7 +255,7 @@ impl TopFlows {
     }
 }
 
-/// The JSON form of a flow in a list.
+/// A flow with its counts, as it is written to JSON.
 #[derive(Serialize, Deserialize)]
 struct FlowJson {
     flow: FlowId,
@@ -298,7 +301,7 @@ impl FlowJson {
     }
 }
 
-/// The JSON form of a list.
+/// The flows with the most bytes, as they are written to JSON.
 #[derive(Serialize, Deserialize)]
 struct FlowListJson {
     missed: u64,

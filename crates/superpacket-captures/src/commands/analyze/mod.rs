@@ -51,7 +51,7 @@ const POLICIES: usize = 4;
 /// results.
 const DEFAULT: usize = 2;
 
-/// Index of the policy that remembers what flows acknowledged beyond the end of a poll.
+/// Index of the policy that remembers across polls what each flow last acknowledged.
 const WITH_ACKS: usize = 3;
 
 /// The policies: JSON key, name, and the engine's settings.
@@ -106,7 +106,7 @@ impl Effect {
 pub struct Traffic {
     /// All packets.
     pub packets: u64,
-    /// Number of bytes of their frames, link headers included.
+    /// Number of bytes of the packets' frames, link headers included.
     pub bytes: u64,
     /// Packets of TCP.
     pub tcp_packets: u64,
@@ -167,7 +167,7 @@ fn is_pure_ack(packet: &[u8], layout: &Layout) -> bool {
         && flags & (tcp::SYN | tcp::FIN | tcp::RST | tcp::PSH | tcp::URG | tcp::ACK) == tcp::ACK
 }
 
-/// The effects of all policies, by JSON key.
+/// The results of all policies. Each field has the policy's JSON key as its name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Effects {
     /// The result of LRO.
@@ -268,7 +268,8 @@ pub struct AnalyzeReport {
     /// The captures that were read in parts, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuts: Option<Cuts>,
-    /// Number of captures in the results. For a corpus, `files` lists only the first thousand.
+    /// Number of captures in the results. After reading a corpus, `files` lists only the first
+    /// thousand of them.
     #[serde(skip)]
     pub captures: u64,
     /// Number of captures that could not be read; `unreadable` lists the first thousand.
@@ -433,12 +434,13 @@ impl PolicyRun {
     }
 }
 
-/// The part of a capture that is counted.
+/// The range of a capture's packets that is counted.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
-    /// The number of its first packet. Earlier packets belong to the part before.
+    /// The number of the first packet of this part of the capture. Earlier packets belong to the
+    /// previous part, and are not counted.
     first: u64,
-    /// Whether another part follows.
+    /// Whether another part of the capture follows.
     continues: bool,
 }
 
@@ -515,7 +517,8 @@ struct Pass<'t, 'r> {
     first_time: Option<u64>,
     /// The latest capture time, in nanoseconds since 1970.
     last_time: Option<u64>,
-    /// Set only if reading starts behind the capture's first packet.
+    /// Counts the packets whose result depends on earlier parts. Set only if reading starts behind
+    /// the capture's first packet.
     uncertain: Option<UncertainAcks>,
     /// Whether no frame has been read yet.
     is_first: bool,
@@ -612,8 +615,8 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// Flushes all policies. Returns the packets whose result may have changed because of the cuts
-    /// at the part's ends.
+    /// Flushes the aggregators of all policies. Returns the number of packets that might have
+    /// merged differently if the capture had not been cut at the start and the end of this part.
     fn finish(&mut self) -> Held {
         let mut held = match self.bounds.continues {
             true => self.runs.each_ref().map(|run| run.aggregator.held()),
@@ -641,24 +644,26 @@ impl Pass<'_, '_> {
     }
 }
 
-/// Counts the packets that leave one policy.
+/// A sink that counts the packets that leave the aggregator of one policy.
 struct PolicyCounts<'a, 'r> {
     tally: &'a mut Tally,
     sizes: &'a mut Sizes,
     bytes_by_length: &'a mut Sizes,
     super_packet_sizes: &'a mut Counts,
-    /// Further counts, for the default policy only.
+    /// Counts that are made for the default policy only.
     detail: Option<PolicyDetail<'a, 'r>>,
-    /// The table of all flows if it is requested, the index of the policy, and the place in the
-    /// table of the packet that has just been read.
+    /// For the table of all flows, if it is requested: the table, the index of the policy, and the
+    /// table row of the packet that has just been read.
     all_flows: Option<(&'a mut FlowTable, usize, usize)>,
 }
 
-/// Counts flows and times, and fills rows of them if these are requested.
+/// Counts the packets of each flow and over time, and fills the tables of rows if these are
+/// requested.
 struct PolicyDetail<'a, 'r> {
     flows: &'a mut TopFlows,
     timeline: &'a mut Timeline,
-    /// The start of the clock of all packets, in seconds since 1970.
+    /// The start of the capture's clock, in seconds since 1970; the times of packets are relative
+    /// to it.
     clock_start: i64,
     tables: Option<&'a mut Tables<'r>>,
     /// The flow of the packet that has just been read.

@@ -14,7 +14,8 @@ use crate::commands::input::Input;
 use crate::commands::progress::Progress;
 use crate::commands::totals::{CutShort, Unreadable};
 
-/// Maximum flows listed per part. Sums use a bound for flows that are not listed.
+/// Maximum number of flows that are listed for each part. When parts are added up, an upper bound
+/// stands for the bytes of flows that a part does not list.
 const LISTED_FLOWS: usize = 64;
 
 /// Maximum captures listed in the report of a corpus; the others count in its sums.
@@ -41,13 +42,13 @@ pub struct PartOptions {
 /// earlier part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// Number of such packets with LRO.
+    /// Number of packets that LRO might have merged differently.
     pub lro: u64,
-    /// Number of such packets with GRO without UDP.
+    /// Number of packets that GRO without UDP might have merged differently.
     pub gro: u64,
-    /// Number of such packets with GRO with UDP.
+    /// Number of packets that GRO with UDP might have merged differently.
     pub gro_udp: u64,
-    /// Number of such packets with LRO that absorbs pure ACKs too.
+    /// Number of packets that LRO with absorption of pure ACKs might have merged differently.
     pub lro_acks: u64,
 }
 
@@ -76,7 +77,8 @@ pub struct Cuts {
     pub files: u64,
     /// Number of parts of all these captures together.
     pub parts: u64,
-    /// Packets whose result may have changed because of the cuts.
+    /// Number of packets, per policy, that might have merged differently if the captures had not
+    /// been cut into parts.
     pub held: Held,
 }
 
@@ -90,8 +92,8 @@ pub struct PartAnalysis {
     pub traffic: Traffic,
     /// The result of each policy.
     pub policies: Effects,
-    /// Packets whose result may have changed because of the cuts at the part's ends; 0 for a whole
-    /// capture.
+    /// Number of packets, per policy, that might have merged differently if the capture had not
+    /// been cut at the start and the end of this part; 0 for a whole capture.
     pub held: Held,
     /// The earliest capture time in the part, in nanoseconds since 1970.
     pub first_time: Option<u64>,
@@ -99,7 +101,8 @@ pub struct PartAnalysis {
     pub last_time: Option<u64>,
     /// The place where the capture was cut short, if it was.
     pub cut_short: Option<CutShort>,
-    /// Whether [`Progress::end_requested`](crate::Progress::end_requested) ended the part.
+    /// Whether [`Progress::end_requested`](crate::Progress::end_requested) ended the reading of
+    /// this part early.
     pub interrupted: bool,
     pub(super) timeline: Timeline,
     pub(super) flows: TopFlows,

@@ -7,7 +7,7 @@ use crate::commands::present::{ColumnPairs, Steps};
 /// Units of bytes, the largest first.
 const UNITS: [(f64, &str); 4] = [(1e9, " GB"), (1e6, " MB"), (1e3, " kB"), (1.0, " B")];
 
-/// The bytes in frames of each length, before and after aggregation.
+/// Returns the chart of the bytes in frames of each length, before and after aggregation.
 pub(super) fn sizes(before: &Sizes, after: &Sizes) -> ColumnPairs<'static> {
     let pairs = before.classes().zip(after.classes());
     let pairs: Vec<_> = pairs
@@ -24,7 +24,7 @@ pub(super) fn sizes(before: &Sizes, after: &Sizes) -> ColumnPairs<'static> {
     }
 }
 
-/// Packets per second, before and after aggregation.
+/// Returns the chart of packets per second over time, before and after aggregation.
 pub(super) fn timeline(timeline: &Timeline) -> Steps<'static> {
     Steps {
         title: "Packets per second over time, before and after aggregation",

@@ -1,4 +1,5 @@
-//! Table rows that are handed out while a capture is read: flows, and packets by time and size.
+//! Table rows that are passed to a receiver while a capture is read: flows, and packets by time and
+//! size.
 //!
 //! Memory is bounded: a full table is handed out and started anew. So a flow, or a size class of an
 //! interval, may have several rows that must be added.
@@ -12,13 +13,13 @@ use super::sizes::{LENGTH_CLASSES, Sizes, longest};
 use crate::commands::error::Error;
 use crate::commands::ledger::FlowId;
 
-/// Maximum flows counted before they are handed out.
+/// Maximum number of flows that are counted before their rows are passed to the receiver.
 const MOST_FLOWS: usize = 1 << 15;
 
-/// Maximum intervals counted before they are handed out.
+/// Maximum number of intervals that are counted before their rows are passed to the receiver.
 const MOST_INTERVALS: usize = 1 << 11;
 
-/// The packets of one flow, as counted in this row.
+/// The packets of one flow that were counted since the flow's previous row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowRow {
@@ -144,7 +145,7 @@ type ClassCounts = [u64; 4];
 /// The start of an interval, and the counts of its size classes.
 type Interval = (Option<u64>, [ClassCounts; LENGTH_CLASSES]);
 
-/// Counts that have not been handed out yet.
+/// Counts of flows and intervals that have not been passed to the receiver of rows yet.
 pub(super) struct Tables<'a> {
     rows: &'a mut dyn Rows,
     /// Length of the intervals, in nanoseconds.
@@ -182,8 +183,8 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Counts a packet of a flow that left. `label` is called if the flow has been handed out
-    /// meanwhile.
+    /// Counts a packet of a flow that left the aggregator. `label` is called to begin a new row if
+    /// the flow's previous row has already been passed to the receiver.
     pub(super) fn flow_left(&mut self, flow: FlowId, label: impl FnOnce() -> Option<Label>) {
         if let Some(count) = self.flow_count(flow, label) {
             count.packets_out += 1;
@@ -222,7 +223,7 @@ impl<'a> Tables<'a> {
         counts[1] += length as u64;
     }
 
-    /// Counts a frame that left.
+    /// Counts a frame that left the aggregator.
     pub(super) fn after(&mut self, length: usize, time: Option<u64>) {
         let counts = self.class(length, time);
         counts[2] += 1;
@@ -240,7 +241,7 @@ impl<'a> Tables<'a> {
         &mut self.intervals[self.last].1[Sizes::class(length)]
     }
 
-    /// Hands out tables that are full.
+    /// Passes the rows of the tables that are full to the receiver.
     #[inline]
     pub(super) fn emit_full(&mut self) -> Result<(), Error> {
         if self.flows.len() >= MOST_FLOWS {
@@ -252,7 +253,7 @@ impl<'a> Tables<'a> {
         Ok(())
     }
 
-    /// Hands out all remaining rows.
+    /// Passes all remaining rows to the receiver.
     pub(super) fn emit_all(&mut self) -> Result<(), Error> {
         self.emit_flows()?;
         self.emit_intervals()

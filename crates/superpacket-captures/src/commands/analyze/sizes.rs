@@ -29,7 +29,7 @@ macro_rules! histogram {
                 self.weigh(value, 1);
             }
 
-            /// Adds an amount to the class of a value.
+            /// Adds an amount to the count of the class that contains a value.
             #[inline]
             pub(super) fn weigh(&mut self, value: usize, amount: u64) {
                 self.0[Self::class(value)] += amount;

@@ -9,8 +9,8 @@ use super::is_pure_ack;
 use crate::commands::lanes::{CaptureAggregator, LinkHeader};
 use crate::commands::ledger::FlowId;
 
-/// Maximum flows per link header whose acknowledgements the engine remembers. Its table has 16 sets
-/// of 4 flows; that of LRO holds 8 flows.
+/// Maximum number of flows per link header whose acknowledgements the engine remembers: its table
+/// has 16 sets of 4 flows. The table of LRO holds only 8 flows.
 const MAX_REMEMBERED: usize = 64;
 
 /// Number of flows per link header after which the engine remembers no flow of an earlier part: by
@@ -32,7 +32,7 @@ const MOST_LINKS: usize = 64;
 pub(super) struct UncertainAcks {
     links: Vec<(LinkHeader, SeenFlows)>,
     counted: u64,
-    /// The current poll, from its first such ACK on.
+    /// The current poll, from its first uncertain ACK on; `None` if the poll has had none.
     poll: Option<UncertainPoll>,
 }
 
@@ -49,7 +49,7 @@ struct SeenFlows {
 struct UncertainPoll {
     acks: u64,
     packets: u64,
-    /// Packets refused by a full table before this poll's first such ACK.
+    /// Number of packets that a full table had refused before this poll's first uncertain ACK.
     refused: u64,
 }
 
@@ -96,14 +96,15 @@ impl UncertainAcks {
         }
     }
 
-    /// Updates the count after the engine has received the packet.
+    /// Updates the count after the engine has received the packet: counts the packets of a poll
+    /// that has ended.
     pub(super) fn update(&mut self, aggregator: &CaptureAggregator) {
         if self.poll.is_some() && aggregator.is_between_polls() {
             self.finish(aggregator);
         }
     }
 
-    /// Returns the number of packets counted, at the end of the part.
+    /// Ends the current poll, and returns the number of packets that have been counted.
     pub(super) fn finish(&mut self, aggregator: &CaptureAggregator) -> u64 {
         if let Some(poll) = self.poll.take() {
             self.counted +=

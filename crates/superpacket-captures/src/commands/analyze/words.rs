@@ -5,7 +5,7 @@ use crate::commands::explain::explain;
 use crate::commands::present::{Cell, Table, average, grouped, percent, ratio};
 use crate::commands::totals::Totals;
 
-/// The result of each policy.
+/// Returns a table with the results of each policy.
 pub fn policies(findings: &Findings) -> Table {
     let rows = findings.policies.in_order().map(|(name, effect)| {
         let totals = &effect.totals;
@@ -33,8 +33,9 @@ pub fn policies(findings: &Findings) -> Table {
     with_bars(table, 1, effects.map(|totals| ratio(totals.packets_out, totals.packets_in)))
 }
 
-/// Says whether a capture has frames that are longer than those of most networks, as an offload
-/// leaves them; `None` if it has not.
+/// Returns a sentence that says that a capture has frames longer than those of most networks,
+/// because an offload had merged packets before they were captured; `None` if it has no such
+/// frames.
 pub fn merged_before(findings: &Findings) -> Option<String> {
     let sizes = &findings.traffic.sizes;
     let frames = sizes.above(1518);
@@ -48,7 +49,8 @@ pub fn merged_before(findings: &Findings) -> Option<String> {
     })
 }
 
-/// The flows with the most bytes. `at_least` precedes a number that is a lower bound.
+/// Returns the table of the flows with the most bytes. `at_least` precedes a number that is a lower
+/// bound.
 pub fn top_flows(findings: &Findings, at_least: &str) -> Table {
     let rows = findings.top_flows.iter().map(|row| {
         let bound = if row.exact { "" } else { at_least };
@@ -64,7 +66,8 @@ pub fn top_flows(findings: &Findings, at_least: &str) -> Table {
     with_bars(table, 3, flows.map(|row| ratio(row.packets_out, row.packets_in)))
 }
 
-/// The reasons why packets left, the most frequent first, each with a sentence that explains it.
+/// Returns a table of the reasons why packets left the aggregator, the most frequent first, each
+/// with a sentence that explains it.
 pub(super) fn reasons(totals: &Totals) -> Table {
     let mut sorted: Vec<_> = totals.reasons.iter().map(|(name, &count)| (*name, count)).collect();
     sorted.sort_by_key(|&(name, count)| (std::cmp::Reverse(count), name));
@@ -78,7 +81,7 @@ pub(super) fn reasons(totals: &Totals) -> Table {
     Table { names: 2, class: "reasons", ..with_bars(table, 2, shares) }
 }
 
-/// Adds a bar to the cells of a column: a share from 0 to 1 for each row.
+/// Adds a bar to the cells of a column. `shares` has the length of each row's bar, from 0 to 1.
 fn with_bars(mut table: Table, column: usize, shares: impl IntoIterator<Item = f64>) -> Table {
     for (row, share) in table.rows.iter_mut().zip(shares) {
         if let Some(cell) = row.get_mut(column) {

@@ -23,8 +23,8 @@ fn field(prefix: &str, name: &str, rule: Rule) -> HeaderField {
     }
 }
 
-/// Returns the field that contains the byte at `place`. `difference` has those bits of the byte set
-/// that differ between two packets.
+/// Returns the header field that contains the byte at offset `place`. In `difference`, the bits are
+/// set in which this byte differs between two packets.
 pub(super) fn field_at(
     bytes: &[u8],
     layout: &Layout,

@@ -530,13 +530,13 @@ fn adjusted_checksum(
     Some(total.checksum())
 }
 
-/// Describes a wrong checksum together with the right one.
+/// Returns a text with the value of a wrong checksum and the value that it should have.
 pub(super) fn found_and_expected(found: Option<u16>, right: Option<u16>) -> String {
     format!("it is {:#06x}, and should be {:#06x}", found.unwrap_or(0), right.unwrap_or(0))
 }
 
-/// Describes a 16-bit field in both packets: the one that contains the byte at `place`. `None` for
-/// fields of another size.
+/// Returns the values, as text, that a 16-bit field has in the two packets `now` and `then`. The
+/// field contains the byte at `place`, and is called `name`. `None` for fields of another size.
 fn field_values(now: &[u8], then: &[u8], place: usize, name: &str) -> Option<(String, String)> {
     let is = |names: &[&str]| names.iter().any(|end| name.ends_with(end));
     // Headers and their 16-bit fields begin at even offsets. The first byte that differs may be

@@ -14,7 +14,7 @@ use crate::commands::checksums::{Wrong, be16, check};
 
 impl Judge {
     /// Checks a packet of the checked file by itself: its `virtio_net_hdr`, lengths and checksums.
-    /// `merged` tells that it stands for several packets.
+    /// `merged` is true if the packet stands for several packets of the original file.
     pub(super) fn judge_alone(&mut self, packet: &FilePacket, merged: bool) {
         self.judge_virtio_header(packet, merged);
         let (Some(layout), Some(layer)) = (&packet.layout, packet.layer) else { return };

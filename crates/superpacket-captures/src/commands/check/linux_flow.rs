@@ -42,7 +42,8 @@ pub(super) fn linux_flow(bytes: &[u8], layout: &Layout) -> Vec<u8> {
     headers
 }
 
-/// In the bytes from `place` on, clears all bits that are not in `bits`.
+/// Clears all bits of the headers that are not set in `bits`, whose first byte applies to the byte
+/// at `place`.
 fn keep(headers: &mut [u8], place: usize, bits: &[u8]) {
     for (byte, bits) in headers.iter_mut().skip(place).zip(bits) {
         *byte &= bits;

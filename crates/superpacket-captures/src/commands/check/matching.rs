@@ -10,7 +10,7 @@ use crate::commands::error::Error;
 /// The packets of the original file for which a packet of the checked file stands.
 #[derive(Debug, Default)]
 pub(super) struct Matched {
-    /// Where the packets are among the held packets with the same endpoints, in the order of the
+    /// Indices of these packets among the held packets with the same endpoints, in the order of the
     /// payload. Empty if no packet was found.
     pub(super) indices: Vec<usize>,
     /// Number of bytes at the end of the checked packet's payload that come from none of the
@@ -20,8 +20,8 @@ pub(super) struct Matched {
     damaged: bool,
 }
 
-/// Number of packets with the same endpoints, before and after a packet, among which the packet
-/// that continues a merged packet's payload is searched.
+/// Number of packets with the same endpoints, before and after the last packet found, among which
+/// the packet with the next bytes of a merged packet's payload is searched.
 const MAX_DISTANCE: usize = 256;
 
 /// Maximum number of packets with the same endpoints that are searched for a packet. It bounds the
@@ -34,7 +34,7 @@ const MAX_SEARCHED_DAMAGED: usize = 64;
 /// once a similar one has been found.
 const MAX_READ_AHEAD: u64 = 1024;
 
-/// Rank of a packet that is the same; a lower rank means more similar.
+/// Rank of similarity of an identical packet; a lower rank means a more similar packet.
 const SAME: u8 = 0;
 const SAME_PLACE_FLOW_AND_BYTES: u8 = 1;
 /// If the best packet found has a higher rank than this, the search goes on among all held packets.
@@ -110,8 +110,8 @@ impl Window<'_> {
         }
     }
 
-    /// Finds the held packet that continues the payload of a checked packet, and its rank of
-    /// similarity.
+    /// Finds the held packet that has the next bytes of a checked packet's payload. Returns its
+    /// rank of similarity and its index.
     fn find_next(
         &mut self,
         packet: &FilePacket,

@@ -182,8 +182,8 @@ pub struct CheckReport {
     pub cut_short: Option<CutShort>,
     /// The place where the original was cut short, if it was.
     pub origin_cut_short: Option<CutShort>,
-    /// Whether [`Progress::end_requested`] ended the reading of a file. Packets behind that place
-    /// are not judged.
+    /// Whether [`Progress::end_requested`] ended the reading of a file. Packets after the position
+    /// that was reached are not judged.
     pub interrupted: bool,
 }
 
@@ -324,8 +324,9 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Returns the kinds of headers with which packets of the two files begin, if link headers are
-    /// not to be compared: if the files begin differently, and not both of them mix both kinds.
+    /// Returns the kinds of headers with which packets of the two files begin, if link headers
+    /// cannot be compared; `None` if they can, because the files begin alike or both of them
+    /// contain both kinds.
     fn find_link_headers(
         &mut self,
         checked: &mut PacketStream<'_>,
@@ -496,9 +497,9 @@ impl Check<'_> {
         }
     }
 
-    /// Marks packets of the original file that the packet at hand has overtaken: earlier packets of
-    /// the same flow without a counterpart so far. Returns whether the packets in it are out of
-    /// order themselves.
+    /// Marks packets of the original file that the current packet of the checked file has
+    /// overtaken: earlier packets of the same flow that have no counterpart so far. Returns whether
+    /// the packets that were merged into the current packet are out of order themselves.
     fn mark_overtaken(
         &mut self,
         packet: &FilePacket,
@@ -539,8 +540,8 @@ struct FileStarts {
 }
 
 impl FileStarts {
-    /// Returns the error for files that both mix two kinds of link headers, if this was found out
-    /// too late to compare them.
+    /// Returns the error message for two files that both turn out to contain both kinds of link
+    /// headers, after it was decided not to compare link headers.
     fn contradicted(&self, report: &CheckReport, in_checked: u64, in_origin: u64) -> String {
         let FileStarts { checked, origin } = self;
         format!(

@@ -19,7 +19,8 @@ pub(super) struct NeverLeft {
     most_described: usize,
 }
 
-/// Counts packets without a counterpart, of one kind.
+/// Numbers of packets without a counterpart whose headers can be read, or of those whose headers
+/// cannot be read.
 #[derive(Debug, Default)]
 struct Tally {
     /// Number of packets that the original file contains completely.
@@ -54,7 +55,7 @@ impl NeverLeft {
         }
     }
 
-    /// Adds the counts to the report at the end of the run. `is_whole` tells that the checked file
+    /// Adds the counts to the report at the end of the run. `is_whole` is true if the checked file
     /// is not cut short and none of its packets is cut by a snap length.
     pub(super) fn report(self, report: &mut CheckReport, is_whole: bool) {
         let NeverLeft { readable, unreadable, most_described } = self;
@@ -78,7 +79,7 @@ impl NeverLeft {
     }
 }
 
-/// Describes a packet without a counterpart as a violation.
+/// Returns the violation that a packet without a counterpart is.
 fn lost(packet: &FilePacket) -> Finding {
     let what = match packet.part {
         Some(part) => {

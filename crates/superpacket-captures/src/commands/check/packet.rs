@@ -34,7 +34,8 @@ pub(super) struct FilePacket {
     pub(super) chosen_id: Option<usize>,
     /// The bytes of the packet from the Ethernet or IP header on, with completed checksums.
     pub(super) bytes: Vec<u8>,
-    /// The bytes with checksums as they were in the file, if any of these was unfinished.
+    /// The bytes with the checksums that they had in the file; `None` if none of the checksums was
+    /// unfinished.
     unfinished: Option<Vec<u8>>,
     /// The kind of header with which `bytes` begin; `None` for an unknown link type.
     pub(super) layer: Option<Layer>,
@@ -48,13 +49,14 @@ pub(super) struct FilePacket {
     pub(super) endpoints: u64,
     /// The flow of the packet, by endpoints, link headers and tunnels.
     pub(super) flow: FlowId,
-    /// A hash of the fields by which Linux separates packets of one flow in addition.
+    /// A hash of the additional fields by which Linux divides packets of one flow into flows of its
+    /// own.
     pub(super) linux_flow: u64,
     /// The flow within which the packet keeps its order, and its interface. This flow includes the
     /// link header even if link headers are not compared.
     pub(super) order_scope: (FlowId, u32),
-    /// The address pairs within which the packet keeps its order. They too include the link header
-    /// and the interface.
+    /// The address pairs within which the packet keeps its order. Like `order_scope`, their hashes
+    /// include the link header and the interface.
     pub(super) pairs: PairKeys,
 }
 
@@ -76,7 +78,7 @@ impl fmt::Display for PacketStart {
     }
 }
 
-/// What a file tells about a packet besides its bytes.
+/// The properties of a packet, besides its bytes, that a file contains.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketMetadata<'a> {
     pub(super) number: u64,
@@ -87,8 +89,9 @@ pub(super) struct PacketMetadata<'a> {
     pub(super) cut: bool,
 }
 
-/// Maximum length in bytes of a packet whose bytes are all kept: twice what BIG TCP allows. Files
-/// of records may have packets of 16 MB, which would need more memory than commands may use.
+/// Maximum length in bytes of a packet all of whose bytes are kept in memory: twice the maximum of
+/// BIG TCP. Files of records may have packets of 16 MB, which would need more memory than commands
+/// may use.
 const LONGEST: usize = 1 << 20;
 
 /// Returns a packet's bytes. If it is longer than [`LONGEST`], returns the first bytes and a hash
@@ -310,14 +313,15 @@ impl FilePacket {
         here[ipv4::FRAGMENT] == there[ipv4::FRAGMENT] & 0x3f && bytes == other.bytes
     }
 
-    /// Returns the IPv6 identification of this fragment. It is at the offset at which this program
-    /// has chosen that of `origin`.
+    /// Returns the IPv6 identification of this fragment, read at the offset that the identification
+    /// has in `origin`, a fragment made by this program.
     pub(super) fn id_for(&self, origin: &FilePacket) -> Option<u32> {
         let bytes = self.bytes.get(origin.chosen_id?..)?.first_chunk()?;
         Some(u32::from_be_bytes(*bytes))
     }
 
-    /// Returns the packet's bytes with this unfinished checksum and this value in its field.
+    /// Returns the packet's bytes with an unfinished checksum: `state` tells where its field is,
+    /// and `field` is the value for the field.
     fn with_field(&self, state: RxChecksum, field: u16) -> Option<(Vec<u8>, RxChecksum)> {
         let RxChecksum::Partial { start, offset } = state else { return None };
         let place = usize::from(start) + usize::from(offset);

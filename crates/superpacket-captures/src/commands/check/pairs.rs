@@ -10,15 +10,15 @@ use superpacket::wire::{IpVersion, Layout, Scope, ip_headers, parse, protocol_nu
 use crate::commands::lanes::LinkHeader;
 use crate::commands::ledger::{addresses, hash_link};
 
-/// The address pairs within which a packet must keep its order, as hashes of link header, addresses
-/// and protocol.
+/// The address pairs of a packet, within each of which packets must keep their order. They are
+/// hashes of link header, addresses and protocol.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PairKeys {
     /// Whether the packet's ports are known. If so, it keeps order with packets whose ports are not
     /// known; otherwise with packets whose ports are known.
     has_ports: bool,
-    /// The pair of the innermost IP header and, in tunnels, those of the outer headers. If the
-    /// ports are not known, the pair of the last IP header that could be read.
+    /// The address pair of the innermost IP header and, in tunnels, the pairs of the outer headers.
+    /// If the ports are not known, only the pair of the last IP header that could be read.
     keys: [Option<u64>; 3],
 }
 
@@ -72,17 +72,17 @@ impl PairKeys {
 pub(super) struct Departure {
     /// Number of the packet of the checked file.
     pub(super) packet: u64,
-    /// Number of the packet of the original file that is in it.
+    /// Number, in the original file, of the packet that was found in it.
     pub(super) origin: u64,
 }
 
 #[derive(Debug, Default)]
 struct Pair {
-    /// Number of packets of the pair that are in the original file and were not yet found in the
-    /// checked file.
+    /// Number of packets with this address pair that have been read from the original file, but not
+    /// yet found in the checked file.
     held: u32,
-    /// Of the packets found in the checked file, the one that comes last in the original file:
-    /// first of those without known ports, then of those with known ports.
+    /// The packet that comes last in the original file among those found in the checked file: the
+    /// first element is for packets without known ports, the second for packets with known ports.
     latest: [Option<Departure>; 2],
 }
 
@@ -92,7 +92,7 @@ struct Pair {
 pub(super) struct Pairs(HashMap<u64, Pair>);
 
 impl Pairs {
-    /// Maximum number of bytes of memory that a held packet needs here.
+    /// Maximum number of bytes that these tables need for each held packet.
     pub(super) const OVERHEAD: usize = 4 * size_of::<(u64, Pair)>();
 
     /// Adds a packet of the original file that was not yet found in the checked file.

@@ -17,7 +17,7 @@ pub(super) const MAGIC: &[u8] = b"superpacket-records ";
 /// Maximum length in bytes of the first line of a file of records.
 const LONGEST_LINE: usize = 64;
 
-/// Length in bytes of the length before a record.
+/// Number of bytes of the length field that precedes each record.
 const LENGTH: usize = 4;
 
 /// Reads a file of records.

@@ -2,15 +2,15 @@
 
 use serde::{Serialize, Serializer};
 
-/// Which rules packets must keep.
+/// Set of rules by which packets are judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
     /// The rules that Linux keeps. Its GRO merges packets whose identifications are all the same,
     /// and lets a packet that it refuses overtake held packets of the same flow.
     #[default]
     Linux,
-    /// The rules that this project keeps: every byte of the original can be restored from a packet
-    /// and its header, and packets of a flow keep their order.
+    /// The rules that this project follows: every byte of the original packets can be restored from
+    /// a merged packet and its header, and packets of a flow keep their order.
     Reversible,
 }
 
@@ -53,7 +53,7 @@ macro_rules! rules {
                 match self { $(Rule::$variant => $sentence),* }
             }
 
-            /// Returns the less strict of the two sets that contains the rule.
+            /// Returns the least strict [`Strictness`] that includes the rule.
             pub const fn strictness(self) -> Strictness {
                 match self { $(Rule::$variant => rules!(@level $($level)?)),* }
             }

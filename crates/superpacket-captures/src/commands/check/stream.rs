@@ -54,7 +54,7 @@ impl Waiting for PacketSource<'_> {
     }
 }
 
-/// The progress that both files of a check ask.
+/// A [`Progress`] that the streams of both files of a check share.
 pub(super) struct SharedProgress<'a> {
     progress: RefCell<&'a mut dyn Progress>,
     /// Number of packets and bytes of the checked file that were read so far.
@@ -66,13 +66,14 @@ impl<'a> SharedProgress<'a> {
         Rc::new(SharedProgress { progress: RefCell::new(progress), read: Cell::default() })
     }
 
-    /// Returns the progress, for calls between reads.
+    /// Borrows the progress, so that the caller can call its methods while neither file is being
+    /// read.
     pub(super) fn borrow(&self) -> RefMut<'_, &'a mut dyn Progress> {
         self.progress.borrow_mut()
     }
 }
 
-/// Which of the two files of a check a stream is.
+/// Whether a stream reads the checked file or the original file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Checked,
@@ -175,8 +176,8 @@ impl<'a> PacketStream<'a> {
         Ok(Some(packet))
     }
 
-    /// Calls `wanted` with each of the next packets, as many as can be read ahead, and returns the
-    /// first result that is not `None`. The packets stay in the stream.
+    /// Calls `wanted` with each of the next packets, up to the limit of packets that are read
+    /// ahead, and returns the first result that is not `None`. The packets remain in the stream.
     pub(super) fn find_ahead<T>(
         &mut self,
         wanted: impl Fn(&FilePacket) -> Option<T>,
@@ -226,7 +227,7 @@ impl<'a> PacketStream<'a> {
         Ok(None)
     }
 
-    /// Returns whether the progress wants the file to end here.
+    /// Reports to the progress, and returns whether it requests that reading ends here.
     fn ask(&mut self) -> Result<bool, Error> {
         let read = self.position();
         let mut progress = self.progress.borrow();
@@ -236,7 +237,7 @@ impl<'a> PacketStream<'a> {
         }
     }
 
-    /// Waits until there is something to read, or the progress ends the file.
+    /// Waits until there is something to read, or the progress requests that reading ends.
     fn wait(&mut self) -> Result<Waited, Error> {
         let read = self.position();
         self.end_requests.wait(&self.source, read, &mut **self.progress.borrow(), None)
@@ -286,7 +287,7 @@ impl<'a> PacketStream<'a> {
         self.has_cut_packets || self.is_interrupted() || self.truncated().is_some()
     }
 
-    /// Returns whether the progress has ended the file.
+    /// Returns whether the progress has ended the reading of the file.
     pub(super) fn is_interrupted(&self) -> bool {
         self.end_requests.is_ending()
     }
@@ -327,8 +328,8 @@ fn read_record(
     Ok(Some(Some(FilePacket::new(origin, data, simd))))
 }
 
-/// Reads the first bytes of a stream, which tell whether it has records. Returns this, and the
-/// whole stream.
+/// Reads the first bytes of a stream, and returns whether it is a file of records, and the stream
+/// with these bytes put back.
 fn has_records(
     file: &str,
     mut stream: Box<dyn Read + Send>,
@@ -344,7 +345,7 @@ fn has_records(
     Ok((head == MAGIC, Box::new(Bytes::new(head).chain(stream))))
 }
 
-/// Opens a stream of a capture or of records, the reading of which blocks.
+/// Opens a stream that contains a capture or records, and blocks until data arrives.
 fn open_blocking(
     file: &str,
     stream: Box<dyn Read + Send>,
@@ -360,7 +361,8 @@ fn open_blocking(
     })
 }
 
-/// Opens a path of a capture or of records that may have to be waited for.
+/// Opens the file, pipe or device at a path, which contains a capture or records and may have no
+/// data for now.
 fn open_live(path: &Path) -> Result<PacketSource<'static>, CaptureError> {
     let (file, stream) = open_stream(path)?;
     let (records, stream) = has_records(&file, stream)?;

@@ -15,13 +15,14 @@ pub(super) struct Virtio {
     pub(super) header: Header,
     /// The segmentation for which the header asks, or what is wrong with the header.
     pub(super) gso: Result<Option<Gso>, VirtioError>,
-    /// With the flag `NEEDS_CSUM`: whether the checksum field holds the sum of the pseudo-header.
+    /// Whether the checksum field holds the sum of the pseudo-header, if the flag `NEEDS_CSUM` is
+    /// set.
     pub(super) seed: Option<bool>,
-    /// With the flag `NEEDS_CSUM`: where the unfinished checksum is, and the value that its field
-    /// had.
+    /// Position of the unfinished checksum, and the value that its field had, if the flag
+    /// `NEEDS_CSUM` is set.
     pub(super) partial: Option<(RxChecksum, u16)>,
-    /// What the outer UDP checksum of a super-packet in a tunnel contains; `None` if there is no
-    /// such checksum.
+    /// The kind of value in the outer UDP checksum field of a super-packet in a tunnel; `None` if
+    /// there is no such checksum.
     pub(super) outer: Option<OuterChecksum>,
 }
 
@@ -32,15 +33,15 @@ impl Virtio {
     }
 }
 
-/// What the outer UDP checksum field of a super-packet in a tunnel contains.
+/// The kind of value that the outer UDP checksum field of a super-packet in a tunnel contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OuterChecksum {
     /// The sum of the pseudo-header, to which Linux adds the sum of each segment.
     Seeded,
     /// Another value, although the flag `UDP_TUNNEL_CSUM` asks for segments with outer checksums.
     Unseeded,
-    /// A value although the flag `UDP_TUNNEL_CSUM` is not set; Linux copies the value to all
-    /// segments.
+    /// A value that is not 0, although the flag `UDP_TUNNEL_CSUM` is not set; Linux copies it to
+    /// all segments.
     Unnamed,
 }
 
@@ -112,8 +113,8 @@ fn complete_outer(
     Some(OuterChecksum::Seeded)
 }
 
-/// Returns whether a checksum field holds the pseudo-header's sum for everything from `start` on.
-/// Returns `true` if this cannot be known: for a checksum that does not belong to a transport
+/// Returns whether a checksum field holds the sum of the pseudo-header for all bytes from `start`
+/// on. Returns `true` if this cannot be known: for a checksum that does not belong to a transport
 /// header, or that covers unknown addresses.
 fn is_seeded(bytes: &[u8], layer: Layer, start: u16, offset: u16) -> bool {
     let Ok(layout) = parse_datagram(bytes, bytes.len(), layer) else { return true };

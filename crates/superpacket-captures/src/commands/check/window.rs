@@ -25,32 +25,33 @@ const MAX_SEGMENTS: MaxSegments = MaxSegments::new(16_384).expect("not zero");
 /// Minimum length of `ages` at which entries of packets that are no longer held are removed.
 const MIN_AGES: usize = 4096;
 
-/// A packet is given up only if memory is needed and a packet that comes more than this many places
-/// later in the file was found in the checked file.
+/// A held packet may be given up to free memory only if a packet that comes more than this number
+/// of packets later in the original file has been found in the checked file.
 const SLACK: u64 = 1024;
 
 /// A packet of the original file that was not yet found in the checked file.
 #[derive(Debug)]
 pub(super) struct HeldPacket {
     pub(super) packet: FilePacket,
-    /// The first packet that has overtaken it: one of the same flow that comes later in the
+    /// The packet that has overtaken this one, if any: one of the same flow that comes later in the
     /// original file but was found earlier in the checked file.
     pub(super) overtaken: Option<Overtaken>,
 }
 
-/// A packet that has overtaken a held packet.
+/// A packet that has overtaken a held packet, by its numbers in both files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Overtaken {
     /// Number of the packet in the checked file.
     pub(super) by: u64,
     /// Number of the packet in the original file.
     pub(super) origin: u64,
-    /// Whether this packet cannot merge in Linux, or belongs to another of Linux's flows, so that
-    /// Linux lets it overtake.
+    /// Whether Linux may let this packet overtake, because its GRO cannot merge it or assigns it to
+    /// another flow.
     pub(super) refused: bool,
 }
 
-/// The packets of the original file that are held in memory, and the rest of that file.
+/// The packets of the original file that are held in memory, and the stream of the packets that
+/// follow them.
 pub(super) struct Window<'a> {
     pub(super) stream: PacketStream<'a>,
     queues: HashMap<u64, VecDeque<HeldPacket>>,
@@ -61,21 +62,23 @@ pub(super) struct Window<'a> {
     /// Length of `ages` at which entries of packets that are no longer held are removed.
     max_ages: usize,
     held: usize,
-    /// The highest number of a packet that was found in the checked file.
+    /// The highest number, in the original file, of a packet that was found in the checked file.
     latest_departed: u64,
     ended: bool,
     /// The kind of header with which packets of the checked file begin, if link headers are not
     /// compared.
     other_start: Option<PacketStart>,
-    /// Number of the first packet of the original file that also begins with this kind of header.
+    /// Number of the first packet of the original file that begins with the kind of header
+    /// `other_start`.
     pub(super) first_like_other: Option<u64>,
     segmenter: Segmenter,
     /// Number of packets whose `virtio_net_hdr` contradicts itself or the packet, or would give too
     /// many segments. They are not cut.
     pub(super) bad_headers: u64,
-    /// Number of packets that were cut into segments of a size that no header states.
+    /// Number of packets that were segmented although no header states the size of segments.
     pub(super) sizes_inferred: u64,
-    /// Packets that were given up to free memory, or were not found until the end.
+    /// Counts of the packets that were given up to free memory, or had not been found when the
+    /// checked file ended.
     never_left: NeverLeft,
 }
 
@@ -105,7 +108,8 @@ impl<'a> Window<'a> {
         self.other_start = Some(other);
     }
 
-    /// Adds a packet of the original file. If its header says so, it is cut into segments first.
+    /// Adds a packet of the original file. If its `virtio_net_hdr` asks for segmentation, its
+    /// segments are added instead.
     pub(super) fn enter(&mut self, packet: FilePacket) {
         let packet = match self.other_start {
             Some(other) => {
@@ -231,8 +235,8 @@ impl<'a> Window<'a> {
         Ok(true)
     }
 
-    /// Returns whether there is memory for another packet. If not, first gives up packets that are
-    /// overdue.
+    /// Returns whether there is memory for another packet. If there is none, first gives up held
+    /// packets for which [`SLACK`] allows this.
     fn make_room(&mut self) -> bool {
         while self.held > MAX_BYTES {
             let Some(&(endpoints, number)) = self.ages.front() else { return false };

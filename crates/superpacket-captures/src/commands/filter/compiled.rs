@@ -20,8 +20,8 @@ impl Filter {
         Ok(Filter { expression: expression.to_owned(), programs: Vec::new() })
     }
 
-    /// Returns whether a frame matches, of which these bytes were captured. `original_length` is
-    /// its length on the wire in bytes.
+    /// Returns whether a frame matches the filter. `original_length` is its length on the wire in
+    /// bytes, of which fewer may have been captured.
     ///
     /// # Errors
     /// If libpcap refuses the expression for frames of this link type.
@@ -67,7 +67,8 @@ fn compile(expression: &str, link_type: LinkType) -> Result<Program, Error> {
         .ok_or_else(|| refused("libpcap's program for it cannot be read".to_owned()))
 }
 
-/// Returns libpcap's number (`DLT_`) for the link type of a file (`LINKTYPE_`). Few differ.
+/// Returns the link type in libpcap's numbering (`DLT_`) for the link type of a file (`LINKTYPE_`).
+/// Few numbers differ.
 fn link_type_of_libpcap(link_type: LinkType) -> Result<Linktype, pcap::Error> {
     match link_type {
         LinkType::RAW | LinkType::RAW_12 | LinkType::RAW_14 => Linktype::from_name("RAW"),

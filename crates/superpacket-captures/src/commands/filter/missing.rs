@@ -1,9 +1,9 @@
-//! The filter of a build without the feature `filter`: it cannot be made.
+//! The filter of a build without the feature `filter`: creating one always fails.
 
 use crate::commands::error::Error;
 use crate::file::LinkType;
 
-/// A filter. There is none without the feature `filter`.
+/// A filter, of which no value exists in a build without the feature `filter`.
 pub(crate) enum Filter {}
 
 impl Filter {

@@ -7,7 +7,8 @@
 /// An instruction of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Instruction {
-    /// Class, size, mode and operation, in the bits that the constants below name.
+    /// Class, size, mode and operation of the instruction, in bits that the constants of this type
+    /// name.
     code: u16,
     /// Number of instructions to skip if a condition is true.
     if_true: u8,
@@ -51,11 +52,13 @@ const MSH: u16 = 0xa0;
 const HALF: u16 = 0x08;
 const BYTE: u16 = 0x10;
 
-/// The operand is the index register (BPF_X), or in a return instruction the accumulator (BPF_A).
+/// Bit of the code that selects a register as the operand: the index register (BPF_X) or, in a
+/// return instruction, the accumulator (BPF_A).
 const REGISTER: u16 = 0x08;
 const ACCUMULATOR: u16 = 0x10;
 
-/// The accumulator is copied to the index register (BPF_TAX), or back without this bit (BPF_TXA).
+/// Bit of the code of a register copy: from the accumulator to the index register (BPF_TAX) if it
+/// is clear, and back if it is set (BPF_TXA).
 const TXA: u16 = 0x80;
 
 /// A compiled filter.
@@ -67,8 +70,8 @@ impl Program {
         Program(instructions)
     }
 
-    /// Returns whether a frame matches, of which these bytes were captured. `original_length` is
-    /// its length on the wire in bytes.
+    /// Returns whether a frame matches the filter. `original_length` is its length on the wire in
+    /// bytes, of which fewer may have been captured.
     pub(super) fn matches(&self, frame: &[u8], original_length: u32) -> bool {
         self.run(frame, original_length).is_some_and(|accepted| accepted > 0)
     }
@@ -124,7 +127,7 @@ impl Program {
     }
 }
 
-/// Returns the number at an offset of a frame; how many bytes it has is a part of the instruction's
+/// Returns the number at an offset of a frame. Its size in bytes is given by the instruction's
 /// code.
 fn load(frame: &[u8], offset: u32, code: u16) -> Option<u32> {
     let rest = frame.get(offset as usize..)?;
@@ -135,7 +138,8 @@ fn load(frame: &[u8], offset: u32, code: u16) -> Option<u32> {
     })
 }
 
-/// Computes with the accumulator and a value; `None` for a division by zero.
+/// Applies the arithmetic operation in `code` to the accumulator and a value; `None` for a division
+/// by zero.
 fn compute(code: u16, accumulator: u32, value: u32) -> Option<u32> {
     Some(match code & 0xf0 {
         0x00 => accumulator.wrapping_add(value),

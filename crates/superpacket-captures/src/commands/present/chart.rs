@@ -14,8 +14,8 @@ use super::escape::Escaped;
 use super::number::{number, shortest};
 use crate::commands::error::Error;
 
-/// Placeholder colours: text, text of axes, lines of the grid, the first and the second series, a
-/// good and a bad verdict.
+/// Colours in drawn charts that are later replaced by those of the page: text, text of axes, lines
+/// of the grid, the first and the second series, a good and a bad verdict.
 pub(super) const INK: RGBColor = RGBColor(1, 2, 3);
 pub(super) const MUTED: RGBColor = RGBColor(1, 2, 4);
 pub(super) const GRID: RGBColor = RGBColor(1, 2, 5);
@@ -23,7 +23,7 @@ const BEFORE: RGBColor = RGBColor(1, 2, 6);
 pub(super) const AFTER: RGBColor = RGBColor(1, 2, 7);
 pub(super) const GOOD: RGBColor = RGBColor(1, 2, 8);
 pub(super) const BAD: RGBColor = RGBColor(1, 2, 9);
-/// The placeholder colours, and the page's variables that replace them.
+/// The placeholder colours, and the CSS variables of the page that replace them.
 const ROLES: [(&str, &str); 7] = [
     ("#010203", "var(--ink)"),
     ("#010204", "var(--muted)"),
@@ -34,13 +34,13 @@ const ROLES: [(&str, &str); 7] = [
     ("#010209", "var(--bad)"),
 ];
 
-/// Width of charts on a screen. One unit is about one CSS pixel, so that text is never too small to
-/// read.
+/// Width of charts for a wide screen. One unit is about one CSS pixel, so that text is never too
+/// small to read.
 pub const WIDE: u32 = 860;
-/// Width of charts on a phone, in the same unit.
+/// Width of charts for a phone, in units of about one CSS pixel.
 pub const NARROW: u32 = 330;
 
-/// Height of text in charts, in the same unit.
+/// Height of text in charts, in units of about one CSS pixel.
 pub(super) const TEXT: u32 = 14;
 
 /// Maximum number of labels on a vertical axis.
@@ -87,7 +87,7 @@ pub(super) fn draw(
     Ok(svg.replacen("<svg ", &label, 1))
 }
 
-/// Returns the width of a label in the widest common font.
+/// Returns the width that a label has in the widest common font.
 pub(super) fn width_of(label: &str) -> u32 {
     label.chars().count() as u32 * (TEXT * 2 / 3)
 }
@@ -104,13 +104,13 @@ pub(super) fn style(size: u32, colour: &RGBColor, side: HPos) -> TextStyle<'_> {
         .pos(Pos::new(side, VPos::Center))
 }
 
-/// The axes of a chart whose values go upwards from 0.
+/// The axes of a chart whose vertical axis starts at 0.
 struct AxesOptions<'a> {
     /// Value at the right end of the horizontal axis.
     right: f64,
     /// Largest value on the vertical axis.
     top: f64,
-    /// Unit of the values, behind each label.
+    /// Unit of the vertical axis, which is written after each label.
     unit: &'a str,
     /// Name of the horizontal axis.
     name: &'a str,
@@ -165,7 +165,7 @@ impl AxesOptions<'_> {
     }
 }
 
-/// Pairs of columns: the value of both series for each name.
+/// A chart with a pair of columns for each name: the values of two series.
 #[derive(Clone, Debug)]
 pub struct ColumnPairs<'a> {
     /// Description for readers who cannot see the chart.
@@ -234,7 +234,7 @@ impl Chart for ColumnPairs<'_> {
 pub struct Steps<'a> {
     /// Description for readers who cannot see the chart.
     pub title: &'a str,
-    /// Names of both series, with what is counted.
+    /// Names of both series, which say what is counted.
     pub names: [&'a str; 2],
     /// The event that the time is counted from, in words.
     pub since: &'a str,
@@ -244,7 +244,7 @@ pub struct Steps<'a> {
     pub points: Vec<(f64, [f64; 2])>,
 }
 
-/// Heights of the name above a panel of [`Steps`], and of the panel.
+/// Heights in a chart of [`Steps`]: of the name above a panel, and of the panel.
 const PANEL: [u32; 2] = [24, 190];
 
 impl Chart for Steps<'_> {
@@ -283,7 +283,8 @@ impl Chart for Steps<'_> {
     }
 }
 
-/// The colours of a chart in a separate file, light and dark. A page has them in its style sheet.
+/// The style sheet with the colours of a chart in a separate file, light and dark. A page has these
+/// colours in its own style sheet.
 const COLOURS: &str = include_str!("colours.css");
 
 /// Returns a chart as a standalone file.

@@ -21,7 +21,7 @@ pub struct Curves {
     pub curves: Vec<(String, Vec<f64>)>,
 }
 
-/// The appearances of curves, in their order.
+/// The styles of the curves: the first curve has the first style.
 const STYLES: [DotStyle; 5] = [
     DotStyle { shape: DotShape::Square, hollow: false, colour: DotColour::Muted },
     DotStyle { shape: DotShape::Triangle, hollow: false, colour: DotColour::Ink },

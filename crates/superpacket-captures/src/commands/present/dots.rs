@@ -18,7 +18,7 @@ pub struct Dots {
     pub axis: String,
     /// Value at which a line is drawn across all rows.
     pub line: Option<f64>,
-    /// Explanation of each shape, above the rows.
+    /// The legend, which is drawn above the rows: each style of marks, and its meaning.
     pub key: Vec<(DotStyle, String)>,
     /// The rows, from top to bottom.
     pub rows: Vec<DotRow>,
@@ -47,11 +47,12 @@ pub enum DotRow {
 pub struct Dot {
     /// The value; `None` to draw the spread only.
     pub value: Option<f64>,
-    /// Lowest and highest value of its spread; equal for none.
+    /// Lowest and highest value of the interval that is drawn around the mark; both are equal if
+    /// there is none.
     pub spread: [f64; 2],
     /// Shape and colour of the mark.
     pub style: DotStyle,
-    /// Line of the row: the second one is below the first.
+    /// The line of the row on which the mark is drawn.
     pub line: DotLine,
 }
 
@@ -192,13 +193,13 @@ fn lines(text: &str, most: usize) -> Vec<String> {
 /// Height of a line of text, in pixels.
 const LINE: i32 = 18;
 
-/// The columns of a chart: names, marks, and the marks in figures.
+/// The columns of a chart: the names of rows, the marks, and the values of the marks as text.
 struct Columns {
-    /// Left and right end of the marks.
+    /// Horizontal positions of the left and the right end of the area for marks.
     marks: [i32; 2],
-    /// Maximum letters of a line of a name, and of a heading.
+    /// Maximum number of letters per line of a name, and per line of a heading.
     letters: [usize; 2],
-    /// Whether names and figures are above the marks, not beside them.
+    /// Whether the names and values of rows are drawn above the marks, and not beside them.
     stacked: bool,
     /// Space for the marks of a row.
     height: i32,
@@ -228,7 +229,8 @@ impl Dots {
         Columns { marks: [304, right], letters: [38, 110], stacked: false, height }
     }
 
-    /// Returns the lines of the explanation, each with its marks and their distances from the left.
+    /// Divides the legend into lines that fit the width. Each entry has its distance from the left,
+    /// its style and its text.
     fn key_lines(&self, width: u32) -> Vec<Vec<(i32, DotStyle, &str)>> {
         let mut lines = vec![Vec::new()];
         let mut left = 16;
@@ -262,7 +264,8 @@ impl Columns {
         }
     }
 
-    /// Draws a row's text below `top`, and returns the middle of its marks.
+    /// Draws a row's text below the vertical position `top`, and returns the vertical position of
+    /// the row's marks.
     fn write(&self, row: &DotRow, top: i32, area: &Area<'_>) -> Drawn<i32> {
         let section = matches!(row, DotRow::Section(_));
         let write = |text: &str, x: i32, middle: i32, colour: &RGBColor| {
@@ -299,7 +302,7 @@ impl Columns {
     }
 }
 
-/// Draws the marks of a row around the height `middle`.
+/// Draws the marks of a row around the vertical position `middle`.
 fn draw_marks(dots: &[Dot], middle: i32, axis: &LogAxis, area: &Area<'_>) -> Drawn {
     let height_of = |dot: &Dot| middle + dot.line.offset();
     for joined in [DotLine::Upper, DotLine::Lower] {

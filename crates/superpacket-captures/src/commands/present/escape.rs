@@ -1,4 +1,4 @@
-//! Text from outside, made safe for a page or a document.
+//! Escapes text from captures and file names for HTML pages and Markdown documents.
 
 use std::fmt::{self, Write};
 

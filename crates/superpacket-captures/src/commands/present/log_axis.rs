@@ -2,7 +2,7 @@
 
 use super::number::shortest;
 
-/// A logarithmic axis between two places of a chart.
+/// A logarithmic axis between two horizontal positions of a chart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogAxis {
     /// Values at both ends of the axis.
@@ -11,12 +11,14 @@ pub(super) struct LogAxis {
     places: [i32; 2],
 }
 
-/// Leading digits of the labels within a power of ten, from the most to the fewest.
+/// Leading digits of the values that get a label within each power of ten, from the most labels to
+/// the fewest.
 const DIGITS: [&[f64]; 4] =
     [&[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0], &[1.0, 2.0, 5.0], &[1.0, 3.0], &[1.0]];
 
 impl LogAxis {
-    /// Returns an axis that shows all these values. Only positive values have a place on it.
+    /// Returns an axis between the positions `places` that shows all given values. Values that are
+    /// not positive have no position on it.
     pub(super) fn new(values: impl Iterator<Item = f64>, places: [i32; 2]) -> Self {
         let positive = values.filter(|value| *value > 0.0 && value.is_finite());
         let (low, high) = positive
@@ -27,14 +29,15 @@ impl LogAxis {
         Self { values: [low / margin, high * margin], places }
     }
 
-    /// Returns the place of a value; values beyond an end are at this end.
+    /// Returns the horizontal position of a value. A value outside the axis gets the position of
+    /// its nearer end.
     pub(super) fn at(&self, value: f64) -> i32 {
         let ([low, high], [left, right]) = (self.values, self.places);
         let part = (value.clamp(low, high) / low).ln() / (high / low).ln();
         left + (f64::from(right - left) * part).round() as i32
     }
 
-    /// Returns the values of as many labels as fit, if each needs `room`.
+    /// Returns the values at which labels are drawn: as many as fit, if each needs `room` pixels.
     pub(super) fn ticks(&self, room: u32) -> Vec<f64> {
         let [low, high] = self.values;
         let exponents = low.log10().floor() as i32..=high.log10().ceil() as i32;

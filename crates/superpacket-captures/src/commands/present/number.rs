@@ -3,7 +3,7 @@
 /// The text for a value that does not exist, such as a quotient whose divisor is 0.
 pub const NOTHING: &str = "-";
 
-/// Formats a quotient with this number of decimal places.
+/// Formats the quotient `over / under` with this number of decimal places.
 pub fn average(over: u64, under: u64, places: usize) -> String {
     if under == 0 { NOTHING.to_owned() } else { format!("{:.places$}", ratio(over, under)) }
 }
@@ -41,8 +41,8 @@ pub fn number(value: f64, digits: usize) -> String {
     format!("{sign}{whole}{fraction}")
 }
 
-/// Formats a number like [`number`], with at most `most` digits after the point and no zeros at
-/// their end. `most` is at least 1.
+/// Formats a number like [`number`], with at most `most` digits after the decimal point and without
+/// trailing zeros. `most` is at least 1.
 pub fn shortest(value: f64, most: usize) -> String {
     number(value, most).trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -52,7 +52,8 @@ pub fn factor(factor: f64) -> String {
     format!("{}x", number(factor, factor_digits(factor)))
 }
 
-/// Returns the digits after the point that show two significant digits of a factor.
+/// Returns the number of digits after the decimal point with which [`factor`] formats this factor:
+/// 2, or 3 below a tenth.
 pub fn factor_digits(factor: f64) -> usize {
     if factor.abs() < 0.1 { 3 } else { 2 }
 }

@@ -95,7 +95,7 @@ impl Page {
         }
     }
 
-    /// Writes figures, each with a caption below.
+    /// Writes a row of prominent figures, each with a caption below.
     pub fn tiles(&mut self, tiles: impl IntoIterator<Item = (String, String)>) {
         self.add(format_args!("<div class=\"tiles\">"));
         for (figure, caption) in tiles {
@@ -113,8 +113,8 @@ impl Page {
         self.text.push_str(&table.html());
     }
 
-    /// Draws a chart below its caption and the meanings of its colours. It is drawn for a screen
-    /// and for a phone; the page shows the one that fits.
+    /// Draws a chart below its caption and a legend of its colours. It is drawn in two widths, for
+    /// a wide screen and for a phone; the page shows the one that fits.
     ///
     /// # Errors
     /// [`Error::Plot`] if it cannot be drawn.
@@ -141,7 +141,7 @@ impl Page {
         Ok(())
     }
 
-    /// Writes a part that is folded until the reader opens it.
+    /// Writes a section that is folded until the reader opens it.
     ///
     /// # Errors
     /// Those of `body`.

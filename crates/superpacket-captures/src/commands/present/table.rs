@@ -1,4 +1,4 @@
-//! Tables of text.
+//! Tables for reports, which can be rendered as Markdown and as HTML.
 
 use std::fmt::Write;
 
@@ -24,7 +24,8 @@ pub struct Table {
 pub struct Column {
     /// Heading.
     pub heading: String,
-    /// Whether the column holds figures of the source that a report is compared with.
+    /// Whether the column holds figures from the source with which a report compares its own, such
+    /// as a paper.
     pub of_source: bool,
 }
 

@@ -14,7 +14,7 @@ pub(super) const MOST_FLOWS: usize = 100_000;
 
 #[derive(Clone, Debug)]
 struct FlowTally {
-    /// Position of its first packet among the first packets of all flows, from 0.
+    /// Position of the flow, from 0, in the order in which the first packets of all flows came.
     order: u32,
     hash: FlowHash,
     cpu: Option<Cpu>,
@@ -22,7 +22,8 @@ struct FlowTally {
     flow_limited: u64,
 }
 
-/// The flows that came first, and a count of the packets of all others.
+/// The first flows of the capture, up to [`MOST_FLOWS`], and the number of packets of all further
+/// flows.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     flows: HashMap<FlowTuple, FlowTally>,
@@ -110,7 +111,8 @@ impl SteeredFlow {
         self.tally.hash.0
     }
 
-    /// Returns the CPU's number; `None` if the packets stay on the CPU that receives them.
+    /// Returns the number of the CPU to which the flow's packets would be steered; `None` if they
+    /// stay on the CPU that receives them.
     pub fn cpu(&self) -> Option<usize> {
         self.tally.cpu.map(Cpu::number)
     }
@@ -120,7 +122,7 @@ impl SteeredFlow {
         self.tally.packets
     }
 
-    /// Returns the number of packets that the flow limit would drop.
+    /// Returns the number of the flow's packets that the flow limit would drop.
     pub fn flow_limited(&self) -> u64 {
         self.tally.flow_limited
     }

@@ -27,7 +27,7 @@ pub use flows::SteeredFlow;
 /// Options of [`steer`].
 #[derive(Clone, Debug, Default)]
 pub struct SteerOptions {
-    /// The host's CPUs; an empty mask switches steering off.
+    /// The CPUs of the host to which packets are steered; an empty mask switches steering off.
     pub cpus: CpuMask,
     /// The key of the Toeplitz hash; the default is Microsoft's published key.
     pub key: ToeplitzKey,
@@ -39,39 +39,41 @@ pub struct SteerOptions {
     pub strict: bool,
 }
 
-/// The share of one CPU.
+/// The packets and flows that are steered to one CPU.
 #[derive(Clone, Debug, Serialize)]
 pub struct CpuShare {
     /// The CPU's number.
     pub cpu: usize,
     /// Number of packets steered to the CPU.
     pub packets: u64,
-    /// Number of bytes of these frames, link headers included.
+    /// Number of bytes of the frames steered to the CPU, link headers included.
     pub bytes: u64,
     /// Number of listed flows steered to the CPU.
     pub flows: u64,
-    /// Packets that the flow limit would drop, assuming the same as [`FlowLimited`].
+    /// Number of packets that the flow limit would drop on this CPU, under the assumptions of
+    /// [`FlowLimited`].
     pub flow_limited: u64,
 }
 
-/// The result of the flow limit, assuming that every backlog stays at least half full and no packet
-/// is lost otherwise.
+/// The packets that Linux's flow limit would drop, assuming that every backlog queue stays at least
+/// half full and that no packet is lost for another reason.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowLimited {
     /// Number of packets that the flow limit would drop.
     pub packets: u64,
     /// Number of listed flows that would lose packets.
     pub flows: u64,
-    /// Number of the latest packets among which each flow's are counted.
+    /// Number of the latest packets among which the flow limit counts those of each flow.
     pub history: usize,
 }
 
 /// The flows that are not listed.
 #[derive(Clone, Debug, Serialize)]
 pub struct LeftOut {
-    /// Maximum flows that are listed; those that come first are.
+    /// Maximum number of flows that are listed; these are the first flows of the capture.
     pub most_flows: usize,
-    /// Packets of other flows. They count for their CPUs, but their flows do not.
+    /// Number of packets of flows that are not listed. They are counted for their CPUs, but their
+    /// flows are not.
     pub packets: u64,
 }
 
@@ -81,27 +83,30 @@ pub struct SteerReport {
     command: &'static str,
     /// The name of the capture.
     pub file: String,
-    /// Packets and bytes; the reasons tell the outcome for the packets.
+    /// Numbers of packets and bytes. `reasons` has the number of packets for each outcome, such as
+    /// `steered`.
     #[serde(flatten)]
     pub totals: Totals,
-    /// The host's CPUs as sysfs writes them.
+    /// The mask of the CPUs to which packets are steered, in the format of sysfs.
     pub mask: String,
-    /// The host's CPUs as a list, such as `0-3,8`.
+    /// The CPUs to which packets are steered as a list, such as `0-3,8`.
     pub cpu_list: String,
     /// The hash's name.
     pub hash: &'static str,
     /// The hash's key in hexadecimal digits.
     pub key: String,
-    /// Whether the key is the published one.
+    /// Whether the key is Microsoft's published key.
     #[serde(skip)]
     pub key_is_published: bool,
     /// Whether both directions of a connection have the same hash.
     pub symmetric: bool,
     /// The headers that are hashed in tunnels: `inner` or `outer`.
     pub headers: &'static str,
-    /// Packets of the busiest CPU divided by the average of all CPUs.
+    /// Number of packets steered to the busiest CPU, divided by the average of all CPUs; `None` if
+    /// no packet is steered.
     pub imbalance: Option<f64>,
-    /// Flows of the CPU with the most flows divided by the average of all CPUs.
+    /// Number of listed flows of the CPU with the most flows, divided by the average of all CPUs;
+    /// `None` if no flow is steered.
     pub imbalance_flows: Option<f64>,
     /// The result of the flow limit.
     pub flow_limit: FlowLimited,
@@ -109,9 +114,9 @@ pub struct SteerReport {
     pub left_out: LeftOut,
     /// The place where the capture was cut short, if it was.
     pub cut_short: Option<CutShort>,
-    /// Whether [`Progress::end_requested`] ended the input.
+    /// Whether [`Progress::end_requested`] ended the reading of the input.
     pub interrupted: bool,
-    /// The share of each CPU, in the order of their numbers.
+    /// The packets and flows of each CPU, in the order of the CPUs' numbers.
     pub cpus: Vec<CpuShare>,
     /// The flows, those with the most packets first.
     pub flows: Vec<SteeredFlow>,
@@ -161,7 +166,7 @@ struct SteeringHost {
     rps: Rps,
     flow_limit: FlowLimit,
     cpus: Vec<CpuShare>,
-    /// Index into `cpus`, by CPU number.
+    /// For each CPU number, its index in `cpus`.
     places: Vec<usize>,
     flows: Flows,
     totals: Totals,
@@ -200,7 +205,7 @@ impl SteeringHost {
         self.totals.reason(outcome);
     }
 
-    /// Steers a frame, and returns the name of the outcome.
+    /// Steers a frame, and returns the name of the outcome, such as `steered` or `no_hash`.
     fn steer(&mut self, frame: &Frame<'_>, bytes: u64) -> &'static str {
         let (layer, start) = match start_of(frame.link_type(), frame.data) {
             Start::Ethernet => (Layer::Ethernet, 0),
@@ -265,7 +270,7 @@ impl SteeringHost {
     }
 }
 
-/// Returns the maximum divided by the average: 1 if all are equal, `None` if all are 0.
+/// Returns the largest number divided by the average: 1 if all are equal, `None` if all are 0.
 fn imbalance(shares: impl ExactSizeIterator<Item = u64> + Clone) -> Option<f64> {
     let total: u64 = shares.clone().sum();
     let most = shares.clone().max().unwrap_or(0);

@@ -3,7 +3,7 @@
 use super::CpuShare;
 use crate::commands::present::{ColumnPairs, ratio};
 
-/// The shares of these CPUs in the flows and packets of all CPUs.
+/// Returns the chart of the CPUs `rows`: their shares in the flows and packets of all CPUs.
 pub(super) fn cpus(rows: &[&CpuShare], all: &[CpuShare]) -> ColumnPairs<'static> {
     let flows = all.iter().map(|row| row.flows).sum();
     let packets = all.iter().map(|row| row.packets).sum();

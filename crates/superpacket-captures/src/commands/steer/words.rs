@@ -3,7 +3,7 @@
 use super::{CpuShare, LeftOut, SteerReport};
 use crate::commands::present::{NOTHING, Table, factor, grouped, percent};
 
-/// Describes the capture and the options.
+/// Returns a line of text on the capture and the options.
 pub fn summary(report: &SteerReport) -> String {
     let hash = format!(
         "{} hash of the {}most headers{}",
@@ -27,7 +27,7 @@ pub fn summary(report: &SteerReport) -> String {
     )
 }
 
-/// Describes the imbalance.
+/// Returns a sentence on the imbalance between CPUs.
 pub fn balance(report: &SteerReport) -> String {
     format!(
         "Imbalance: the busiest CPU has {} the packets of the average one; by flows, {}.",
@@ -41,7 +41,7 @@ pub fn times(imbalance: Option<f64>) -> String {
     imbalance.map_or_else(|| NOTHING.to_owned(), factor)
 }
 
-/// Describes the result of the flow limit.
+/// Returns a sentence on the packets that the flow limit would drop.
 pub fn flow_limit(report: &SteerReport) -> String {
     let limit = &report.flow_limit;
     format!(
@@ -52,7 +52,7 @@ pub fn flow_limit(report: &SteerReport) -> String {
     )
 }
 
-/// Describes the flows that are not listed.
+/// Returns a remark on the flows that are not listed.
 pub fn left_out(left_out: &LeftOut) -> String {
     format!(
         "flows beyond the first {} are not listed; their {} packets are counted for their CPUs, their flows are not",
@@ -71,7 +71,7 @@ pub fn busiest(report: &SteerReport, most: usize) -> (Vec<&CpuShare>, usize) {
     (rows, more)
 }
 
-/// The share of each of these CPUs.
+/// Returns a table of the packets and flows of the CPUs `rows`.
 pub fn cpus(rows: &[&CpuShare], report: &SteerReport) -> Table {
     let rows = rows.iter().map(|row| {
         [
@@ -86,7 +86,7 @@ pub fn cpus(rows: &[&CpuShare], report: &SteerReport) -> Table {
     Table::new(["CPU", "packets", "share", "bytes", "flows", "flow limit drops"], rows)
 }
 
-/// The `top` flows with the most packets; `None` if none are to be listed.
+/// Returns a table of the `top` flows with the most packets; `None` if none are to be listed.
 pub fn flows(report: &SteerReport, top: usize) -> Option<Table> {
     let rows = report.flows.iter().take(top).map(|flow| {
         [
