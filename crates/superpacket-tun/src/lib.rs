@@ -38,7 +38,7 @@
 //! [`Switches::set_trusted_input`] switches verification off, and explains the consequences.
 //! Packets that are read have complete checksums.
 //!
-//! # AggregateCounters
+//! # Counters
 //!
 //! [`Reader::counters`] and [`Writer::counters`] count packets and bytes. [`Reader::segmentation`]
 //! and [`Writer::aggregation`] count how the engine cut and merged, with a reason per packet.
