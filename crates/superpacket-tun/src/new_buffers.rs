@@ -21,7 +21,8 @@ pub struct NewBuffers<'a, B, F> {
 }
 
 impl<'a, B: DerefMut<Target = [u8]>, F: FnMut(usize) -> B> NewBuffers<'a, B, F> {
-    /// Appends packets to `packets`. `make` returns a buffer of the given length in bytes.
+    /// Appends packets to `packets`. `make` returns a buffer of at least the
+    /// given length in bytes, which becomes the packet's length.
     pub const fn new(packets: &'a mut Vec<B>, make: F) -> Self {
         NewBuffers { packets, make }
     }

@@ -120,10 +120,11 @@ impl<D: Device> Reader<D> {
     ///
     /// let (mut reader, writer) = Tun::builder("vpn0").open()?.split();
     /// # let _: superpacket_tun::Writer<_, Vec<u8>> = writer;
-    /// // A super-packet of 112 packets takes three calls.
-    /// let (mut pool, mut sizes) = (vec![[0; 1500]; 46], [0; 46]);
+    /// // A super-packet of 112 packets takes three calls. Each packet has 16 bytes before it for the
+    /// // tunnel's header, and room after it for a cipher's tag.
+    /// let (mut pool, mut sizes) = (vec![[0; 1536]; 46], [0; 46]);
     /// loop {
-    ///     let mut buffers = EachBuffer::new(&mut pool, 0, &mut sizes);
+    ///     let mut buffers = EachBuffer::new(&mut pool, 16, &mut sizes);
     ///     reader.read_into(&mut buffers)?;
     ///     println!("{} packets, more: {}", buffers.used(), reader.has_more());
     /// }
