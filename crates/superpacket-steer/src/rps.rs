@@ -35,8 +35,8 @@ impl Rps {
         if hash.0 == 0 { None } else { self.scaled(hash.0) }
     }
 
-    /// Returns the CPU to which `number` is scaled; `None` if there are no CPUs. Unlike in
-    /// [`cpu`](Self::cpu), 0 has no special meaning.
+    /// Returns the CPU that a 32-bit number selects when it is scaled to the number of CPUs; `None`
+    /// if there are no CPUs. Unlike in [`cpu`](Self::cpu), the number 0 has no special meaning.
     #[inline]
     pub(crate) fn scaled(&self, number: u32) -> Option<Cpu> {
         self.cpus.get(reciprocal_scale(number, self.cpus.len() as u32) as usize).copied()

@@ -45,8 +45,8 @@ impl SteeringTarget {
     }
 }
 
-/// The number of packets that each place has completed, in order. Only packets that this
-/// [`Steering`] has [sent there](Choice::enqueued) count.
+/// The numbers of packets that the receiving thread and each worker have finished processing, in
+/// order. Only packets that this [`Steering`] has [sent to them](Choice::enqueued) count.
 ///
 /// A packet is completed when no later packet can overtake any part of it: its output has been
 /// sent, and no packet of its flow is still held. Taking it out of the backlog does not complete
@@ -54,7 +54,7 @@ impl SteeringTarget {
 /// even if a worker is restarted. Workers publish them with release ordering after the work, and an
 /// implementation reads them with acquire ordering.
 pub trait Completions {
-    /// Returns how many packets the place has completed.
+    /// Returns how many packets the thread or worker `place` has finished processing.
     fn completed(&self, place: SteeringTarget) -> u64;
 }
 
@@ -72,7 +72,8 @@ pub struct CompletionCounts {
 }
 
 impl CompletionCounts {
-    /// Adds `packets` packets that the place has completed.
+    /// Adds `packets` to the number of packets that the thread or worker `place` has finished
+    /// processing.
     pub fn record_completed(&mut self, place: SteeringTarget, packets: u64) {
         let index = place.index();
         if self.counts.len() <= index {
@@ -92,11 +93,12 @@ impl Completions for CompletionCounts {
 /// The moment at which a flow moves to another CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MovePolicy {
-    /// Once the flow's old place has completed all its packets: no packet overtakes another.
+    /// A flow moves once the old CPU has finished processing all its packets: no packet overtakes
+    /// another.
     #[default]
     Epochs,
-    /// With the flow's next packet, as in the kernel when `rps_cpus` is written: packets may be
-    /// reordered.
+    /// A flow moves with its next packet, as in the kernel when `rps_cpus` is written: packets may
+    /// be reordered.
     AtOnce,
 }
 
@@ -109,26 +111,27 @@ pub struct SteeringCounters {
     pub here: u64,
     /// Packets counted in `here` that have no hash.
     pub without_hash: u64,
-    /// Packets sent to the CPU of earlier packets of their flow instead of another, because that
-    /// CPU has not completed those.
+    /// Number of packets sent to the old CPU of their flow although the flow should move, because
+    /// that CPU has not finished earlier packets of the flow.
     pub held_back: u64,
-    /// Failed attempts to choose a place: the hash function changed, and packets steered by the old
-    /// hash function are not all completed.
+    /// Number of times that no target could be chosen: the hash function or another setting had
+    /// changed, and earlier packets were not all processed yet.
     pub waited: u64,
-    /// Number of times that a bucket of flows moved from one place to another.
+    /// Number of times that a bucket of flows moved from one target (thread or worker) to another.
     pub moves: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct FlowBucket {
-    /// Number of the last packet of this bucket of flows, among all packets that were sent to
-    /// `place`.
+    /// Number of the last packet of this bucket, counted among all packets that were sent to the
+    /// target `place`.
     tail: u64,
     place: Option<SteeringTarget>,
 }
 
-/// The place chosen for a packet. The caller must call [`enqueued`](Self::enqueued) once the packet
-/// is in the backlog of that place. If the packet is dropped, the caller drops the choice too.
+/// The thread or worker chosen to process a packet. The caller must call
+/// [`enqueued`](Self::enqueued) once the packet is in the backlog of that target. If the packet is
+/// dropped, the caller drops the choice too.
 #[must_use = "a packet that is enqueued without calling `enqueued` may be overtaken"]
 #[derive(Debug)]
 pub struct Choice<'a> {
@@ -141,25 +144,25 @@ pub struct Choice<'a> {
 }
 
 impl Choice<'_> {
-    /// Returns the place where the packet is to be processed.
+    /// Returns the thread or worker that is to process the packet.
     #[inline]
     pub const fn place(&self) -> SteeringTarget {
         self.place
     }
 
-    /// Returns the hash by which the place was chosen.
+    /// Returns the hash by which the target was chosen.
     #[inline]
     pub const fn hash(&self) -> Option<FlowHash> {
         self.hash
     }
 
-    /// Returns how many packets that were sent to the place before are not completed yet.
+    /// Returns how many packets that were sent to the same target before are not processed yet.
     #[inline]
     pub fn queued(&self, completions: &impl Completions) -> u64 {
         self.tail.saturating_sub(completions.completed(self.place))
     }
 
-    /// Records that the packet is now the last in the backlog of its place, and will be counted by
+    /// Records that the packet is now the last in the backlog of its target, and will be counted by
     /// [`Completions`]. A packet that is processed at once must be recorded too.
     #[inline]
     pub fn enqueued(self) {
@@ -216,16 +219,17 @@ pub struct Steering {
     in_place: bool,
     /// The buckets of flows; their number is a power of two.
     buckets: Box<[FlowBucket]>,
-    /// Number of the last packet that was sent to each place, indexed by the place.
+    /// Number of the last packet that was sent to each target, indexed by `SteeringTarget::index`.
     tails: Vec<u64>,
-    /// The places that may not have completed all packets sent before the last
-    /// [`set_barrier`](Self::set_barrier), each with the number of the last of those packets.
+    /// The targets that may not have processed all packets sent before the last
+    /// [`set_barrier`](Self::set_barrier), each with the number of the last of these packets.
     barrier: Vec<(SteeringTarget, u64)>,
     counters: SteeringCounters,
 }
 
 impl Steering {
-    /// Creates a steering without a mask: every packet is processed where it is received.
+    /// Creates a `Steering` without a mask: every packet is processed by the thread that receives
+    /// it.
     pub fn new(hasher: FlowHasher) -> Self {
         Steering {
             hasher,
@@ -277,7 +281,7 @@ impl Steering {
     /// Sets how many flows of this queue RFS distinguishes (`rps_flow_cnt`, rounded up to a power
     /// of two); 0 switches RFS off. A flow takes 16 bytes of memory. If the number decreases,
     /// memory is freed, and [`choose`](Self::choose) returns `None` until all packets sent before
-    /// are completed.
+    /// are processed.
     ///
     /// # Errors
     /// [`FlowTableError`] above [`MAX_FLOW_ENTRIES`](crate::MAX_FLOW_ENTRIES), or if the memory
@@ -304,7 +308,7 @@ impl Steering {
     }
 
     /// Sets when flows move. After a change from [`MovePolicy::AtOnce`] to [`MovePolicy::Epochs`],
-    /// [`choose`](Self::choose) returns `None` until all packets sent before are completed.
+    /// [`choose`](Self::choose) returns `None` until all packets sent before are processed.
     pub fn set_move_policy(&mut self, policy: MovePolicy) {
         if self.move_policy != policy {
             self.move_policy = policy;
@@ -329,8 +333,8 @@ impl Steering {
         &self.counters
     }
 
-    /// Returns how many packets that were sent to `place` are not completed yet. Once a CPU has
-    /// left the mask and this is 0, its worker can be stopped.
+    /// Returns how many packets that were sent to the thread or worker `place` are not processed
+    /// yet. Once a CPU has left the mask and this is 0, its worker can be stopped.
     pub fn outstanding(&self, place: SteeringTarget, completions: &impl Completions) -> u64 {
         let tail = self.tails.get(place.index()).copied().unwrap_or(0);
         tail.saturating_sub(completions.completed(place))
@@ -343,8 +347,8 @@ impl Steering {
         !self.barrier.is_empty() && self.waits(completions)
     }
 
-    /// Chooses where a received packet is processed. On `None`, the caller keeps this packet and
-    /// all later ones, and calls again when workers have completed more packets.
+    /// Chooses the thread or worker that processes a received packet. On `None`, the caller keeps
+    /// this packet and all later ones, and calls again when workers have processed more packets.
     #[inline]
     pub fn choose<B: AsRef<[u8]>>(
         &mut self,
@@ -358,7 +362,7 @@ impl Steering {
         Some(self.choose_by_hash(hash, completions))
     }
 
-    /// Chooses where a packet that an aggregator emitted is processed, like
+    /// Chooses the thread or worker that processes a packet emitted by an aggregator, like
     /// [`choose`](Self::choose).
     #[inline]
     pub fn choose_super_packet<B: AsRef<[u8]>>(
@@ -419,8 +423,8 @@ impl Steering {
         }
     }
 
-    /// Returns the place to which a flow of this bucket should go, wherever its packets went
-    /// before.
+    /// Returns the target to which the settings assign a flow of this bucket, regardless of where
+    /// its earlier packets went.
     #[inline]
     fn target_place(&self, flow: FlowHash, bucket: usize) -> SteeringTarget {
         if self.in_place {
@@ -439,7 +443,7 @@ impl Steering {
     }
 
     /// Returns whether any packet sent before the last [`set_barrier`](Self::set_barrier) is not
-    /// completed yet.
+    /// processed yet.
     #[cold]
     fn waits(&mut self, completions: &impl Completions) -> bool {
         self.barrier.retain(|&(place, tail)| completions.completed(place) < tail);
@@ -448,7 +452,7 @@ impl Steering {
         waits
     }
 
-    /// Requires that all packets sent so far are completed before another is sent.
+    /// Requires that all packets sent so far are processed before another is sent.
     fn set_barrier(&mut self) {
         self.barrier.clear();
         if self.move_policy == MovePolicy::Epochs {
@@ -478,8 +482,8 @@ impl Steering {
         self.rps.cpus().len() as u32 * BUCKETS_PER_CPU
     }
 
-    /// Splits buckets until there are at least `least`. The parts of a bucket keep its CPU, so that
-    /// no flow moves.
+    /// Splits buckets until there are at least `least`. The new buckets keep the CPU of the bucket
+    /// from which they were split, so that no flow moves.
     fn split_buckets(&mut self, least: u32) -> Result<(), FlowTableError> {
         let least = least.next_power_of_two();
         let parts = (least as usize / self.buckets.len()).max(1);
@@ -493,7 +497,7 @@ impl Steering {
     }
 
     /// Merges buckets until there are at most `most`, rounded up to a power of two. Buckets that
-    /// are merged may be at different places, so all packets must be completed before the next is
+    /// are merged may belong to different CPUs, so all packets must be processed before the next is
     /// sent.
     fn merge_buckets(&mut self, most: u32) {
         let parts = self.buckets.len() / most.next_power_of_two() as usize;

@@ -36,7 +36,7 @@ impl ToeplitzKey {
         &self.0
     }
 
-    /// Returns the 32 bits of the key from bit `place` on; beyond the end they are zero.
+    /// Returns 32 bits of the key, starting at bit `place`. Bits after the end of the key are zero.
     const fn window(&self, place: usize) -> u32 {
         let (byte, shift) = (place / 8, place % 8);
         let mut bits = 0u64;
@@ -145,8 +145,8 @@ impl Toeplitz {
 }
 
 impl Toeplitz {
-    /// Returns the contribution of bytes at a position of the input. Position and length are
-    /// constants, so only the look-ups remain in the compiled code.
+    /// Returns what `bytes` at position `PLACE` of the input contribute to the hash. Position and
+    /// length are constants, so only the look-ups remain in the compiled code.
     #[inline]
     fn at<const PLACE: usize, const N: usize>(&self, bytes: [u8; N]) -> u32 {
         let mut sum = 0;
@@ -156,8 +156,8 @@ impl Toeplitz {
         sum
     }
 
-    /// Returns the contribution of the ports, which follow the addresses in the input; 0 if the
-    /// flow has no ports.
+    /// Returns what the ports, which follow the addresses in the input, contribute to the hash; 0
+    /// if the flow has no ports.
     #[inline]
     fn ports<const PLACE: usize>(&self, tuple: &FlowTuple) -> u32 {
         tuple.port_bytes().map_or(0, |ports| self.at::<PLACE, _>(ports))

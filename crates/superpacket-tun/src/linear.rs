@@ -33,21 +33,24 @@ use superpacket::{
 #[derive(Debug)]
 pub struct Joiner {
     aggregator: BatchAggregator,
-    /// Number of packets that have been passed to the sink, of those that were merged into the
-    /// packet that is now passed apart.
+    /// Number of packets already passed to the sink, among those that were merged into a
+    /// super-packet which is now passed as single packets.
     done: usize,
-    /// Whether the packet that the sink refused is passed as the packets that were merged into it.
+    /// Whether the super-packet that the sink refused is passed as the single packets that were
+    /// merged into it.
     is_apart: bool,
 }
 
 impl Joiner {
-    /// Merges packets into at most `max_bytes` bytes, up to 65,535: the device's longest packet.
-    /// Checksums are verified before packets merge.
+    /// Creates a `Joiner` whose merged packets have at most `max_bytes` bytes (no more than
+    /// 65,535): the length of the longest packet that the device takes. Checksums are verified
+    /// before packets merge.
     pub fn new(max_bytes: u32) -> Self {
         Self::with_policy(Policy::gro().with_max_bytes(max_bytes.min(65_535)))
     }
 
-    /// Merges by this policy. UDP and DCCP packets are never merged.
+    /// Creates a `Joiner` that merges TCP packets by this policy. UDP and DCCP packets are never
+    /// merged.
     pub fn with_policy(policy: Policy) -> Self {
         Joiner {
             aggregator: BatchAggregator::new(Layer::Ip, policy, HashKey::random()),
@@ -116,7 +119,8 @@ impl Joiner {
         self.resume(packets, sink)
     }
 
-    /// Returns the engine's counters of merged packets, with a reason per packet.
+    /// Returns the aggregation counters: the numbers of packets received and merged, and the
+    /// reasons for which packets left the aggregator.
     pub const fn aggregation(&self) -> &AggregateCounters {
         self.aggregator.counters()
     }

@@ -31,7 +31,8 @@ impl Offloads {
     /// No offloads: single packets with complete checksums.
     pub const NONE: Offloads = Offloads { checksum: false, tcp4: false, tcp6: false, udp: false };
 
-    /// Returns whether super-packets of this kind are included. IP fragments and DCCP never are.
+    /// Returns whether these offloads include super-packets of this kind. They never include IP
+    /// fragments and DCCP.
     #[inline]
     pub const fn has(self, kind: GsoKind) -> bool {
         match kind {
@@ -42,7 +43,7 @@ impl Offloads {
         }
     }
 
-    /// Returns whether super-packets of any kind are included.
+    /// Returns whether these offloads include super-packets of any kind.
     #[inline]
     pub const fn has_any_kind(self) -> bool {
         self.tcp4 || self.tcp6 || self.udp

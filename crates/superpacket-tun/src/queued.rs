@@ -78,9 +78,9 @@ impl<D: Device, B: AsRef<[u8]>> PacketSender<D, B> {
 /// The receiving end of a [`QueuedWriter`]'s queue.
 #[derive(Debug)]
 enum PacketQueue<D, B> {
-    /// Packets, to be written in the order in which they were sent to the queue.
+    /// A queue of packets that are written in the order in which they were sent.
     Plain(Receiver<B>, WriterShortcut<D>),
-    /// Packets with keys, by which the packets of each flush are put in order.
+    /// A queue of packets with keys, which determine the order of the packets in each flush.
     Keyed(Receiver<(OrderKey, B)>),
 }
 
@@ -88,8 +88,9 @@ enum PacketQueue<D, B> {
 pub(crate) const BATCH: usize = 256;
 
 impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
-    /// Adds a queue for `capacity` packets before the writer. Any number of threads may send to it;
-    /// order is kept per sender. A packet that comes alone is written by the thread that sends it.
+    /// Puts a queue for `capacity` packets in front of the writer. Any number of threads may send
+    /// to it; order is kept per sender. When traffic is low, packets are written by the thread that
+    /// sends them.
     pub fn queued(self, capacity: usize) -> (PacketSender<D, B>, QueuedWriter<D, B>)
     where
         D: Clone,
@@ -127,8 +128,8 @@ fn take<T>(packets: &Receiver<T>, mut push: impl FnMut(T)) -> usize {
 }
 
 impl<D: Device, B: AsRef<[u8]>> QueuedWriter<D, B> {
-    /// Writes until all senders have been dropped and the queue is empty. Flushes whenever the
-    /// queue is empty, or 256 packets have been taken from it.
+    /// Writes packets from the queue until all senders have been dropped and the queue is empty.
+    /// Flushes whenever the queue is empty, or 256 packets have been taken from it.
     ///
     /// # Errors
     /// As [`Writer::flush`]. The next call continues; packets that stay according to [`Writer`'s
@@ -154,8 +155,9 @@ impl<D: Device, B: AsRef<[u8]>> QueuedWriter<D, B> {
         }
     }
 
-    /// Writes until all senders have been dropped, in spite of errors. After an error, the
-    /// remaining packets are dropped, and `notice` is called with the error.
+    /// Writes packets from the queue until all senders have been dropped, in spite of errors. After
+    /// an error, the packets that were not written are dropped, and `notice` is called with the
+    /// error.
     pub fn run_lossy(&mut self, mut notice: impl FnMut(io::Error)) {
         while let Err(error) = self.run() {
             self.writer.clear();
@@ -177,7 +179,7 @@ impl<D: Device, B: AsRef<[u8]>> QueuedWriter<D, B> {
         &self.writer
     }
 
-    /// Returns the writer, to drop the packets that stay after an error, or to set a
+    /// Returns the writer, to drop the packets that remain unwritten after an error, or to set a
     /// [callback](Writer::set_notice) for refused super-packets.
     pub const fn writer_mut(&mut self) -> &mut Writer<D, B> {
         &mut self.writer

@@ -43,10 +43,10 @@ pub struct ReaderCounters {
     pub packets: u64,
     /// Total length in bytes of the packets returned to the caller.
     pub bytes: u64,
-    /// Reads that were cut into more than one packet.
+    /// Number of super-packets read: reads that were cut into more than one packet.
     pub super_packets: u64,
-    /// Reads without a result, because the header contradicts the packet or the packet cannot be
-    /// cut.
+    /// Number of reads that yielded no packet, because the `virtio_net_hdr` contradicts the packet
+    /// or the packet cannot be cut.
     pub malformed: u64,
     /// Reads of which some packets were [discarded](Reader::discard).
     pub discarded: u64,
@@ -62,8 +62,8 @@ pub enum ReadError {
     /// The device has no packet to read, or it failed.
     #[error("reading from the TUN device: {0}")]
     Device(#[source] io::Error),
-    /// The caller's buffers have no room for a single packet of the read. The read is kept: the
-    /// next call continues with it, and [`Reader::discard`] drops it.
+    /// The caller's buffers have no room for the next packet. Nothing is lost: the next call
+    /// continues with this packet, and [`Reader::discard`] drops it.
     #[error("the buffers have no room for a single packet of the read: {0}")]
     NoRoom(#[source] SegmentError),
 }
@@ -85,8 +85,8 @@ impl From<ReadError> for io::Error {
 }
 
 impl<D: Device> Reader<D> {
-    /// Returns a reader of a device whose packets have a header of this framing; `None` means no
-    /// headers.
+    /// Returns a reader of a device whose packets begin with the `virtio_net_hdr` that `framing`
+    /// describes; `None` means that packets have no such header.
     pub fn new(device: D, framing: Option<Framing>) -> Self {
         Reader {
             device,

@@ -1,4 +1,4 @@
-//! Lets senders write packets that come alone, without the queue.
+//! Lets senders write a packet to the device themselves, without the queue, when traffic is low.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::{Device, WriterCounters};
 /// decrypting a packet 2 us, a context switch 10 us.
 const GAP_NANOSECONDS: u64 = 20_000;
 
-/// Value in place of the time of the last write while a write is in progress.
+/// Value of `last` in [`Shortcut`] while a write is in progress.
 const UNDER_WAY: u64 = u64::MAX;
 
 /// The state that the senders of a queue share with the queue's writer.
@@ -50,8 +50,8 @@ impl<D: Device> Shortcut<D> {
         })
     }
 
-    /// Writes a packet if it comes alone. Returns whether it is written; otherwise it must be
-    /// queued.
+    /// Writes a packet directly if no others are queued and the last write is long enough ago.
+    /// Returns whether the packet is written; otherwise it must be queued.
     #[inline]
     pub(crate) fn write(&self, packet: &[u8]) -> bool {
         // `Acquire`: all packets that were queued are written before this write.

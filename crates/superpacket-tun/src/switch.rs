@@ -133,7 +133,7 @@ impl Switches {
         })
     }
 
-    /// Returns the settings and their version, if that is not `version`.
+    /// Returns the settings and their current version, if they have changed since `version`.
     #[inline]
     pub(crate) fn newer_than(&self, version: u64) -> Option<(u64, Settings)> {
         if self.0.version.load(Ordering::Acquire) == version {

@@ -129,8 +129,8 @@ impl<B: AsRef<[u8]>> AsyncWriter<B> {
         }
     }
 
-    /// Like [`flush`](Self::flush), but drops the packets that stay after an error, as a full queue
-    /// would.
+    /// Like [`flush`](Self::flush), but drops the packets that could not be written because of an
+    /// error, as a full queue would.
     ///
     /// # Errors
     /// Any error of the device.
@@ -140,8 +140,9 @@ impl<B: AsRef<[u8]>> AsyncWriter<B> {
         result
     }
 
-    /// Adds a queue for `capacity` packets before the writer. Any number of tasks may send to it;
-    /// order is kept per sender. A packet that comes alone is written by the task that sends it.
+    /// Puts a queue for `capacity` packets in front of the writer. Any number of tasks may send to
+    /// it; order is kept per sender. When traffic is low, packets are written by the task that
+    /// sends them.
     ///
     /// # Panics
     /// If `capacity` is 0.
@@ -187,15 +188,15 @@ impl<B: AsRef<[u8]>> AsyncWriter<B> {
         &self.writer
     }
 
-    /// Returns the writer, to drop the packets that stay after an error, or to set a
+    /// Returns the writer, to drop the packets that remain unwritten after an error, or to set a
     /// [callback](Writer::set_notice) for refused super-packets.
     pub const fn get_mut(&mut self) -> &mut Writer<Queue, B> {
         &mut self.writer
     }
 }
 
-/// Sends packets to the queue of an [`AsyncQueuedWriter`]. A packet that comes alone is written at
-/// once, by the task that sends it: see [`PacketSender`](crate::PacketSender).
+/// Sends packets to the queue of an [`AsyncQueuedWriter`]. When traffic is low, packets are written
+/// at once, by the task that sends them: see [`PacketSender`](crate::PacketSender).
 #[derive(Debug)]
 pub struct AsyncPacketSender<B> {
     queue: mpsc::Sender<B>,
@@ -240,8 +241,8 @@ impl<B: AsRef<[u8]>> AsyncPacketSender<B> {
 }
 
 /// Writes the packets that other tasks send to a queue. Packets are merged and written together if
-/// they are in the queue at the same time, or come while the ready tasks run twice. So packets
-/// merge under load, and a packet that comes alone leaves at once.
+/// they are in the queue at the same time, or are sent before the writer has yielded twice to the
+/// other tasks. So packets merge under load, and a packet that comes alone is written at once.
 #[derive(Debug)]
 pub struct AsyncQueuedWriter<B> {
     writer: AsyncWriter<B>,
@@ -251,9 +252,9 @@ pub struct AsyncQueuedWriter<B> {
 /// The receiving end of an [`AsyncQueuedWriter`]'s queue, and the packets that were taken from it.
 #[derive(Debug)]
 enum PacketQueue<B> {
-    /// Packets, to be written in the order in which they were sent to the queue.
+    /// A queue of packets that are written in the order in which they were sent.
     Plain(mpsc::Receiver<B>, Vec<B>, WriterShortcut<Queue>),
-    /// Packets with keys, by which the packets of each flush are put in order.
+    /// A queue of packets with keys, which determine the order of the packets in each flush.
     Keyed(mpsc::Receiver<(OrderKey, B)>, Vec<(OrderKey, B)>),
 }
 
@@ -281,8 +282,9 @@ async fn take<T>(packets: &mut mpsc::Receiver<T>, batch: &mut Vec<T>) -> usize {
 }
 
 impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
-    /// Writes until all senders have been dropped and the queue is empty. Flushes whenever the
-    /// queue stays empty while the ready tasks run twice, or 256 packets have been taken from it.
+    /// Writes packets from the queue until all senders have been dropped and the queue is empty.
+    /// Flushes when the queue stays empty while the writer yields twice to the other tasks, or when
+    /// 256 packets have been taken from it.
     ///
     /// # Errors
     /// As [`AsyncWriter::flush`]. The next call continues; packets that stay according to
@@ -311,9 +313,9 @@ impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
         }
     }
 
-    /// Writes until all senders have been dropped, in spite of errors. After an error, the
-    /// remaining packets are dropped, and `notice` is called with the error. This is meant for a
-    /// separate task.
+    /// Writes packets from the queue until all senders have been dropped, in spite of errors. After
+    /// an error, the packets that were not written are dropped, and `notice` is called with the
+    /// error. This is meant for a separate task.
     pub async fn run_lossy(&mut self, mut notice: impl FnMut(io::Error)) {
         while let Err(error) = self.run().await {
             self.writer.get_mut().clear();
@@ -335,7 +337,7 @@ impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
         &self.writer
     }
 
-    /// Returns the writer, to drop the packets that stay after an error, or to set a
+    /// Returns the writer, to drop the packets that remain unwritten after an error, or to set a
     /// [callback](Writer::set_notice) for refused super-packets.
     pub const fn writer_mut(&mut self) -> &mut AsyncWriter<B> {
         &mut self.writer
@@ -348,7 +350,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the batches that are taken from a task that yields this often before each packet.
+    /// Returns the batches that [`take`] receives from a task that yields the given number of times
+    /// before it sends each packet.
     fn batches(yields: &'static [usize]) -> Vec<Vec<usize>> {
         Builder::new_current_thread().build().expect("a runtime").block_on(async {
             let (sender, mut packets) = mpsc::channel(1024);

@@ -68,7 +68,7 @@ pub struct Writer<D, B> {
 pub struct WriterCounters {
     /// Packets that the device accepted, single or in a super-packet.
     pub packets: u64,
-    /// Bytes of the packets counted in `packets`, as they were pushed.
+    /// Total length in bytes of the packets counted in `packets`, before they were merged.
     pub bytes: u64,
     /// Writes that the device accepted: super-packets and single packets.
     pub writes: u64,
@@ -89,8 +89,8 @@ pub struct WriterCounters {
 }
 
 impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
-    /// Returns a writer to a device whose packets have a header of this framing. `None` means no
-    /// headers: then no packets merge.
+    /// Returns a writer to a device whose packets begin with the `virtio_net_hdr` that `framing`
+    /// describes. `None` means that packets have no such header: then no packets merge.
     pub fn new(device: D, framing: Option<Framing>, switches: Switches) -> Self {
         let (version, settings) = switches.snapshot();
         // Without a framing the aggregator is not used.
@@ -152,8 +152,8 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
         }
     }
 
-    /// Like [`flush`](Self::flush), but drops the packets that stay after an error, as a full queue
-    /// would.
+    /// Like [`flush`](Self::flush), but drops the packets that could not be written because of an
+    /// error, as a full queue would.
     ///
     /// # Errors
     /// Any error of the device.
@@ -236,7 +236,8 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
         &self.output.counters
     }
 
-    /// Returns the aggregation counters: packets received and merged, and why each left.
+    /// Returns the aggregation counters: the numbers of packets received and merged, and the
+    /// reasons for which packets left the aggregator.
     pub const fn aggregation(&self) -> &AggregateCounters {
         self.aggregator.counters()
     }
@@ -263,9 +264,9 @@ impl<D: fmt::Debug, B> fmt::Debug for Writer<D, B> {
     }
 }
 
-/// Returns the policy by which packets merge under these settings. TCP merges if one IP version is
-/// on; super-packets of the other version are separated when they leave, which costs a few percent
-/// of their writes.
+/// Returns the policy by which packets merge under these settings. TCP packets of both IP versions
+/// merge even if super-packets of only one version are switched on. Those of the other version are
+/// separated again before they are written, which costs a few percent of the time of their writes.
 const fn policy(settings: &Settings) -> Policy {
     let policy = if settings.on.udp { Policy::gro_with_udp() } else { Policy::gro() };
     let policy = policy.with_max_fragments(MAX_PIECES);
@@ -320,7 +321,7 @@ impl<D: Device> DeviceWriter<D> {
         }
     }
 
-    /// Writes a packet from the aggregator, or continues with one that could not be written.
+    /// Writes a packet from the aggregator, or resumes one that an earlier call could not write.
     #[inline]
     fn take<B: AsRef<[u8]>>(
         &mut self,
@@ -380,7 +381,8 @@ impl<D: Device> DeviceWriter<D> {
         }
     }
 
-    /// Writes packets of the batch one by one, starting with the first that is not done.
+    /// Writes packets of the batch one by one, starting with the first that is neither written nor
+    /// rejected.
     fn write_each<B: AsRef<[u8]>>(
         &mut self,
         packets: impl Iterator<Item = usize>,
@@ -451,8 +453,7 @@ fn concerns_packet(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(MESSAGE_TOO_LONG)
 }
 
-/// Returns the vector emptied, for slices of another lifetime. It is collected in place, so no
-/// memory is allocated.
+/// Returns the vector emptied, for slices of another lifetime. Its memory is reused.
 fn reuse_slices<'a>(mut slices: Vec<IoSlice<'_>>) -> Vec<IoSlice<'a>> {
     slices.clear();
     slices.into_iter().map(|_| IoSlice::new(&[])).collect()

@@ -138,7 +138,8 @@ fn datagrams_of(
 mod tests {
     use super::*;
 
-    /// Returns the lengths of datagrams and runs for this message, for each kind of access.
+    /// Returns the lengths of the slices that `datagrams`, `datagrams_mut` and `runs` yield for a
+    /// message.
     fn lengths(meta: RecvMeta) -> [Vec<usize>; 3] {
         let mut receiver = Receiver::new(UdpSocket::bind("127.0.0.1:0").expect("loopback"));
         receiver.metas[0] = meta;

@@ -8,8 +8,8 @@ use crate::{Destination, Transmit};
 
 /// A sender of datagrams: a [`UdpSocket`](crate::UdpSocket), or a replacement in tests.
 pub trait SendDatagrams {
-    /// Sends one datagram, or a run of datagrams: all of them or none. `scratch` is memory to copy
-    /// the contents into one piece.
+    /// Sends one datagram, or a run of datagrams: all of them or none. `scratch` is memory for a
+    /// contiguous copy of the contents, if the system needs one.
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is no room now; any other error of the
@@ -122,9 +122,9 @@ pub struct SenderCounters {
     pub datagrams: u64,
     /// Total length in bytes of the datagrams that were sent, without headers.
     pub bytes: u64,
-    /// Number of successful calls of the system, for runs and for single datagrams.
+    /// Number of successful system calls, for runs and for single datagrams.
     pub sends: u64,
-    /// Number of successful calls of the system that sent more than one datagram.
+    /// Number of successful system calls that sent more than one datagram.
     pub runs: u64,
     /// Runs of datagrams that were refused for another cause than the length of the datagrams.
     pub refused: u64,
@@ -178,8 +178,8 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
         }
     }
 
-    /// Like [`flush`](Self::flush), but drops the datagrams that stay after an error, as a full
-    /// queue would.
+    /// Like [`flush`](Self::flush), but drops the datagrams that could not be sent because of an
+    /// error, as a full queue would.
     ///
     /// # Errors
     /// Any error of the system.
@@ -399,8 +399,7 @@ fn is_too_long(error: &io::Error) -> bool {
     error.raw_os_error() == Some(MESSAGE_TOO_LONG)
 }
 
-/// Returns the vector emptied, for slices of another lifetime. It is collected in place, so no
-/// memory is allocated.
+/// Returns the vector emptied, for slices of another lifetime. Its memory is reused.
 fn reuse_slices<'a>(mut slices: Vec<IoSlice<'_>>) -> Vec<IoSlice<'a>> {
     slices.clear();
     slices.into_iter().map(|_| IoSlice::new(&[])).collect()

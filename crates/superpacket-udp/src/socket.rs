@@ -25,7 +25,7 @@ struct SocketState {
     /// Maximum number of datagrams in a run. The value in `quinn-udp` falls to 1 permanently after
     /// an error.
     max_segments: usize,
-    /// Whether several datagrams may be sent with one call of the system.
+    /// Whether several datagrams may be sent with one system call.
     segmentation: AtomicBool,
     refusal: Mutex<Option<Refusal>>,
     /// Whether a run of datagrams that exceed the path MTU has been reported.
@@ -51,7 +51,7 @@ pub enum Fragmentation {
 /// Sizes of a socket's buffers in bytes, as the kernel counts them: including its own structures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferSizes {
-    /// Buffer for datagrams that have not been received by the program (`SO_RCVBUF`).
+    /// Size of the buffer for datagrams that the program has not received yet (`SO_RCVBUF`).
     pub receive: usize,
     /// Size of the buffer for datagrams that have not left the host (`SO_SNDBUF`).
     pub send: usize,
@@ -204,8 +204,8 @@ impl UdpSocket {
         })
     }
 
-    /// Sets a mark on everything sent (`SO_MARK`, WireGuard's `FwMark`), so that routing rules can
-    /// keep a tunnel's datagrams out of the tunnel.
+    /// Sets the firewall mark of all datagrams sent (`SO_MARK`, WireGuard's `FwMark`), so that
+    /// routing rules can keep a tunnel's datagrams out of the tunnel.
     ///
     /// # Errors
     /// `EPERM` without `CAP_NET_ADMIN`.
@@ -328,7 +328,7 @@ impl SendDatagrams for UdpSocket {
         self.wait(false)
     }
 
-    /// Compares the length with the path MTU that the system knows; `true` if it knows none.
+    /// Returns whether the length fits the path MTU that the system knows; `true` if it knows none.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn fits(&self, destination: &Destination, length: usize) -> bool {
         let headers = if destination.addr.ip().to_canonical().is_ipv4() { 20 + 8 } else { 40 + 8 };

@@ -57,8 +57,8 @@ impl<B: AsRef<[u8]>> AsyncSender<B> {
         readiness.async_io(Interest::WRITABLE, || sender.try_flush()).await
     }
 
-    /// Like [`flush`](Self::flush), but drops the datagrams that stay after an error, as a full
-    /// queue would.
+    /// Like [`flush`](Self::flush), but drops the datagrams that could not be sent because of an
+    /// error, as a full queue would.
     ///
     /// # Errors
     /// Any error of the system.
@@ -74,7 +74,7 @@ impl<B: AsRef<[u8]>> AsyncSender<B> {
     }
 
     /// Returns the sender, to set a [callback](Sender::set_notice) for refused runs, or to drop the
-    /// datagrams that stay after an error.
+    /// datagrams that remain unsent after an error.
     pub const fn get_mut(&mut self) -> &mut Sender<UdpSocket, B> {
         &mut self.sender
     }

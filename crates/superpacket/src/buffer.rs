@@ -1,4 +1,5 @@
-//! Buffers that belong to the caller, in which the engine joins packets or into which it cuts them.
+//! Buffers of the caller into which the engine writes: packets are merged in them, or segments are
+//! written to them.
 
 use alloc::vec::Vec;
 
@@ -88,7 +89,8 @@ impl<B: PacketBuffer + ?Sized> PacketBuffer for &mut B {
     }
 }
 
-/// A slice whose first bytes hold a packet: a slot of a pool, a frame of a UMEM.
+/// A [`PacketBuffer`] in a mutable slice, such as a slot of a pool or a frame of a UMEM; the packet
+/// is at the start of the slice.
 #[derive(Debug)]
 pub struct SliceBuffer<'a> {
     slice: &'a mut [u8],
@@ -96,8 +98,8 @@ pub struct SliceBuffer<'a> {
 }
 
 impl<'a> SliceBuffer<'a> {
-    /// Makes a buffer of a slice whose first `length` bytes are in use, or all of them if it is
-    /// shorter.
+    /// Makes a buffer of a slice whose first `length` bytes hold the packet; if the slice is
+    /// shorter, all of it does.
     #[inline]
     pub fn new(slice: &'a mut [u8], length: usize) -> Self {
         let length = length.min(slice.len());

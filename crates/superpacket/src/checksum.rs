@@ -1,5 +1,5 @@
-//! The Internet checksum: one's-complement sums of big-endian 16-bit words (RFC 1071), added,
-//! subtracted and completed.
+//! The Internet checksum: one's-complement sums of big-endian 16-bit words (RFC 1071), their
+//! addition, subtraction and incremental update.
 //!
 //! A *sum* is the folded sum as a host integer, as if each word had been read with
 //! `u16::from_be_bytes`; a *checksum* is the field's value, the sum's complement. 0x0000 and 0xFFFF
@@ -18,10 +18,10 @@ pub mod partial;
 pub(crate) use partial::Completion;
 pub use partial::{CompletionError, complete_partial};
 
-/// The receive device's state of a packet's checksums (the kernel's `ip_summed`).
+/// The state of a received packet's checksums as the device reports it (the kernel's `ip_summed`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RxChecksum {
-    /// The device has verified no checksum. They are verified in software where needed.
+    /// The device has verified no checksum. Checksums are verified in software where needed.
     #[default]
     None,
     /// The device has verified `level + 1` transport checksums, the outermost first. UDP checksums
@@ -81,7 +81,7 @@ impl Sum {
         Sum(self.0 + word as u64)
     }
 
-    /// Adds both words of a 32-bit field.
+    /// Adds both 16-bit words of a 32-bit field.
     #[inline(always)]
     #[must_use]
     pub const fn add32(self, field: u32) -> Self {
@@ -131,7 +131,7 @@ pub const fn at_offset(sum: u16, offset: usize) -> u16 {
     if offset & 1 == 1 { sum.swap_bytes() } else { sum }
 }
 
-/// Returns the sum of ranges that follow each other; any of them may have an odd length.
+/// Returns the sum of consecutive byte ranges; any of them may have an odd length.
 pub fn sum_ranges<'a>(simd: Simd, ranges: impl IntoIterator<Item = &'a [u8]>) -> u16 {
     let mut offset = 0;
     let mut total = Sum::default();
@@ -194,8 +194,9 @@ fn header_addresses(network: &[u8], version: IpVersion) -> Sum {
     addresses.unwrap_or_default()
 }
 
-/// Returns the sum of the addresses that a transport checksum covers, where options or extension
-/// headers may name other addresses than the IP header. `None` if they are not known.
+/// Returns the sum of the source and destination addresses that a transport checksum covers. IPv4
+/// options or IPv6 extension headers may give another destination than the IP header does. `None`
+/// if the addresses are not known.
 #[cold]
 #[inline(never)]
 fn other_addresses(network: &[u8], version: IpVersion) -> Option<Sum> {
@@ -251,14 +252,14 @@ pub(crate) fn transport_header(bytes: &[u8]) -> Sum {
     }
 }
 
-/// Returns the checksum of an IPv4 header. Its checksum field counts as zero.
+/// Computes the checksum of an IPv4 header; the value in its checksum field is ignored.
 #[inline]
 pub fn ipv4_header(header: &[u8]) -> u16 {
     words(header).subtract(crate::wire::be16(header, ipv4::CHECKSUM)).checksum()
 }
 
-/// Returns the value that a computed transport checksum has in the header's field. UDP sends a
-/// computed 0 as 0xFFFF, since 0 means "none" (RFC 768).
+/// Returns the value to store in a header's checksum field for a computed transport checksum. UDP
+/// sends a computed 0 as 0xFFFF, since 0 means "no checksum" (RFC 768).
 #[inline(always)]
 pub const fn transport_field(protocol: Protocol, checksum: u16) -> u16 {
     match (protocol, checksum) {

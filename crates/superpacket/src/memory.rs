@@ -1,15 +1,16 @@
-//! Access to the bytes of buffers. A buffer holds its bytes itself, or is an index of bytes that
-//! the caller lends for one call.
+//! Access to the bytes of buffers. A buffer contains its bytes, or is an index of bytes that the
+//! caller lends for one call.
 
 /// Finds the bytes of a packet's buffers.
 ///
 /// A buffer of type `B` holds its bytes ([`InBuffers`]), or is a number by which they are found.
 pub trait Memory<B> {
-    /// Returns the bytes of a buffer; none if its number is not known.
+    /// Returns the bytes of a buffer; an empty slice if the buffer is an index that is out of
+    /// range.
     fn bytes<'a>(&'a self, buffer: &'a B) -> &'a [u8];
 }
 
-/// Memory of buffers that hold their bytes.
+/// The [`Memory`] of buffers that contain their bytes themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InBuffers;
 

@@ -1,4 +1,4 @@
-//! The socket of a vhost-user front end, and its messages.
+//! The socket of a vhost-user front end (the virtual machine's side), and its messages.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -38,17 +38,18 @@ pub mod request {
     pub const REM_MEM_REG: u32 = 38;
 }
 
-/// Version 1 of the protocol, in the flags of a message.
+/// The version of the vhost-user protocol, 1, in the flags of a message.
 const VERSION: u32 = 1;
-/// The front end wants an answer to a request that has none.
+/// The flag of a message by which the front end asks for a reply to a request that otherwise has
+/// none.
 const NEED_REPLY: u32 = 8;
 
-/// An answer of the device.
+/// A reply of the device to a request.
 #[derive(Debug)]
 pub struct Reply {
-    /// The body.
+    /// The body of the message, after its header.
     pub body: Vec<u8>,
-    /// The descriptors that came with it.
+    /// The file descriptors that the device sent with the reply.
     pub files: Vec<OwnedFd>,
 }
 
@@ -66,7 +67,8 @@ pub struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// Uses a connected socket. An answer that does not come within ten seconds is an error.
+    /// Creates a front end that uses a connected socket. A reply that does not come within ten
+    /// seconds is an error.
     pub fn new(socket: UnixStream) -> Self {
         socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
         FrontEnd { socket }
@@ -85,7 +87,7 @@ impl FrontEnd {
         &self.socket
     }
 
-    /// Sends bytes with descriptors, whatever they mean.
+    /// Sends bytes and file descriptors to the device, even if they are no valid message.
     ///
     /// # Errors
     /// The device has closed the connection.
@@ -119,7 +121,7 @@ impl FrontEnd {
         self.reply()
     }
 
-    /// Sends a request, and waits until the device has carried it out.
+    /// Sends a request with the flag `NEED_REPLY`, and waits until the device reports success.
     ///
     /// # Errors
     /// The device has closed the connection, does not answer, or refuses the request.
@@ -168,7 +170,8 @@ impl FrontEnd {
         Ok(bytes)
     }
 
-    /// Returns whether the device closes the connection within ten seconds.
+    /// Waits until the device closes the connection; returns `false` if it does not within ten
+    /// seconds.
     pub fn is_closed(&self) -> bool {
         let mut byte = [0];
         loop {

@@ -46,7 +46,7 @@ pub mod protocol_feature {
     pub const CONFIGURE_MEM_SLOTS: u32 = 15;
 }
 
-/// How a guest uses the device.
+/// The features, ring sizes and buffers with which a guest uses the device.
 #[derive(Clone, Debug)]
 pub struct GuestSettings {
     /// The features that the guest uses, as a bit mask; those that the device does not offer are
@@ -58,15 +58,17 @@ pub struct GuestSettings {
     pub ring: u16,
     /// Length of a receive buffer in bytes.
     pub receive_buffer: u32,
-    /// The parts in which a receive buffer is offered: lengths in bytes, of which the last is the
-    /// rest.
+    /// Lengths in bytes of the descriptors of a receive buffer, except the last, which has the
+    /// remaining length. If empty, the buffer is one descriptor.
     pub receive_parts: Vec<u32>,
-    /// Lengths of the first parts in which a sent frame is offered, header included.
+    /// Lengths in bytes of the first descriptors of a sent frame, header included. Another
+    /// descriptor has the remaining bytes.
     pub send_parts: Vec<u32>,
 }
 
 impl Default for GuestSettings {
-    /// All features, one pair of queues of 256 descriptors, mergeable buffers of 2 KiB.
+    /// Returns settings with all features, one pair of queues of 256 descriptors, and mergeable
+    /// buffers of 2 KiB.
     fn default() -> Self {
         GuestSettings {
             features: u64::MAX,
@@ -93,11 +95,11 @@ pub struct ReceivedFrame {
 pub struct GuestQueue {
     /// The ring.
     pub ring: DriverRing,
-    /// Notifies the device.
+    /// Notifies the device about the ring, by an eventfd.
     pub kick: OwnedFd,
-    /// Notifies the guest.
+    /// Notifies the guest about the ring, by an eventfd.
     pub call: OwnedFd,
-    /// First address of the buffers.
+    /// Guest-physical address of the first buffer.
     pub buffers: u64,
     /// Length of each buffer.
     pub buffer_length: u32,
@@ -112,21 +114,22 @@ pub struct Guest {
     pub memory: Memory,
     /// The guest's settings.
     pub settings: GuestSettings,
-    /// The features that both have.
+    /// The features that both the guest and the device support, as a bit mask.
     pub features: u64,
-    /// The rings: those for receiving have even numbers.
+    /// The rings: even indices are for receiving, odd ones for sending.
     pub queues: Vec<GuestQueue>,
-    /// Whether rings are enabled when they start.
+    /// Whether `start_queue` also enables the ring (`SET_VRING_ENABLE`).
     pub enables_rings: bool,
 }
 
-/// Bytes that a sent frame may have, with its header.
+/// Maximum length in bytes of a sent frame with its virtio header.
 const SEND_BUFFER: u32 = 68 * 1024;
-/// Address of the first ring. The memory below stays unused, so that 0 is no buffer.
+/// Guest-physical address of the first ring. The memory below stays unused, so that 0 is never a
+/// buffer's address.
 const FIRST_RING: u64 = 0x10_0000;
 
 impl Guest {
-    /// Connects to the device's socket, and sets it up.
+    /// Connects to the device's socket, negotiates features, and starts all rings.
     ///
     /// # Errors
     /// The device refuses something, or closes the connection.
@@ -136,7 +139,7 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Agrees with the device on features, and prepares memory and rings, without starting them.
+    /// Negotiates features with the device, and prepares memory and rings without starting them.
     ///
     /// # Errors
     /// The device refuses something, or closes the connection.
@@ -220,7 +223,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Returns the body of the message with the ring's addresses.
+    /// Returns the body of the message `SET_VRING_ADDR` for a ring.
     pub fn ring_addresses(&self, index: usize) -> Vec<u8> {
         let ring = &self.queues[index].ring;
         let mut body = [index as u32, 0].map(u32::to_ne_bytes).concat();
@@ -230,7 +233,8 @@ impl Guest {
         body
     }
 
-    /// Stops a ring, and returns the index at which the device stood.
+    /// Stops a ring, and returns the index of the available ring at which the device stopped
+    /// (`GET_VRING_BASE`).
     ///
     /// # Errors
     /// The device refuses it, or closes the connection.
@@ -240,7 +244,7 @@ impl Guest {
         Ok(u32::from_ne_bytes(reply.body[4..8].try_into().expect("4 bytes")))
     }
 
-    /// Returns whether both have a feature.
+    /// Returns whether the guest and the device both support a feature, given by its bit number.
     pub fn has(&self, feature: u32) -> bool {
         self.features & 1 << feature != 0
     }
@@ -277,7 +281,8 @@ impl Guest {
         }
     }
 
-    /// Sends a frame with a virtio header by a pair of queues. Returns `false` if the ring is full.
+    /// Sends a frame behind a virtio header on a pair of queues. Returns `false` if the ring is
+    /// full.
     pub fn send(&mut self, pair: usize, header: &[u8], frame: &[u8]) -> bool {
         let event_index = self.has(feature::EVENT_IDX);
         let queue = &mut self.queues[2 * pair + 1];
@@ -307,12 +312,12 @@ impl Guest {
         true
     }
 
-    /// Notifies the device.
+    /// Notifies the device about the ring, by an eventfd.
     pub fn kick(&self, index: usize) {
         rustix::io::write(&self.queues[index].kick, &1_u64.to_ne_bytes()).expect("an eventfd");
     }
 
-    /// Returns how often the device has notified the guest since the last call.
+    /// Returns how often the device has notified the guest of a ring since the last call.
     pub fn calls(&self, index: usize) -> u64 {
         let mut count = [0; 8];
         match rustix::io::read(&self.queues[index].call, &mut count) {

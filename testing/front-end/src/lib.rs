@@ -1,5 +1,5 @@
 //! A virtual machine's side of a vhost-user device, for tests: its memory, its rings, and the front
-//! end that passes both by a socket. Everything can be done wrong.
+//! end that passes both to the device by a socket. Tests can also violate the protocol.
 //!
 //! Memory is written and read by system calls, at the same time as the device uses it through its
 //! mapping. So no unsafe code is needed, and nothing is assumed of the device.

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-/// What is added to a guest-physical address for the address in the front end's process.
+/// The offset from a guest-physical address to the address in the front end's process.
 pub const USER: u64 = 1 << 44;
 
 /// A region of a guest's memory.
@@ -19,14 +19,14 @@ pub struct MemoryRegion {
 }
 
 impl MemoryRegion {
-    /// Creates a region of zeros in a file that cannot be shortened.
+    /// Creates a region of zeros in a memfd that is sealed against shrinking.
     pub fn new(address: u64, length: u64) -> Self {
         let region = MemoryRegion::unsealed(address, length);
         rustix::fs::fcntl_add_seals(&region.file, SealFlags::SHRINK).expect("it may be sealed");
         region
     }
 
-    /// Creates a region of zeros in a file that can be shortened.
+    /// Creates a region of zeros in a memfd that can be shrunk.
     pub fn unsealed(address: u64, length: u64) -> Self {
         let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
         let file = rustix::fs::memfd_create("guest", flags).expect("a memfd");
@@ -49,20 +49,22 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Creates regions of zeros: guest-physical address and length of each.
+    /// Creates memory of zeros from the guest-physical address and length of each region.
     pub fn new(regions: &[(u64, u64)]) -> Self {
         let region = |&(address, length)| MemoryRegion::new(address, length);
         Memory { regions: regions.iter().map(region).collect() }
     }
 
-    /// Writes bytes, which may lie in several regions. Bytes outside of all are left out.
+    /// Writes bytes at a guest-physical address. They may span several regions; bytes outside of
+    /// all regions are skipped.
     pub fn write(&self, address: u64, bytes: &[u8]) {
         self.each_part(address, bytes.len(), |file, offset, range| {
             rustix::io::pwrite(file, &bytes[range], offset).expect("it is memory");
         });
     }
 
-    /// Reads bytes, which may lie in several regions. Bytes outside of all are 0.
+    /// Reads bytes at a guest-physical address. They may span several regions; bytes outside of all
+    /// regions are 0.
     pub fn read(&self, address: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.each_part(address, length, |file, offset, range| {

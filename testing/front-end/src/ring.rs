@@ -4,11 +4,11 @@ use crate::memory::Memory;
 
 /// Bits of a descriptor's flags.
 pub mod descriptor_flag {
-    /// Another descriptor follows.
+    /// The buffer continues with the descriptor `next` (`VRING_DESC_F_NEXT`).
     pub const NEXT: u16 = 1;
-    /// The device may write.
+    /// The device may write to the buffer (`VRING_DESC_F_WRITE`).
     pub const WRITE: u16 = 2;
-    /// The descriptor names a table of descriptors.
+    /// The buffer contains a table of descriptors (`VRING_DESC_F_INDIRECT`).
     pub const INDIRECT: u16 = 4;
 }
 
@@ -36,12 +36,12 @@ pub struct DriverRing {
     pub available: u64,
     /// Guest-physical address of the used ring.
     pub used: u64,
-    /// Index of the next available buffer.
+    /// Index, modulo 65,536, of the next entry that the guest writes to the available ring.
     pub next_available: u16,
-    /// Index of the next used buffer to look at.
+    /// Index, modulo 65,536, of the next entry that the guest reads from the used ring.
     pub next_used: u16,
     free: Vec<u16>,
-    /// For the head of each offered chain, its descriptors.
+    /// The descriptors of each offered chain, by the index of its first descriptor (head).
     chains: Vec<Vec<u16>>,
 }
 
@@ -84,7 +84,8 @@ impl DriverRing {
         self.free.len()
     }
 
-    /// Returns the head of the next buffer of so many descriptors.
+    /// Returns the index of the first descriptor (head) that the next buffer of so many descriptors
+    /// will have.
     ///
     /// # Panics
     /// If there are not as many.
@@ -92,8 +93,9 @@ impl DriverRing {
         self.free[self.free.len() - descriptors]
     }
 
-    /// Offers a buffer made of these parts (address and length), and returns its head; `None` if
-    /// there are not enough free descriptors.
+    /// Makes a buffer available to the device, with one descriptor for each of `parts` (address and
+    /// length). Returns the index of its first descriptor; `None` if there are not enough free
+    /// descriptors.
     pub fn offer(
         &mut self,
         memory: &Memory,
@@ -117,7 +119,7 @@ impl DriverRing {
         Some(head)
     }
 
-    /// Makes a chain available by its head, whatever its descriptors are.
+    /// Makes a chain of descriptors available by the index of its first one, without checking them.
     pub fn offer_head(&mut self, memory: &Memory, head: u16) {
         let slot = u64::from(self.next_available % self.size);
         memory.write(self.available + 4 + 2 * slot, &head.to_le_bytes());
@@ -130,12 +132,13 @@ impl DriverRing {
         memory.write(self.available + 2, &index.to_le_bytes());
     }
 
-    /// Says that the device need not notify of used buffers, or that it must.
+    /// Tells the device whether it may omit notifications of used buffers
+    /// (`VRING_AVAIL_F_NO_INTERRUPT`).
     pub fn set_no_interrupt(&self, memory: &Memory, no_interrupt: bool) {
         memory.write(self.available, &u16::from(no_interrupt).to_le_bytes());
     }
 
-    /// Writes the index of the used ring of whose passing the guest wants to be notified.
+    /// Writes the index of the used ring at which the device is to notify the guest (`used_event`).
     pub fn set_used_event(&self, memory: &Memory, index: u16) {
         memory.write(self.available + 4 + 2 * u64::from(self.size), &index.to_le_bytes());
     }
@@ -151,8 +154,8 @@ impl DriverRing {
         }
     }
 
-    /// Returns the next used buffer: its head and the number of bytes written to it. Its
-    /// descriptors are free again.
+    /// Returns the next used buffer: the index of its first descriptor, and the number of bytes
+    /// that the device wrote. The descriptors become free again. `None` if there is no used buffer.
     pub fn take_used(&mut self, memory: &Memory) -> Option<(u16, u32)> {
         if memory.read_u16(self.used + 2) == self.next_used {
             return None;

@@ -1,5 +1,5 @@
-//! Super-packets of each kind that the engine merges, to be segmented by a kernel. A kind is a
-//! combination of link header, tunnel, protocol, extension headers, size and flags.
+//! Super-packets with each combination of headers that the engine merges, to be segmented by a
+//! kernel. They differ in link header, tunnel, protocol, extension headers, size and flags.
 
 use superpacket::segment::{Cwr, GsoPacket, IpId, Segment, SegmentSize};
 use superpacket::virtio::gso_type;
@@ -28,8 +28,9 @@ pub struct MatrixCell {
     pub protocol: &'static str,
     /// The super-packet, with a partial checksum.
     pub frame: Frame,
-    /// Whether the outer UDP checksum holds the pseudo-header's sum, as Linux leaves it. Otherwise
-    /// the checksum becomes valid when the inner checksum is completed.
+    /// Whether the outer UDP checksum field holds the pseudo-header's sum, as Linux leaves it.
+    /// Otherwise the field holds a checksum that becomes valid when the inner checksum is
+    /// completed.
     pub outer_pseudo: bool,
 }
 
@@ -199,7 +200,7 @@ impl MatrixCell {
         header
     }
 
-    /// Returns the instructions by which the engine segments the packet.
+    /// Returns the segmentation metadata by which the engine segments the packet.
     pub fn gso(&self) -> Gso {
         let v6 = matches!(self.frame.ip, Ip::V6(_));
         let kind = match self.frame.transport {
@@ -215,7 +216,7 @@ impl MatrixCell {
         }
     }
 
-    /// Returns the name of the field at an offset of the packet.
+    /// Returns the name of the header or field to which the byte at offset `at` belongs.
     pub fn field(&self, at: usize) -> &'static str {
         let offsets = self.frame.offsets();
         let v4 = matches!(self.frame.ip, Ip::V4(_));
@@ -248,8 +249,8 @@ impl MatrixCell {
         })
     }
 
-    /// Returns the super-packet with a hop limit that is lower by one, as the packet leaves a
-    /// router.
+    /// Returns the super-packet as a router forwards it, with a TTL or hop limit that is lower by
+    /// one.
     pub fn after_hop(&self) -> MatrixCell {
         let frame = self.frame.clone().with(|frame| {
             match frame.tunnel.as_mut().map_or(&mut frame.ip, |tunnel| &mut tunnel.ip) {

@@ -65,7 +65,7 @@ pub enum Difference {
 /// A batch of frames, and the packets that the kernel and the engine made of them.
 #[derive(Debug)]
 pub struct Sides<'a> {
-    /// What the kernel's GRO merges.
+    /// The kinds of packets that the kernel's GRO merges.
     pub rules: Rules,
     /// The batch's frames in the order of arrival. A frame's number is its index here.
     pub frames: &'a [InputFrame],
@@ -86,8 +86,7 @@ pub struct Sides<'a> {
 }
 
 impl<'a> Sides<'a> {
-    /// Creates the comparison of a batch. Finds the frames that each captured packet of the kernel
-    /// consists of.
+    /// Compares a batch: finds the frames of which each captured packet of the kernel consists.
     pub fn new(
         rules: Rules,
         frames: &'a [InputFrame],

@@ -37,8 +37,8 @@ pub enum CutField {
     Payload,
 }
 
-/// Segments a merged packet in the way that restores most of `frames`, the original frames, and
-/// returns the differing fields of each frame.
+/// Segments a merged packet and returns the fields in which each segment differs from its frame in
+/// `frames`. Of several ways to segment, uses the one that restores most of the frames.
 ///
 /// Checksums are included only if no other field differs, since every other difference also changes
 /// a checksum.

@@ -58,9 +58,9 @@ fn receive_owned(frames: &[InputFrame], seed: u64, policy: Policy) -> Vec<Engine
     left
 }
 
-/// Gives the same frames to the engine with borrowed buffers, and with complete checksums in merged
-/// packets, and describes the first packet that differs from `left`, the result of [`receive`].
-/// With complete checksums, only checksums may differ.
+/// Gives the frames to the engine twice more: with borrowed buffers, and with complete checksums in
+/// merged packets. Describes the first packet that differs from `left`, the result of [`receive`];
+/// with complete checksums, checksums may differ.
 ///
 /// # Panics
 /// As [`receive`].

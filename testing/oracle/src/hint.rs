@@ -6,8 +6,8 @@ const GENEVE: u16 = 6_081;
 /// Class, type and length of Geneve's GRO hint option.
 const OPTION: [u8; 4] = [0x01, 0x00, 1, 1];
 
-/// The GRO hint that Linux uses: the first such Geneve option of a packet, if its offsets are
-/// consistent (`geneve_opt_gro_hint_off`).
+/// The GRO hint that Linux uses in a packet: the first Geneve option of this type, if its offsets
+/// are consistent (`geneve_opt_gro_hint_off`).
 ///
 /// Offsets are in bytes from the start of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

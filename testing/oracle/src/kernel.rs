@@ -35,7 +35,8 @@ const EMSGSIZE: i32 = 90;
 /// traffic never uses it.
 const MARK: [u8; 2] = [0x88, 0xb6];
 
-/// A pair of namespaces: the GRO of one receives in one poll the frames that are sent in the other.
+/// A pair of network namespaces. Frames sent in one of them are received in the other by one NAPI
+/// poll with GRO.
 ///
 /// The receiving device defers its interrupts (`napi_defer_hard_irqs`). It polls at the first
 /// frame, which is a marker, and again after `gro_flush_timeout`. All other frames are sent between
@@ -53,7 +54,8 @@ pub struct KernelGro {
     rules: Rules,
 }
 
-/// What a kernel's GRO merges, where kernels differ. Each rule is detected by sending two packets.
+/// The kinds of packets that a kernel's GRO merges, as far as kernels differ. Each is detected by
+/// sending two packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Whether packets behind VLAN tags merge.
@@ -288,8 +290,8 @@ impl KernelGro {
     }
 }
 
-/// A pair of namespaces: the kernel segments the super-packets sent in one of them, since the
-/// sending device has no TSO, and the other receives the segments.
+/// A pair of network namespaces. The kernel segments the super-packets sent in one of them, since
+/// the sending device has no TSO, and the segments are received in the other.
 #[derive(Debug)]
 pub struct KernelGso {
     sender: GsoSender,

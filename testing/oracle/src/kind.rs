@@ -1,5 +1,5 @@
-//! The kinds of differences between Linux and the engine, each with the promise of the engine that
-//! explains it, such as the order of packets.
+//! The kinds of differences between Linux and the engine, each with the property that the engine
+//! promises and that explains the difference, such as the order of packets.
 
 use std::collections::BTreeMap;
 
@@ -35,8 +35,8 @@ macro_rules! kinds {
                 match self { $(Kind::$name => $text,)* }
             }
 
-            /// Returns the promise of the engine that explains the difference, and how the engine
-            /// and Linux behave.
+            /// Returns the property that the engine promises and that explains the difference, and
+            /// how the engine and Linux behave.
             pub const fn promise(self) -> &'static str {
                 match self { $(Kind::$name => $promise,)* }
             }
@@ -61,9 +61,9 @@ kinds! {
     NoAcknowledgement = "segments without ACK merge", "Untouched when unknown: no connection sends data without ACK (RFC 9293, section 3.10.7.4), so the segment passes.";
     /// The kernel merged packets with a tunnel header that the engine does not know.
     UnknownTunnel = "unknown tunnel headers", "Untouched when unknown: tunnel headers with reserved bits pass, in the order of their flow.";
-    /// The kernel merged packets in two tunnels because of a GRO hint that is false.
+    /// The kernel merged packets in two tunnels because of a GRO hint that contradicts the headers.
     FalseHint = "a false GRO hint", "Never trusted: the engine compares the hint with the headers. If it contradicts them, or describes a third tunnel, the packet passes. Linux reads IP and UDP at the hint's offsets, and compares all headers.";
-    /// The kernel merged packets with more headers than the engine reads.
+    /// The kernel merged packets with more bytes of headers than the engine reads.
     LongHeaders = "more than 256 bytes of headers", "Bounded: the engine reads the first 256 bytes of a frame. A frame with longer headers passes, such as two tunnels over IPv6 with options behind two VLAN tags.";
     /// The kernel merged packets whose outer UDP length is wrong.
     OuterLength = "wrong outer UDP length", "Reversible: a packet in VXLAN or Geneve with a wrong outer UDP length passes. Linux ignores this length, and writes a correct one.";
@@ -101,7 +101,8 @@ kinds! {
     /// The kernel and the engine wrote different outer UDP checksums into a merged packet in VXLAN
     /// or Geneve.
     OuterChecksum = "outer UDP checksum of a merged packet", "Without a framing, the engine writes the checksum that is valid once the inner one is (local checksum offload). Linux writes the sum of the pseudo-header, as the engine does behind a header of 24 bytes, and computes the checksum when it segments.";
-    /// A checksum covers other addresses than those in the IP header, such as a final destination.
+    /// A checksum covers other addresses than those in the IP header, such as the final destination
+    /// of a source route.
     FinalDestination = "a checksum over the final destination", "The engine verifies and writes checksums over the final destination of a routing header and over a home address (RFC 8200, section 8.1; RFC 6275). Packets for which these are unknown pass. Linux's GRO uses the addresses of the IP header: it refuses valid packets, and writes a wrong sum to partial checksums.";
     /// The kernel merged or dropped packets with the EtherType of IPv6 and another IP version.
     OtherVersion = "an IPv6 header that says another version", "Untouched when unknown: the packet passes as malformed. Linux merges two that are alike, and `ipv6_rcv` drops them.";
@@ -138,7 +139,8 @@ kinds! {
     Consequence = "runs began at different packets", "Follows from another difference in the same flow: both sides count lengths from the first packet of a merge.";
 }
 
-/// The differences of a batch: counts of those that a kind explains, and the others.
+/// The differences of a batch: the numbers of those explained by each kind, and a list of the
+/// unexplained ones.
 #[derive(Debug, Default)]
 pub struct Explained {
     /// Number of explained differences of each kind.
@@ -388,8 +390,8 @@ fn contradicts_checksum(error: &SplitError) -> bool {
     )
 }
 
-/// Returns the packet with the checksum seed that Linux uses when it computes the checksum again:
-/// the sum over the addresses of the IP header.
+/// Returns the packet with the partial checksum that Linux assumes when it computes the checksum
+/// again: the pseudo-header's sum over the addresses of the IP header.
 ///
 /// `None` if the engine computes the checksum over the same addresses.
 fn cut_for_header(
@@ -409,15 +411,15 @@ fn cut_for_header(
     packet.seeded_by_header().or_else(named)
 }
 
-/// Returns whether the engine segments the packet into `theirs`, with CWR on the first segment only
-/// or according to the virtio header.
+/// Returns whether the segments `theirs` equal the engine's, with CWR either on the first segment
+/// only or as the virtio header says.
 fn is_cut_as(packet: &GsoInput, theirs: &[Vec<u8>]) -> bool {
     let ways = [packet.cut().ok(), cut_by(packet, packet.header)];
     ways.iter().flatten().any(|ours| ours == theirs)
 }
 
-/// Returns the engine's segments of a packet with another virtio header, and with CWR on the first
-/// segment only; `None` if the engine refuses the packet.
+/// Returns the engine's segments of a packet with this virtio header in place of its own, and with
+/// CWR on the first segment only; `None` if the engine refuses the packet.
 fn cut_by(packet: &GsoInput, header: VnetHeader) -> Option<Vec<Vec<u8>>> {
     let congested =
         check::tcp_fields(&packet.bytes, false).is_some_and(|fields| fields.flags & CWR != 0);
@@ -492,7 +494,8 @@ fn fragmentation(
     }
 }
 
-/// Returns whether the kernel raised a small `gso_size` of TCP to [`LEAST_SEGMENT`].
+/// Returns whether the kernel segmented a TCP packet with [`LEAST_SEGMENT`] in place of a smaller
+/// `gso_size`.
 fn is_cut_at_least(packet: &GsoInput, kernel: Option<&[Vec<u8>]>) -> bool {
     let tcp = matches!(
         packet.header.gso_type & !(gso_type::ECN | gso_type::UDP_TUNNEL),
@@ -598,8 +601,8 @@ fn has_other_version(frame: &[u8]) -> bool {
     matches!(frame.get(12..15), Some([0x86, 0xdd, first]) if first >> 4 != 6)
 }
 
-/// Returns why the kernel merged neither of two frames, if it has no GRO for their headers;
-/// otherwise `None`.
+/// Returns the kind of difference if Linux has no GRO for the headers of two frames, so that the
+/// kernel merged neither of them with any frame; otherwise `None`.
 fn not_in_kernel(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
     let alone = |frame| is_alone_in_kernel(sides, frame);
     if !alone(before) || !alone(frame) {
@@ -695,15 +698,16 @@ fn repeats_id(sides: &Sides<'_>, before: usize, frame: usize) -> bool {
         || (1..ids.len()).contains(&same)
 }
 
-/// Returns whether the kernel had to evict the packet that ends with `before`. After such a packet,
-/// as many others as a bucket holds leave, which began before `frame`.
+/// Returns whether the kernel had to evict the packet that ends with `before` because its bucket
+/// was full: of the packets that left later, enough began before `frame` to fill the rest of a
+/// bucket.
 fn was_evicted(sides: &Sides<'_>, before: usize, frame: usize) -> bool {
     let Some((group, _)) = sides.in_kernel[before] else { return false };
     let held = |other: &&Group| other.frames.first().is_some_and(|&first| first < frame);
     sides.kernel[group + 1..].iter().filter(held).count() >= BUCKET - 1
 }
 
-/// Returns whether the kernel's packet that ends with frame `last` must leave before frame `next`
+/// Returns whether the kernel's packet that ends with frame `last` cannot merge with frame `next`
 /// by rules that the engine has too.
 fn is_closed(sides: &Sides<'_>, group: &Group, last: usize, next: usize) -> bool {
     let payload = |frame: usize| sides.known[frame].payload.len();
@@ -766,7 +770,7 @@ fn overtook(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
     (alone && refused).then_some(Kind::Overtaken)
 }
 
-/// Returns [`Kind::UnknownTunnel`] if the engine passed a frame because of a tunnel header,
+/// Returns [`Kind::UnknownTunnel`] if the engine did not merge a frame because of a tunnel header,
 /// [`Kind::FalseHint`] if only the GRO hint was the problem, and otherwise `None`.
 fn unknown_tunnel(sides: &Sides<'_>, frame: usize) -> Option<Kind> {
     if left(sides, frame)?.reason != Reason::Tunnel {
@@ -839,8 +843,8 @@ fn is_beyond_hint(sides: &Sides<'_>, frame: usize) -> bool {
         && Hint::of(&frame.bytes).is_some_and(|hint| hint.has_only_nested_checksum(&frame.bytes))
 }
 
-/// Returns whether the engine passed a frame because of a wrong length in a tunnel's outer UDP
-/// header.
+/// Returns whether the engine did not merge a frame because of a wrong length in a tunnel's outer
+/// UDP header.
 fn has_wrong_outer_length(sides: &Sides<'_>, frame: usize) -> bool {
     let in_tunnel = sides.known[frame]
         .flow
@@ -849,7 +853,7 @@ fn has_wrong_outer_length(sides: &Sides<'_>, frame: usize) -> bool {
     in_tunnel && left(sides, frame).is_some_and(|left| left.reason == Reason::UdpLength)
 }
 
-/// Returns whether the engine never holds the packets that leave for a reason.
+/// Returns whether packets that leave for this reason pass the engine at once, without being held.
 fn was_refused(reason: Reason) -> bool {
     (reason as usize) < Reason::Push as usize
 }
@@ -897,8 +901,8 @@ fn is_split(sides: &Sides<'_>, frame: usize, other: usize) -> bool {
     gre || matches!((kernel_flow(sides, frame), kernel_flow(sides, other)), (Some(flow), Some(other)) if flow != other)
 }
 
-/// Returns the bytes by which Linux distinguishes flows in GRE: flags and protocol. If the header
-/// has a key, also the word behind them, even if that is the checksum (`gre_gro_receive`).
+/// Returns the bytes of a GRE header by which Linux distinguishes flows: flags and protocol, and,
+/// if the header has a key, the word behind them, even if this is the checksum (`gre_gro_receive`).
 ///
 /// In frames that the engine cannot parse, GRE is found behind Ethernet and IP without options.
 fn gre_flags<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s [u8]> {

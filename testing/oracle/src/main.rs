@@ -180,8 +180,8 @@ mod command {
         ExitCode::SUCCESS
     }
 
-    /// Number of generated super-packets for each merged one. Segmenting merged ones takes far
-    /// longer.
+    /// The number of generated super-packets that are segmented for each merged one. Segmenting
+    /// merged ones takes far longer.
     const MERGED_SHARE: u64 = 4;
 
     fn compare(arguments: &Arguments) -> Result<RunReport, LabError> {
@@ -218,7 +218,8 @@ mod command {
         Ok(report)
     }
 
-    /// Segments generated super-packets, and those that an engine makes for this virtio header.
+    /// Segments generated super-packets, and super-packets that an engine merges for a device with
+    /// this virtio header format.
     fn segment(
         mut kernel: KernelGso,
         mut generated: GeneratedPackets,

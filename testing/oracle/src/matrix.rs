@@ -12,7 +12,7 @@ use crate::cells::MatrixCell;
 use crate::kernel::{KernelAnswer, KernelGso};
 use crate::router::Router;
 
-/// A means by which a program hands super-packets to the kernel.
+/// A kind of socket or device by which a program hands super-packets to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Entrance {
     /// A packet socket with virtio headers, on a device without offloads.
@@ -210,7 +210,8 @@ impl fmt::Display for Matrix {
     }
 }
 
-/// Joins the names of rows whose other cells are equal, in the order of their first appearance.
+/// Joins the names of rows that are equal except for their names, in the order in which the rows
+/// first appear.
 fn join_rows<T: PartialEq>(
     rows: impl Iterator<Item = (String, T)>,
     between: &str,

@@ -11,9 +11,9 @@ use superpacket_traffic::random::Random;
 use crate::frames::{ResultPacket, without_reserved_bits};
 use crate::hint::Hint;
 
-/// Bits that make a GRO hint false if they are inverted, as byte offsets in the hint and masks.
-/// They change the packet's type, the IP version, or the positions of the headers. The last bit has
-/// no meaning.
+/// Single bits that make a GRO hint false when they are inverted, as byte offsets in the hint and
+/// masks. They change the packet's type, the IP version, or the positions of the headers. The last
+/// one has no meaning, so the hint stays true.
 const FALSE_BITS: [(usize, u8); 10] = [
     (0, 0x01),
     (0, 0x02),

@@ -1,5 +1,6 @@
-//! The running kernel as a router between two TUN devices. A super-packet enters through the first
-//! device, and leaves through the second one in segments, since that accepts no super-packets.
+//! Uses the running kernel as a router between two TUN devices. A super-packet enters through the
+//! first device and leaves through the second one in segments, since the second one accepts no
+//! super-packets.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};

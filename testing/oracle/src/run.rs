@@ -27,7 +27,7 @@ const REPEATS: u32 = 4;
 /// Counts and differences of one or more runs.
 #[derive(Clone, Debug, Default)]
 pub struct RunReport {
-    /// What the kernel's GRO merges.
+    /// The kinds of packets that the kernel's GRO merges.
     pub rules: Rules,
     /// Frames that both the kernel and the engine received.
     pub frames: u64,

@@ -382,7 +382,8 @@ impl Iterator for GeneratedPackets {
     }
 }
 
-/// Returns an IPv4 loose or strict source route option, with any number of its addresses left.
+/// Returns an IPv4 loose or strict source route option, with a random number of its addresses still
+/// to be visited.
 fn source_route(random: &mut Random) -> Vec<u8> {
     let stops = random.between(1, 3);
     let option =

@@ -28,8 +28,8 @@ pub fn combinations(rules: Rules) -> Vec<Combination> {
     Combination::all().into_iter().filter(seen).collect()
 }
 
-/// Returns the combinations of protocol and two tunnels, and some with one tunnel. Empty if the
-/// kernel does not merge packets in two tunnels.
+/// Returns the combinations of protocol and two tunnels, and some with one tunnel. The result is
+/// empty if the kernel does not merge packets in two tunnels.
 pub fn in_two_tunnels(rules: Rules) -> Vec<Combination> {
     if !rules.gro_hint || !rules.vxlan {
         return Vec::new();

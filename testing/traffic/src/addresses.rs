@@ -78,8 +78,8 @@ pub fn final_v6(
     Some((home.unwrap_or(source), destination))
 }
 
-/// Returns the final destination by a routing header with segments left; `next` is the destination
-/// in the IP header.
+/// Returns the final destination of a packet whose routing header has segments left; `next` is the
+/// destination in the IP header.
 fn routed(bytes: &[u8], next: [u8; 16]) -> Option<[u8; 16]> {
     let (left, room) = (bytes[3] as usize, bytes.len() - 8);
     match bytes[2] {

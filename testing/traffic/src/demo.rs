@@ -34,7 +34,8 @@ pub fn demo() -> Vec<Captured> {
     captured
 }
 
-/// A conversation: the sequence numbers of both sides, and the frames sent so far.
+/// A conversation between a client and a server: the sequence numbers of both sides, and the frames
+/// sent so far.
 struct Talk {
     /// The headers of the packets that the client sends, and of those that the server sends.
     sides: [Frame; 2],
@@ -42,7 +43,8 @@ struct Talk {
     next: [u32; 2],
     /// The next IPv4 identification of each side: client, server.
     ids: [u16; 2],
-    /// The clock of TCP timestamps in milliseconds; `None` without timestamps.
+    /// The value of the clock of TCP timestamps at the start of the capture, in milliseconds;
+    /// `None` without timestamps.
     clock: Option<u32>,
     now: u64,
     sent: Vec<Captured>,
@@ -64,7 +66,7 @@ impl Talk {
         }
     }
 
-    /// Sends a TCP segment now, and advances the time by its length.
+    /// Sends a TCP segment now, and advances the sequence number by the segment's length.
     fn send(&mut self, side: usize, length: usize, flags: u16) {
         let sequence = self.next[side];
         self.next[side] = sequence.wrapping_add(length as u32 + (flags & (SYN | FIN)).count_ones());
@@ -182,7 +184,7 @@ fn hosts(frame: Frame, client: u8, server: u8, port: u16) -> Frame {
     })
 }
 
-/// Returns a name server's query and its response.
+/// Returns a DNS query and its response.
 fn names() -> Vec<Captured> {
     let mut talk = Talk::new(
         hosts(Frame::udp4(0), 10, 53, 53_123).with_udp(|udp| udp.destination_port = 53),

@@ -74,7 +74,8 @@ impl Random {
         bytes
     }
 
-    /// Returns a random IPv6 address in `fd09::/64`, used as a stop of a source route.
+    /// Returns a random IPv6 address in `fd09::/64`, used as an intermediate address of a source
+    /// route.
     pub fn address(&mut self) -> [u8; 16] {
         let mut address = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         address[8..].copy_from_slice(&self.bits().to_be_bytes());

@@ -16,13 +16,13 @@ pub const UDP_PAYLOAD: usize = 1_472;
 /// Datagrams in a UDP super-packet: 44 x 1472 = 64,768 bytes.
 pub const UDP_TRAIN: usize = 44;
 
-/// Returns W1: one TCP/IPv4 flow of 1448-byte payloads with timestamps, with PSH on the last frame
-/// of each [`TRAIN`].
+/// Returns workload W1: one TCP/IPv4 flow of 1448-byte payloads with timestamps, and PSH on the
+/// last frame of each train of [`TRAIN`] frames.
 pub fn w1(frames: usize) -> Vec<Vec<u8>> {
     w2(1, frames)
 }
 
-/// Returns W2: `flows` flows as in [`w1`], one frame of each in turn.
+/// Returns workload W2: `flows` flows as in [`w1`], one frame of each in turn.
 ///
 /// # Panics
 /// If `flows` is 0.
@@ -30,7 +30,7 @@ pub fn w2(flows: usize, frames: usize) -> Vec<Vec<u8>> {
     in_runs(flows, 1, frames, TCP_PAYLOAD)
 }
 
-/// Returns W2b: 1024 flows as in [`w1`], four frames of each in turn.
+/// Returns workload W2b: 1024 flows as in [`w1`], four frames of each in turn.
 pub fn w2b(frames: usize) -> Vec<Vec<u8>> {
     in_runs(1_024, 4, frames, TCP_PAYLOAD)
 }
@@ -44,8 +44,8 @@ pub fn hostile(flows: usize, frames: usize) -> Vec<Vec<u8>> {
     in_runs(flows, 1, frames, 100)
 }
 
-/// Returns W3: pure ACKs of one flow without options, each acknowledging two more segments, padded
-/// to 60 bytes.
+/// Returns workload W3: pure ACKs of one flow without options, each acknowledging two more
+/// segments, padded to 60 bytes.
 pub fn w3(frames: usize) -> Vec<Vec<u8>> {
     let mut bytes = Frame::tcp4(1, 0).padded_to(60).to_bytes();
     let offsets = Frame::tcp4(1, 0).offsets();
@@ -66,8 +66,8 @@ pub fn w3(frames: usize) -> Vec<Vec<u8>> {
     (0..frames).map(frame).collect()
 }
 
-/// Returns W4: TCP super-packets of 65,160 payload bytes with timestamps, for segments of
-/// [`TCP_PAYLOAD`].
+/// Returns workload W4: TCP super-packets of 65,160 payload bytes with timestamps, to be cut into
+/// segments of [`TCP_PAYLOAD`] bytes.
 ///
 /// `mode` says how the transport checksum is written; a stack gives a device [`Checksum::Partial`].
 pub fn w4(frames: usize, mode: Checksum) -> Vec<Vec<u8>> {
@@ -83,14 +83,14 @@ pub fn w4(frames: usize, mode: Checksum) -> Vec<Vec<u8>> {
     (0..frames).map(frame).collect()
 }
 
-/// Returns W5 as received: one UDP/IPv4 flow of 1472-byte datagrams with consecutive IDs.
+/// Returns workload W5 as received: one UDP/IPv4 flow of 1472-byte datagrams with consecutive IDs.
 pub fn w5(frames: usize) -> Vec<Vec<u8>> {
     let mut flow = WorkloadFlow::new(&Frame::udp4(0), UDP_PAYLOAD, &blocks(UDP_PAYLOAD));
     (0..frames).map(|_| flow.next(false)).collect()
 }
 
-/// Returns W5 as sent: UDP super-packets of [`UDP_TRAIN`] datagrams, for segments of
-/// [`UDP_PAYLOAD`]. `mode` says how the transport checksum is written.
+/// Returns workload W5 as sent: UDP super-packets of [`UDP_TRAIN`] datagrams, to be cut into
+/// segments of [`UDP_PAYLOAD`] bytes. `mode` says how the transport checksum is written.
 pub fn w5_super(frames: usize, mode: Checksum) -> Vec<Vec<u8>> {
     let frame = |index: usize| {
         Frame::udp4(UDP_TRAIN * UDP_PAYLOAD)
@@ -125,7 +125,7 @@ fn in_runs(flows: usize, run: usize, frames: usize, payload: usize) -> Vec<Vec<u
         .collect()
 }
 
-/// Blocks of payload and their sums, used in turn by the frames of all flows.
+/// Payload blocks, each with its one's-complement sum, used in turn by the frames of all flows.
 type Blocks = Rc<[(Vec<u8>, u16)]>;
 
 const BLOCKS: usize = 8;

@@ -44,7 +44,7 @@ const TUN_F_USO: c_uint = 0x20 | 0x40;
 /// Maximum length of an interface name in bytes, without the terminating zero (`IFNAMSIZ`).
 const LONGEST_NAME: usize = 15;
 
-/// `struct ifreq`: a name, and a union whose first bytes are used here.
+/// `struct ifreq`: an interface name, and the first bytes of the union that follows it.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct InterfaceRequest {
@@ -158,7 +158,7 @@ fn set_integer<const REQUEST: Opcode>(fd: impl AsFd, value: c_int) -> io::Result
     Ok(unsafe { ioctl(fd, Setter::<REQUEST, c_int>::new(value)) }?)
 }
 
-/// Makes reads and writes return instead of waiting.
+/// Makes the descriptor nonblocking: reads and writes fail instead of waiting.
 pub(super) fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(&fd)?;
     if flags.contains(OFlags::NONBLOCK) {

@@ -55,7 +55,7 @@ pub struct Tun {
 #[derive(Debug, thiserror::Error)]
 #[error("TUN device {device:?}: {action}: {source}")]
 pub struct OpenError {
-    /// The requested name, or the device's name.
+    /// The name of the device: the requested one, or the actual one if it was already known.
     pub device: String,
     /// The action that failed, with the name of the system call.
     pub action: &'static str,

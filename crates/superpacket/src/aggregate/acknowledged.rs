@@ -12,7 +12,7 @@ const WAYS: usize = 4;
 /// Maximum number of sets in the table, which then holds 16,384 flows (four in each set).
 const MAX_SETS: u32 = 4096;
 
-/// The acknowledgement number and window of the last packet of a flow that left.
+/// The acknowledgement number and window of the last packet of a flow that left the aggregator.
 #[derive(Clone, Copy, Debug, Default)]
 struct LastAck {
     flow: u64,
@@ -45,7 +45,7 @@ impl Acknowledged {
         Acknowledged { sets: alloc::vec![[LastAck::default(); WAYS]; sets(acks, max_flows)] }
     }
 
-    /// Makes the table as [`new`](Self::new) does, or fails if it cannot be allocated.
+    /// Makes the table as [`new`](Self::new) does, but returns an error if it cannot be allocated.
     pub(super) fn try_new(acks: bool, max_flows: u32) -> Result<Self, TryReserveError> {
         let (count, mut sets) = (sets(acks, max_flows), Vec::new());
         sets.try_reserve_exact(count)?;
@@ -70,8 +70,8 @@ impl Acknowledged {
         (flow >> 40) as usize & self.sets.len().wrapping_sub(1)
     }
 
-    /// Stores the acknowledgement number and window of a TCP packet of this flow that leaves now.
-    /// Other protocols are ignored.
+    /// Stores the acknowledgement number and window of a TCP packet of this flow that leaves the
+    /// aggregator now. Packets of other protocols are ignored.
     #[inline]
     pub(super) fn note(&mut self, flow: u64, header: &[u8], layout: &Layout) {
         let index = self.set(flow);
@@ -87,9 +87,9 @@ impl Acknowledged {
         }
     }
 
-    /// Returns why the next ACK may not absorb this pure ACK: it acknowledges no new data, compared
-    /// with the last acknowledgement of the flow that left. `None` if it acknowledges new data, or
-    /// if no acknowledgement of the flow is remembered.
+    /// Returns the reason why no later ACK may absorb this pure ACK: it acknowledges no new data
+    /// compared with the last packet of the flow that left the aggregator. `None` if it
+    /// acknowledges new data, or if no acknowledgement of the flow is remembered.
     #[inline]
     pub(super) fn repeated(&self, flow: u64, header: &[u8], layout: &Layout) -> Option<Reason> {
         let entry = self.sets.get(self.set(flow))?.iter().find(|entry| entry.flow == flow)?;

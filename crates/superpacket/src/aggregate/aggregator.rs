@@ -154,16 +154,16 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         error.map_or(Ok(()), Err)
     }
 
-    /// Processes the packet in `single`. Takes the sink as a trait object, so that a call that only
-    /// flushes does not compile the receive path again.
+    /// Processes the packet in `single`. The sink is a trait object, so that methods that only
+    /// flush do not contain another copy of the receive code.
     #[cold]
     fn take_left(&mut self, sink: &mut AnySink<'_, B>) -> Result<(), ()> {
         self.receiver.receive_batch(&mut self.single, self.single_at, &mut OwnedPoll { sink })
     }
 
-    /// Gives a packet to the sink unchanged, without trying to merge it. The held packets of its
-    /// flow go first, so that order is kept. Use it while aggregation is switched off. The packet's
-    /// layout is not known then.
+    /// Gives a packet to the sink unchanged, without trying to merge it; for use while aggregation
+    /// is switched off. The held packets of its flow are emitted first, so that order is kept. The
+    /// layout of the packet's headers is not reported to the sink.
     #[inline]
     pub fn bypass<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, sink: &mut S) -> S::Outcome {
         let poll = &mut OwnedPoll { sink };
@@ -187,8 +187,8 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         )
     }
 
-    /// Emits the flows that have been held for `age` nanoseconds or longer at `now`, the oldest
-    /// first. A clock that runs backwards makes no flow older.
+    /// Emits the flows that have been held for `age` nanoseconds or longer at time `now`, the
+    /// oldest first. If the clock ran backwards, a flow's age counts as 0.
     pub fn flush_older_than<S: Sink<B> + ?Sized>(
         &mut self,
         now: u64,

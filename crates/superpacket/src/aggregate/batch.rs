@@ -39,9 +39,9 @@ pub struct BatchAggregator {
     pub(super) framing: Option<Framing>,
     /// The packets of the call that were not processed yet.
     packets: Vec<RxPacket<BufferIndex>>,
-    /// Indices of the packets that leave a call that joins in place.
+    /// Indices of the packets that are to be written after [`join_in_place`](Self::join_in_place).
     pub(super) written: Vec<usize>,
-    /// Memory for the slices of a packet; empty between calls.
+    /// Memory for the list of a packet's slices, reused by the next call; empty between calls.
     #[cfg(feature = "std")]
     pub(super) slices: Vec<std::io::IoSlice<'static>>,
 }
@@ -117,7 +117,7 @@ impl<B: AsRef<[u8]>> BorrowPacket for RxPacket<B> {
     }
 }
 
-/// The packets that a call borrows.
+/// The slice of packets that a call borrows.
 #[derive(Debug)]
 pub struct Borrowed<'a, P>(&'a [P]);
 
@@ -141,8 +141,8 @@ impl<P: BorrowPacket> Memory<BufferIndex> for Borrowed<'_, P> {
 type AnySink<'s, P> =
     dyn FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> Result<(), ()> + 's;
 
-/// One call of the aggregator: the packets that it borrows, and the sink to which packets are
-/// delivered. `SUMS`: the sink may ask for [payload sums](Poll::SUMS).
+/// The environment of one call: the packets that it borrows, and the sink to which packets are
+/// delivered. `SUMS`: whether the sink may ask for [payload sums](Poll::SUMS).
 struct BorrowedPoll<'p, P, F, const SUMS: bool> {
     packets: Borrowed<'p, P>,
     sink: F,
@@ -258,8 +258,8 @@ impl BatchAggregator {
         O::from_result(self.take_borrowed(packets, false, u32::MAX, poll))
     }
 
-    /// Aggregates as [`poll_without_sums`](Self::poll_without_sums) does. Buffers are kept whatever
-    /// the policy's storage is, and a packet has at most `most` pieces.
+    /// Aggregates as [`poll_without_sums`](Self::poll_without_sums) does, but never copies payload,
+    /// whatever the policy's [`Storage`] is. A merged packet refers to at most `most` buffers.
     #[cfg(feature = "std")]
     #[inline]
     pub(super) fn poll_pieces<P: BorrowPacket, O: Outcome>(
@@ -272,9 +272,9 @@ impl BatchAggregator {
         O::from_result(self.take_borrowed(packets, true, most, poll))
     }
 
-    /// Continues a call of [`poll`](Self::poll) that failed, with the packet that its sink refused
-    /// first, unless the sink had taken its pieces. `packets` must be the packets of that call.
-    /// Does nothing if no packet is left.
+    /// Continues a call of [`poll`](Self::poll) that failed because its sink returned an error. The
+    /// packet that the sink refused is delivered again first, unless the sink has taken its
+    /// buffers. `packets` must be the packets of that call. Does nothing if no packet is left.
     pub fn resume<P: BorrowPacket, O: Outcome>(
         &mut self,
         packets: &[P],
@@ -290,7 +290,7 @@ impl BatchAggregator {
         O::from_result(error.map_or(Ok(()), Err))
     }
 
-    /// Receives the packets of a new call, which borrows them.
+    /// Receives the packets that a new call borrows.
     #[inline(always)]
     fn take_borrowed<P: BorrowPacket, Q: Poll<BufferIndex>>(
         &mut self,
@@ -310,8 +310,8 @@ impl BatchAggregator {
         self.receiver.undelivered() + self.receiver.counters.held as usize + self.packets.len()
     }
 
-    /// Begins a new call, in which a merged packet has at most `most_pieces` pieces. Discards what
-    /// a failed call has left.
+    /// Begins a new call, in which a merged packet refers to at most `most_pieces` buffers.
+    /// Discards the packets that a failed call has left.
     #[inline(always)]
     pub(super) fn begin(&mut self, keeps_buffers: bool, most_pieces: u32) {
         if self.unfinished() != 0 {
@@ -357,8 +357,8 @@ impl BatchAggregator {
     }
 }
 
-/// Returns the packet at `index` of a call as the receiver takes it: with its metadata, and with an
-/// index in place of each of its `buffers` buffers.
+/// Converts packet number `index` of a call for the receiver: keeps its metadata, and puts a
+/// [`BufferIndex`] in place of each of its `buffers` buffers.
 #[inline(always)]
 fn number(
     receiver: &mut PacketReceiver<BufferIndex>,

@@ -13,8 +13,8 @@ use crate::wire::{Tunnel, be16, byte, ethernet, ipv4, ipv6, protocol, tcp, udp};
 /// Maximum number of packets that are sorted together.
 const SPAN: usize = 256;
 
-/// Number of groups into which flows are hashed. Packets of flows in the same group keep their
-/// order among each other.
+/// Number of groups into which flows are hashed. Packets of the same group are not reordered, even
+/// if they belong to different flows.
 const GROUPS: usize = 256;
 
 /// The value of an index that refers to no packet.
@@ -108,8 +108,8 @@ impl ByFlow {
         }
     }
 
-    /// Links the packets of each group, from `begin` to the next packet without a group, but at
-    /// most [`SPAN`] packets. `None` if the first packet has no group.
+    /// Links the packets of each group, from index `begin` to the next packet without a group, but
+    /// at most [`SPAN`] packets. `None` if the packet at `begin` has no group.
     #[inline(always)]
     fn link(
         &mut self,
@@ -149,9 +149,9 @@ impl ByFlow {
     }
 }
 
-/// Returns the group of a packet's flow. `None` unless the packet is TCP or UDP in plain IP, with
-/// its addresses and ports at the usual offsets. A packet whose flow a [parse](crate::wire) does
-/// not find has no group either.
+/// Returns the number of the group into which a packet's flow is hashed. `None` unless the packet
+/// is plain TCP or UDP over IP, without tunnel, IPv4 options or IPv6 extension headers, and its
+/// headers are complete and consistent.
 ///
 /// All packets of a flow have the same group.
 #[inline(always)]
@@ -180,15 +180,15 @@ pub(super) fn group(header: &[u8], layer: Layer) -> Option<u8> {
     }
 }
 
-/// Length of an IPv4 header without options, and of the first 8 bytes behind it, which TCP and UDP
-/// both have.
+/// Length of an IPv4 header without options, plus the first 8 bytes after it: TCP and UDP headers
+/// have at least as many.
 const IPV4_AND_PORTS: usize = ipv4::HEADER_LENGTH + udp::HEADER_LENGTH;
 
-/// Length of an IPv6 header, and of the first 8 bytes behind it.
+/// Length of an IPv6 header, plus the first 8 bytes after it.
 const IPV6_AND_PORTS: usize = ipv6::HEADER_LENGTH + udp::HEADER_LENGTH;
 
-/// Returns the group of an IP packet that ends at `end`. `first` holds the IP header and the first
-/// bytes of the header of protocol `next`.
+/// Returns the group of an IP packet that ends at offset `end`. `first` holds the IP header and the
+/// first bytes of the transport header, whose protocol number is `next`.
 #[inline(always)]
 fn group_of<const LENGTH: usize>(
     ip: &[u8],

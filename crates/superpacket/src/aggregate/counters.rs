@@ -13,11 +13,11 @@ pub struct AggregateCounters {
     pub packets_in: u64,
     /// Number of packets emitted, single or merged.
     pub packets_out: u64,
-    /// Received packets that joined another, absorbed ACKs included.
+    /// Number of received packets that were merged into another packet, including absorbed ACKs.
     pub merged: u64,
     /// Packets held now; a merged packet counts once.
     pub held: u64,
-    /// Bytes of received packets, link headers and padding included.
+    /// Number of bytes of the received packets, including link headers and padding.
     pub bytes_in: u64,
     /// Number of bytes of the emitted packets, headers included.
     pub bytes_out: u64,
@@ -27,7 +27,7 @@ pub struct AggregateCounters {
     pub held_bytes: u64,
     /// Pure ACKs that were absorbed; `merged` includes them.
     pub absorbed_acks: u64,
-    /// Packets whose payload was read to verify their checksum.
+    /// Number of packets whose checksum was verified by reading the payload.
     pub verified_in_software: u64,
     /// LRO: packets accepted into a session, its first included (`inet_lro`'s statistic).
     pub aggregated: u64,
@@ -35,7 +35,8 @@ pub struct AggregateCounters {
     pub flushed: u64,
     /// LRO: look-ups that found neither the flow nor a free descriptor.
     pub no_desc: u64,
-    /// Entries of the flow table that were compared; bounded per packet.
+    /// Number of flow-table entries that were compared in look-ups; each look-up compares a bounded
+    /// number of them.
     pub probes: u64,
     pub(super) reasons: [u64; Reason::COUNT],
 }

@@ -41,26 +41,28 @@ impl ChecksumField {
 pub(super) struct Facts {
     /// Number of bytes of transport payload.
     pub(super) payload: u32,
-    /// End of the outermost IP packet in the frame, where padding starts.
+    /// Offset of the end of the outermost IP packet in the frame; any bytes after it are padding.
     pub(super) end: u32,
     /// TCP or DCCP sequence number; 0 for UDP.
     pub(super) sequence: u64,
     /// Identification of the innermost IPv4 header; 0 for IPv6.
     pub(super) id: u16,
-    /// Identification of the outer IPv4 header; 0 without one.
+    /// Identification of a tunnel's outer IPv4 header; 0 if there is none.
     pub(super) outer_id: u16,
     /// TCP flags; 0 for other protocols.
     pub(super) flags: u8,
     /// Content of the transport checksum field.
     pub(super) field: ChecksumField,
-    /// Sum of the payload, if known; in DCCP, of the part that the checksum covers.
+    /// One's-complement sum of the payload, if known; for DCCP, of the bytes that the checksum
+    /// covers.
     pub(super) sum: Option<u16>,
-    /// Whether the payload's sum is not computed, but follows from the headers, because the device
-    /// has verified the checksum.
+    /// Whether the payload's sum is computed from the headers, not from the payload, because the
+    /// device has verified the checksum.
     pub(super) implied: bool,
     /// Whether the payload was read to verify the checksum.
     pub(super) read: bool,
-    /// Whether the checksum is not verified yet. It will be when another packet is about to join.
+    /// Whether the checksum is not verified yet. It is verified only when another packet is about
+    /// to join this one.
     pub(super) unverified: bool,
 }
 
@@ -144,8 +146,8 @@ impl Constants {
     }
 
     /// Returns the sum of the pseudo-header and the transport header of a packet of this flow,
-    /// whose IP packet ends at `end`. In a valid packet, this and the payload's sum add up to
-    /// 0xFFFF.
+    /// whose IP packet ends at offset `end`. In a packet with a correct checksum, this sum and the
+    /// payload's add up to 0xFFFF.
     #[inline(always)]
     fn headers(&self, header: &[u8], layout: &Layout, end: u32, mode: Mode) -> Sum {
         let transport =
@@ -157,7 +159,7 @@ impl Constants {
         ))
     }
 
-    /// Returns the sum that the payload must have under these headers, if the checksum is right.
+    /// Returns the sum that the payload has if the checksum in these headers is correct.
     #[inline(always)]
     pub(super) fn implied_sum(&self, header: &[u8], layout: &Layout, end: u32, mode: Mode) -> u16 {
         self.headers(header, layout, end, mode).checksum()
@@ -203,13 +205,13 @@ pub(super) fn varying_sum(transport: &[u8], protocol: Protocol, lro: bool) -> Su
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExamineOptions {
     pub(super) mode: Mode,
-    /// Whether merged packets leave with complete checksums, so that the payload of a packet with a
-    /// partial checksum must be summed.
+    /// Whether merged packets leave with complete checksums, so that a packet's payload must be
+    /// summed even if its checksum is partial.
     pub(super) want_sum: bool,
     pub(super) max_fragments: usize,
-    /// Whether the checksum of a flow's first packet is verified only when a second packet comes.
-    /// Off in LRO mode, whose counters include the packets that were accepted, and where payloads
-    /// are copied at once.
+    /// Whether the checksum of a flow's first packet is verified only when a second packet arrives.
+    /// Off in LRO mode, because its counters include the packets that were accepted, and with
+    /// storage that copies payloads at once.
     pub(super) defer: bool,
     /// Whether UDP datagrams over IPv4 without a checksum may merge.
     pub(super) without_checksum: bool,
@@ -219,8 +221,9 @@ pub(super) struct ExamineOptions {
     /// Whether the receiver of the packets can segment merged TCP packets with
     /// [usual](crate::wire::usual) layouts. True if packets leave without a `virtio_net_hdr`.
     pub(super) usual_segments: bool,
-    /// The TCP flags that are tested: of these, only ACK may be set. They are [`CONTROL`], and CWR
-    /// if packets leave behind a `virtio_net_hdr`.
+    /// Mask of the TCP flags that are tested; a packet may merge only if ACK is the only one of
+    /// them that is set. The mask is [`CONTROL`], plus CWR if packets leave with a
+    /// `virtio_net_hdr`.
     flags: u8,
     pub(super) simd: Simd,
 }
@@ -245,7 +248,8 @@ impl ExamineOptions {
     }
 }
 
-/// TCP flags that are tested: a packet may be held only if ACK and none of the others is set.
+/// Mask of the TCP flags that decide whether a packet may be held: ACK must be set, and none of the
+/// others.
 const CONTROL: u8 = tcp::SYN | tcp::RST | tcp::URG | tcp::ACK;
 
 /// Returns why a packet with these flags may not be held; `None` if it may.
@@ -408,7 +412,7 @@ fn verify_ip_headers(
     Ok(())
 }
 
-/// Verifies the checksum of each tunnel, if it has one. `pseudo` is the sum of the innermost
+/// Verifies the checksum of each tunnel header that has one. `pseudo` is the sum of the innermost
 /// pseudo-header, and `whole` says whether the innermost checksum covers all of the payload.
 #[inline(always)]
 fn verify_tunnels(
@@ -494,8 +498,8 @@ fn verify_outer(
     }
 }
 
-/// Returns a bit for each tunnel that has a checksum in this packet; the lowest bit is the
-/// outermost tunnel.
+/// Returns a bit mask of the tunnels whose outer headers have a checksum in this packet; the lowest
+/// bit is the outermost tunnel.
 #[inline]
 pub(super) fn outer_checksums(header: &[u8], outer: Option<Outer>, nested: Option<Outer>) -> u8 {
     let bit = |outer: Option<Outer>| {
@@ -504,8 +508,9 @@ pub(super) fn outer_checksums(header: &[u8], outer: Option<Outer>, nested: Optio
     bit(outer) | bit(nested) << 1
 }
 
-/// Returns the value that the outer checksum of a packet that ends at `end` should have, from its
-/// headers alone. The field now holds `found`. The checksums of inner tunnels must be right.
+/// Returns the correct value of the outer checksum of a packet that ends at offset `end`, computed
+/// from its headers alone. `found` is the value that the field holds now. The checksums of inner
+/// headers must be correct.
 pub(super) fn outer_field(
     header: &[u8],
     transport: u16,
@@ -576,7 +581,7 @@ pub(super) fn frame_sum<B>(
     }
 }
 
-/// Returns the parts of a packet's buffers that lie in `start..end` of the frame.
+/// Returns the byte slices of a packet's buffers that lie at the offsets `start..end` of the frame.
 pub(super) fn ranges<'a, B>(
     packet: &'a RxPacket<B>,
     start: usize,

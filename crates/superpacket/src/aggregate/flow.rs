@@ -1,5 +1,5 @@
-//! A flow of which packets are held: at first its first packet, unchanged; from the second packet
-//! on, the headers that further packets are compared with, the expected sequence number and
+//! A held flow. At first it stores only its first packet, unchanged. From the second packet on, it
+//! also stores the headers that further packets are compared with, the expected sequence number and
 //! identifications, and the payload so far.
 //!
 //! In a busy table most flows leave with only one packet. So the first packet is kept unchanged,
@@ -34,8 +34,8 @@ use superpacket_simd::Simd;
 /// Length in bytes of the source and destination ports, with which each transport header begins.
 const PORTS: usize = 4;
 
-/// A held flow: the packets that were merged so far, and what the next packet must have to join
-/// them.
+/// A held flow: the packets that were merged so far, and the header values that the next packet
+/// must have to join them.
 #[derive(Debug)]
 #[repr(C, align(64))] // what a flow of one packet needs, then what the next packet of a run needs first
 pub(super) struct Held<B> {
@@ -43,9 +43,10 @@ pub(super) struct Held<B> {
     pub(super) flow: u64,
     /// Time at which the flow began to be held, in nanoseconds of the caller's clock.
     pub(super) since: u64,
-    /// Number of flows that the table had ever held before this one; it orders flows by age.
+    /// Number of flows that the table had inserted before this one; it orders flows by age.
     pub(super) number: u64,
-    /// Index of the flow in its hash bucket, or 8 plus its index in the neighbouring bucket.
+    /// Index of the flow in its hash bucket, or 8 plus its index in the neighbouring bucket if it
+    /// is stored there.
     pub(super) place: u8,
     /// Number of tunnels around the flow. The flow is also in the list of each tunnel's address
     /// pair.
@@ -141,8 +142,8 @@ pub(super) struct First<B> {
     there: Present,
 }
 
-/// A type with one value: its unused values, more than any field of a packet has, hold the
-/// discriminant of `Option<First>`.
+/// A type with a single valid value. The compiler uses one of its many invalid values to represent
+/// `None` in `Option<First>`.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
 enum Present {
@@ -198,7 +199,7 @@ impl<B> Held<B> {
         }
     }
 
-    /// Prefetches the flow, which will leave soon and make room for another.
+    /// Prefetches this entry, because its flow will leave soon and another will be stored in it.
     #[inline(always)]
     pub(super) fn prefetch(&self) {
         superpacket_simd::prefetch_read(&self.flow);
@@ -215,8 +216,8 @@ impl<B> Held<B> {
             && self.layer == packet.layer
     }
 
-    /// Returns whether this packet may be the next [in sequence](Self::join_run). Compares only
-    /// addresses and ports; `join_run` compares the headers.
+    /// Returns whether this packet may be the next to join [in a run](Self::join_run). Only
+    /// addresses and ports are compared; `join_run` compares the other headers.
     #[inline(always)]
     pub(super) fn expects<C>(&self, packet: &RxPacket<C>, memory: &impl Memory<C>) -> bool {
         addresses_and_ports(memory.bytes(&packet.first), self.layout.transport)
@@ -231,9 +232,9 @@ impl<B> Held<B> {
         self.first.is_some() && self.first_checksum == FirstChecksum::Unknown
     }
 
-    /// Returns whether this packet belongs to the flow of the first one and has its [usual](usual)
-    /// layout, so that receiving it would verify the first packet's checksum, which is not verified
-    /// yet.
+    /// Returns whether this packet has the same addresses and ports as the flow's first packet and
+    /// one of the [usual](usual) layouts, so that the checksum of the first packet, which is not
+    /// verified yet, must be verified now.
     #[inline(always)]
     pub(super) fn would_verify(&self, next: &RxPacket<B>, memory: &impl Memory<B>) -> bool {
         match self.usual {
@@ -281,8 +282,8 @@ impl<B> Held<B> {
 }
 
 impl<B> Held<B> {
-    /// Begins to hold a flow with this packet of `length` bytes, whose headers are `header`. The
-    /// packet itself is stored by [`begin`](Self::begin).
+    /// Begins a held flow: stores the layout and the metadata of its first packet, of `length`
+    /// bytes, whose headers are `header`. The packet itself is stored by [`begin`](Self::begin).
     ///
     /// `USUAL` is the number of its [usual] layout.
     #[inline(always)]
@@ -320,8 +321,9 @@ impl<B> Held<B> {
             if facts.unverified { FirstChecksum::Unknown } else { FirstChecksum::Right };
     }
 
-    /// Opens the flow, unless it is open: prepares it for other packets to join. Returns the empty
-    /// chain of the first packet's buffers.
+    /// Opens the flow, unless it is open: prepares it for other packets to join. If the first
+    /// packet had several buffers, returns the list that held them, which is now empty and can be
+    /// reused.
     ///
     /// # Errors
     /// [`BadChecksum`]; the flow is unchanged then.
@@ -349,7 +351,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Prevents packets from joining a flow of TCP segments smaller than `least` bytes.
+    /// Prevents further packets from joining if the flow is TCP and its segments are smaller than
+    /// `least` bytes.
     #[inline(always)]
     pub(super) fn end_below(&mut self, least: u16) {
         if self.segment_size < u32::from(least) && self.layout.protocol == Protocol::Tcp {
@@ -444,7 +447,7 @@ impl<B> Held<B> {
         Ok(self.attach(packet, &facts, usize::from(layout.payload), policy.storage, poll))
     }
 
-    /// Stops the flow from expecting packets, after it has left the aggregator.
+    /// Marks a flow that has left the aggregator, so that no packet is compared with it any more.
     #[inline(always)]
     pub(super) fn close(&mut self) {
         self.in_sequence = false;
@@ -471,8 +474,9 @@ impl<B> Held<B> {
         }
     }
 
-    /// Stores `MOST` bytes, if the packet has as many and `length` is not more. A copy of constant
-    /// length needs few instructions, and the extra bytes are never read.
+    /// Copies `MOST` bytes, if the headers are no longer than that and the packet has as many;
+    /// returns whether it did. A copy of constant length needs few instructions, and the extra
+    /// bytes are never read.
     #[inline(always)]
     fn keep_in<const MOST: usize>(&mut self, header: &[u8], length: usize) -> bool {
         match (header.first_chunk::<MOST>(), self.header.first_chunk_mut::<MOST>()) {
@@ -501,7 +505,8 @@ impl<B> Held<B> {
         self.time = packet.time;
     }
 
-    /// Returns the reason why the flow is complete after a packet joined; `None` if it is not.
+    /// Returns the reason why the flow is complete after a packet has joined; `None` if more
+    /// packets may join.
     #[inline(always)]
     pub(super) fn complete<const LRO: bool>(&self, last_payload: u32) -> Option<Reason> {
         if !LRO {
@@ -516,7 +521,7 @@ impl<B> Held<B> {
     }
 }
 
-/// The first packet's checksum is wrong, so it must leave alone.
+/// The error that the first packet's checksum is wrong, so that no packet may join it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BadChecksum;
 
@@ -556,9 +561,9 @@ impl IdRun {
     }
 
     /// Returns the sequence with one more packet, whose identification is `id`, after `count`
-    /// packets; `None` if `id` does not continue it. `only_one` says that a single packet precedes,
-    /// so that the step is not known yet. `form` is how the identification changes inside the new
-    /// packet, if that is a super-packet.
+    /// packets; `None` if `id` does not continue it. `only_one` says that there was only one packet
+    /// before, so that the step is not known yet. `form` is how the identification changes between
+    /// the segments of the new packet, if it is a super-packet.
     #[inline(always)]
     fn next(self, count: u32, only_one: bool, id: u16, form: Option<IpId>) -> Option<IdRun> {
         let run = match (id == self.expected(count), only_one && id == self.first) {
@@ -569,7 +574,7 @@ impl IdRun {
         form.is_none_or(|form| form == run.form()).then_some(run)
     }
 
-    /// Moves the start of the sequence `count` identifications ahead.
+    /// Adds `count` to the first identification of the sequence.
     fn skip(&mut self, count: u32) {
         self.first = self.expected(count);
     }
@@ -579,8 +584,8 @@ impl IdRun {
     }
 }
 
-/// Returns the maximum length of a merged packet of a flow, in bytes. It exceeds 65,535 bytes only
-/// if the header can omit the length.
+/// Returns the maximum length of a merged packet of a flow, in bytes. It exceeds 65,535 only if the
+/// header format allows a larger length (BIG TCP).
 #[inline]
 fn byte_limit(layout: &Layout, policy: &Policy) -> u32 {
     // With a hop-by-hop header, a payload length of 0 means a jumbogram (RFC 2675, section 3). So
@@ -611,7 +616,7 @@ pub(super) fn packet_limit(layout: &Layout, policy: &Policy) -> u32 {
     }
 }
 
-/// The layout in an entry of the flow table that was never used.
+/// The layout stored in a flow-table entry that was never used.
 const NO_LAYOUT: Layout = Layout {
     outer: None,
     nested: None,
@@ -627,8 +632,8 @@ const NO_LAYOUT: Layout = Layout {
     refusal: None,
 };
 
-/// Returns a nonzero number for the parts of a layout that its mask depends on; 0 if the mask also
-/// depends on header bytes, as for DCCP and tunnels.
+/// Returns a nonzero number that is the same for all layouts with the same comparison mask. Returns
+/// 0 if the mask also depends on header bytes, as it does for DCCP and tunnels.
 #[inline(always)]
 fn shape(layout: &Layout) -> u64 {
     const { assert!(MAX_HEADER <= 1 << 9) };

@@ -1,4 +1,4 @@
-//! Packets that leave as lists of slices, each for one gathering write (`writev`).
+//! Delivers merged packets as lists of slices, each for one gathering write (`writev`).
 
 use alloc::vec::Vec;
 use std::io::IoSlice;
@@ -12,8 +12,8 @@ use crate::virtio::{Format, Framing};
 /// Maximum number of slices in one write: the limit of Linux's `writev` (`UIO_MAXIOV`).
 pub const MAX_SLICES: usize = 1024;
 
-/// Maximum number of slices of a packet besides its payload: one for the `virtio_net_hdr`, one for
-/// the packet's own headers.
+/// Maximum number of slices of a packet before its payload: one for the `virtio_net_hdr`, one for
+/// the packet's headers.
 const HEADERS: usize = 2;
 
 impl BatchAggregator {
@@ -110,8 +110,9 @@ impl Gather {
     }
 }
 
-/// Returns the first bytes of a packet that came as a super-packet in a tunnel, up to and including
-/// its outer checksum, if the `virtio_net_hdr` before it requires another value there.
+/// Returns a copy of the first bytes of a packet, up to and including its outer checksum, if that
+/// checksum must be changed. This is the case if the packet was received as a super-packet in a
+/// tunnel and the `virtio_net_hdr` before it requires another value.
 #[inline]
 fn front_of<P: BorrowPacket>(
     framing: &Framing,

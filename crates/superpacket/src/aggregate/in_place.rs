@@ -1,4 +1,4 @@
-//! Packets that are joined in their own buffers.
+//! Merges packets in their own buffers.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -108,8 +108,9 @@ impl<B: PacketBuffer> Poll<BufferIndex> for InPlacePoll<'_, B> {
 }
 
 impl<B: PacketBuffer> InPlacePoll<'_, B> {
-    /// Returns the first packet's buffer, truncated to the first `kept` bytes of the packet; the
-    /// range `payload` of the packet in `buffer`; and all buffers behind the first.
+    /// Returns three parts of the buffers: the first packet's buffer, truncated to the first `kept`
+    /// bytes of the packet; the bytes `payload` of the packet in `buffer`; and all buffers after
+    /// the first.
     #[inline(always)]
     fn apart(
         &mut self,
@@ -157,10 +158,10 @@ pub struct NoHeadroom {
 }
 
 impl BatchAggregator {
-    /// Joins packets in their own buffers: copies payloads behind the first packet of each
+    /// Merges packets in their own buffers: copies payloads behind the first packet of each
     /// super-packet and rewrites its headers. Returns the indices of the buffers to write, in
-    /// order; the other packets are joined to these. Packets of a flow keep their order, but
-    /// different flows may change places.
+    /// order; the packets in all other buffers were merged into these. Packets of a flow keep their
+    /// order, but packets of different flows may be reordered.
     ///
     /// Each packet starts `offset` bytes into its buffer and extends to the buffer's end. An
     /// aggregator made by [`framed`](Self::framed) writes a `virtio_net_hdr` directly before

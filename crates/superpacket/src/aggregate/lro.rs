@@ -1,4 +1,4 @@
-//! The rules of LRO that GRO does not have.
+//! The additional rules by which LRO, unlike GRO, refuses or absorbs packets.
 
 use super::{Mode, Reason};
 use crate::wire::{IpVersion, Layout, Protocol, be16, be32, byte, ipv4, tcp};

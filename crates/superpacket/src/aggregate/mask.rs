@@ -79,15 +79,15 @@ impl core::ops::DerefMut for HeaderBytes {
     }
 }
 
-/// Length that few headers exceed, in bytes: Ethernet without tags, IPv4, TCP with timestamps.
-/// Copies and comparisons of constant length need few instructions.
+/// Number of header bytes that is enough for most IPv4 packets (Ethernet without tags, IPv4, TCP
+/// with timestamps). Copies and comparisons of constant length need few instructions.
 pub(super) const USUAL_HEADER: usize = 80;
 
-/// Length in bytes that few headers exceed when the IP version is IPv6.
+/// Number of header bytes that is enough for most IPv6 packets.
 pub(super) const LONGER_HEADER: usize = 96;
 
-/// Returns whether the first `length` bytes of `packet` equal `expected` in the bits set in `mask`,
-/// which has none from `length` on.
+/// Returns whether the first `length` bytes of `packet` equal `expected` in all bits that are set
+/// in `mask`. No bit of `mask` after the first `length` bytes may be set.
 ///
 /// `length` must be at least 16; no header chain is shorter.
 #[inline(always)]
@@ -116,8 +116,8 @@ pub(super) fn equal(
     }
 }
 
-/// Compares as [`equal`] does, if `packet` holds all headers. Payload bytes in the compared length
-/// are ignored.
+/// Compares as [`equal`] does, but always `LENGTH` bytes, which must include all headers. Payload
+/// bytes among them are ignored, since their mask is 0.
 #[inline(always)]
 pub(super) fn equal_in<const LENGTH: usize>(
     packet: &[u8; LENGTH],
@@ -151,8 +151,8 @@ fn equal_blocks<const BLOCK: usize>(packet: &[u8], expected: &[u8], mask: &[u8])
     }
 }
 
-/// Returns the reason why a packet of the same flow does not match the held headers: the field of
-/// the first byte that differs.
+/// Returns the reason why a packet of the same flow does not match the held headers, from the
+/// header field that contains the first byte that differs.
 #[cold]
 pub(super) fn difference(packet: &[u8], expected: &[u8], mask: &[u8], layout: &Layout) -> Reason {
     let first = packet

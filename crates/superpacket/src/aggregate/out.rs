@@ -16,15 +16,15 @@ const KEPT_CHAINS: usize = 512;
 /// Memory for delivering a packet unchanged; reused from packet to packet.
 #[derive(Debug)]
 pub(super) struct PassThrough<B> {
-    /// The pieces of the packet that is delivered.
+    /// The buffer ranges of the packet that is being delivered.
     pub(super) pieces: Vec<Piece<B>>,
     /// Empty lists of buffers that later packets can reuse.
     pub(super) chains: Vec<Chain<B>>,
 }
 
 impl<B> PassThrough<B> {
-    /// Delivers a packet unchanged with its metadata, and with its layout if its headers could be
-    /// read.
+    /// Delivers a packet unchanged, with its metadata. `layout` is `None` if its headers could not
+    /// be parsed.
     // Compiled separately with and without a layout, so that the layout is copied directly to the
     // place where the sink reads it. A second copy would stall on the writes of the first.
     #[inline(always)]
@@ -79,7 +79,8 @@ impl<B> PassThrough<B> {
         self.hand_over(packet, length, None, 0, reason, counters, undelivered, poll)
     }
 
-    /// Delivers a packet unchanged, with its layout, if known, and the length of its payload.
+    /// Delivers a packet unchanged. `layout` is the layout of its headers, if known, and `payload`
+    /// the length of its payload.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "as `pass`")]
     pub(super) fn hand_over<P: Poll<B>>(
@@ -135,8 +136,8 @@ impl<B> PassThrough<B> {
     }
 }
 
-/// Keeps a packet that the sink refused, unless the sink has taken its pieces. `pieces` is their
-/// number before delivery.
+/// Keeps a packet that the sink refused for later delivery, unless the sink has taken its buffers.
+/// `pieces` is the number of its buffers before delivery.
 #[cold]
 pub(super) fn keep<B>(
     undelivered: &mut PacketBatch<B>,
@@ -148,7 +149,7 @@ pub(super) fn keep<B>(
     }
 }
 
-/// Returns a packet that leaves unchanged, in these pieces.
+/// Returns a packet that is delivered unchanged and consists of these pieces.
 #[inline(always)]
 fn whole_packet<B>(metadata: Metadata, pieces: &mut Vec<Piece<B>>) -> SuperPacket<'_, B, ()> {
     SuperPacket { metadata, header: &[], pieces, linear: &[], memory: () }

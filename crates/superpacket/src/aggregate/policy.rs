@@ -1,4 +1,5 @@
-//! The settings of an aggregator: what merges, how far, and how long packets are held.
+//! The settings of an aggregator: which packets merge, up to which limits, and how long packets are
+//! held.
 
 use crate::segment::ChecksumForm;
 
@@ -67,7 +68,7 @@ pub struct Policy {
     /// Maximum number of UDP datagrams in a merged packet, each segment of a received super-packet
     /// included; 64 in the kernel (`UDP_GRO_CNT_MAX`).
     pub max_datagrams: u32,
-    /// Maximum number of buffer pieces in a merged packet.
+    /// Maximum number of buffers (fragments) in a merged packet.
     pub max_fragments: u32,
     /// Maximum number of flows held at a time.
     pub max_flows: u32,
@@ -120,7 +121,7 @@ pub struct Policy {
     pub jumbo_option: bool,
 }
 
-/// Defines methods that return the policy with another value of a field.
+/// Defines a method for each field that returns the policy with another value of that field.
 macro_rules! with {
     ($($(#[$doc:meta])* $method:ident, $field:ident: $type:ty;)*) => {
         $($(#[$doc])*
@@ -133,9 +134,10 @@ macro_rules! with {
 }
 
 impl Policy {
-    /// GRO: TCP and DCCP, up to 65,535 bytes and 1,024 flows, no packet held after the poll.
-    /// Checksums that no device has verified are verified, and leave complete, so that any stack or
-    /// device accepts the packet.
+    /// Returns the default GRO policy: merges TCP and DCCP, up to 65,535 bytes and 1,024 flows, and
+    /// holds no packet after the end of a poll. Checksums that no device has verified are verified
+    /// in software. Merged packets leave with complete checksums, so that any stack or device
+    /// accepts them.
     pub const fn gro() -> Self {
         Policy {
             mode: Mode::Gro { udp: false },
@@ -156,17 +158,17 @@ impl Policy {
         }
     }
 
-    /// GRO that also merges UDP datagrams.
+    /// Returns a policy of GRO that also merges UDP datagrams.
     pub const fn gro_with_udp() -> Self {
         Policy { mode: Mode::Gro { udp: true }, ..Self::gro() }
     }
 
-    /// LRO with 8 flows, as in the drivers of 2007. Pure ACKs are not merged.
+    /// Returns a policy of LRO with 8 flows, as in the drivers of 2007. Pure ACKs are not merged.
     pub const fn lro() -> Self {
         Policy { mode: Mode::Lro { acks: false }, max_flows: 8, ..Self::gro() }
     }
 
-    /// LRO that also merges pure ACKs.
+    /// Returns a policy of LRO that also merges pure ACKs.
     pub const fn lro_with_acks() -> Self {
         Policy { mode: Mode::Lro { acks: true }, ..Self::lro() }
     }
@@ -200,8 +202,8 @@ impl Policy {
     }
 
     /// Returns the policy with partial checksums on merged packets, for a receiver that completes
-    /// them: a kernel behind a `virtio_net_hdr`, or a device. A stack that verifies checksums takes
-    /// such a packet for damaged.
+    /// them: a kernel that reads the `virtio_net_hdr`, or a device. A stack that verifies checksums
+    /// itself would drop such packets.
     #[must_use]
     pub const fn with_partial_checksums(self) -> Self {
         Policy { checksum: ChecksumForm::Partial, ..self }
@@ -233,14 +235,15 @@ impl Policy {
     }
 
     /// Returns whether checksums that no device has verified count as correct. False if merged
-    /// packets leave with complete checksums, which are computed from the packets' own.
+    /// packets leave with complete checksums, which are computed from the checksums of the received
+    /// packets.
     pub(super) fn trusts_input(&self) -> bool {
         self.trusted_input
             && self.checksum == ChecksumForm::Partial
             && matches!(self.mode, Mode::Gro { .. })
     }
 
-    /// Returns the policy with all limits in range.
+    /// Returns the policy with each limit that is out of range replaced by the nearest valid value.
     pub(super) fn in_range(self) -> Self {
         Policy {
             max_bytes: self.max_bytes.min(MAX_BIG_LENGTH),

@@ -1,4 +1,5 @@
-//! The environment of an aggregator's call: the memory of the buffers, and the sink.
+//! What the aggregator needs from its caller during a call: access to the bytes of the buffers, and
+//! the sink.
 
 use core::convert::Infallible;
 use core::ops::Range;
@@ -7,7 +8,7 @@ use crate::memory::{InBuffers, Memory};
 use crate::super_packet::{Outcome, Sink, SuperPacket};
 use superpacket_simd::Simd;
 
-/// A call of an aggregator, with the caller's buffers and sink.
+/// The environment of one call of an aggregator: the caller's buffers and sink.
 pub(super) trait Poll<B>: Memory<B> {
     /// Whether payloads are copied into the first packet's own buffer when packets merge.
     const IN_PLACE: bool = false;
@@ -17,7 +18,8 @@ pub(super) trait Poll<B>: Memory<B> {
     /// The sink's error.
     type Error;
 
-    /// Gives a packet to the sink. If the sink fails, what it has not taken of the packet is kept.
+    /// Gives a packet to the sink. If the sink fails, the buffers of the packet that the sink has
+    /// not taken are kept for later delivery.
     fn deliver(&mut self, packet: SuperPacket<'_, B, ()>) -> Result<(), Self::Error>;
 
     /// Returns the number of payload bytes that fit behind the packet in this buffer.
@@ -26,13 +28,13 @@ pub(super) trait Poll<B>: Memory<B> {
         u32::MAX
     }
 
-    /// Appends the range `payload` of the packet in `buffer` to the first `kept` bytes of the
-    /// packet in `first`. Called only if packets are joined in their own buffers.
+    /// Truncates the packet in buffer `first` to `kept` bytes and appends the bytes `payload` of
+    /// the packet in `buffer`. Called only if packets are merged in their own buffers.
     #[inline(always)]
     fn join(&mut self, _first: &B, _kept: usize, _buffer: &B, _payload: Range<usize>) {}
 
-    /// Joins as [`join`](Self::join) does, and returns the payload's sum. The payload of the packet
-    /// `ahead` will be joined soon, and may be prefetched.
+    /// Does the same as [`join`](Self::join), and returns the payload's sum. The payload of the
+    /// packet in `ahead` will be joined soon, and may be prefetched.
     #[inline(always)]
     fn join_and_sum(
         &mut self,
@@ -46,13 +48,12 @@ pub(super) trait Poll<B>: Memory<B> {
         0
     }
 
-    /// Undoes the last [`join`](Self::join): only the first `kept` bytes of the packet in `first`
-    /// stay.
+    /// Undoes the last [`join`](Self::join): truncates the packet in `first` to `kept` bytes.
     #[inline(always)]
     fn take_back(&mut self, _first: &B, _kept: usize) {}
 }
 
-/// A poll of packets that own their buffers.
+/// The environment of a call whose packets own their buffers.
 pub(super) struct OwnedPoll<'s, S: ?Sized> {
     pub(super) sink: &'s mut S,
 }

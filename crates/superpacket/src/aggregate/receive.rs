@@ -1,4 +1,5 @@
-//! Receives packets. This file shows the life of a packet in an aggregator, from top to bottom.
+//! Receives packets. This file shows all steps of a packet through the aggregator, from top to
+//! bottom.
 //!
 //! [`PacketReceiver::receive_batch`] prefetches headers, and sorts packets by flow if flows are
 //! interleaved (`by_flow`). Packets without payload, which GRO does not merge, pass in a run
@@ -46,13 +47,13 @@ use crate::super_packet::SuperPacket;
 use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, parse_usual, tcp, usual, walk};
 use superpacket_simd::Simd;
 
-/// Number of pieces for which a slot of the flow table keeps memory after its packet has left:
-/// enough for 64 KB in segments of 256 bytes. Without a limit, flows of tiny segments would leave
-/// every slot with memory for thousands.
+/// Maximum number of [`Piece`]s for which a flow-table slot keeps its allocation after the flow has
+/// left: enough for 64 KB in segments of 256 bytes. Without this limit, flows of tiny segments
+/// would leave every slot with memory for thousands of pieces.
 const KEPT_PIECES: usize = 256;
 
-/// Bytes of linear storage for which a slot of the flow table keeps memory after its packet has
-/// left.
+/// Maximum size in bytes of the buffer for copied payload that a flow-table slot keeps after its
+/// flow has left.
 const KEPT_LINEAR: usize = 80 << 10;
 
 /// The checksum state of packets whose checksums are trusted ([`Policy::trusted_input`]): as if a
@@ -64,7 +65,8 @@ pub(super) const VERIFIED_BEFORE: RxChecksum = RxChecksum::Unnecessary { level: 
 #[derive(Debug)]
 pub(super) struct PacketReceiver<B> {
     pub(super) policy: Policy,
-    /// The policy of the current call: `policy` with the call's own storage and limit of fragments.
+    /// The policy that applies during the current call: `policy`, with the storage and the limit of
+    /// fragments that the call demands.
     in_force: Policy,
     key: HashKey,
     options: ExamineOptions,
@@ -155,9 +157,9 @@ impl<B> PacketReceiver<B> {
         self.options = ExamineOptions::new(&self.in_force, Some(support), self.options.simd);
     }
 
-    /// Begins a call with borrowed packets, in which at most `most` pieces merge. If
-    /// `keeps_buffers` is set, buffers are kept whatever the policy's storage is. No packet may be
-    /// held.
+    /// Begins a call with borrowed packets, in which a merged packet refers to at most `most`
+    /// buffers. If `keeps_buffers` is set, payload is never copied, whatever the policy's storage
+    /// is. No packet may be held.
     #[inline(always)]
     pub(super) fn begin_call(&mut self, keeps_buffers: bool, most: u32) {
         let storage = if keeps_buffers { Storage::Fragments } else { self.policy.storage };
@@ -196,7 +198,7 @@ impl<B> PacketReceiver<B> {
         }
     }
 
-    /// Delivers the only packet of a call unchanged and unparsed. No packet may be held.
+    /// Delivers the only packet of a call unchanged and without parsing it. No packet may be held.
     #[inline(always)]
     pub(super) fn pass_alone<P: Poll<B>>(
         &mut self,
@@ -301,7 +303,8 @@ impl<B> PacketReceiver<B> {
         }
     }
 
-    /// Returns the slot of the recent flow that expects this packet; [`NONE`] if there is none.
+    /// Returns the slot of the flow, among the last one and the recent ones, that expects this
+    /// packet; [`NONE`] if there is none.
     #[inline(always)]
     fn expecting<P: Poll<B>>(&self, packet: &RxPacket<B>, poll: &P) -> u32 {
         let expects = |slot: u32| {
@@ -319,7 +322,8 @@ impl<B> PacketReceiver<B> {
         if slot != self.last && expects(slot) { slot } else { NONE }
     }
 
-    /// Remembers a flow that took a packet after another flow did: flows are interleaved.
+    /// Remembers that flows are interleaved, and which flow this packet joined: it is not the flow
+    /// that the packet before belonged to.
     #[inline(always)]
     fn note_interleaved(&mut self, slot: u32) {
         self.remember(slot);
@@ -333,8 +337,9 @@ impl<B> PacketReceiver<B> {
         self.recent_transport = held.layout.transport;
     }
 
-    /// Joins all packets that are next in sequence to the flow in `slot`, which expects the first.
-    /// If that completes the flow, it leaves. Returns whether any packet joined.
+    /// Joins all packets at the start of the batch that are next in sequence to the flow in `slot`,
+    /// which must expect the first of them. If that completes the flow, it leaves. Returns whether
+    /// any packet joined.
     #[inline(always)]
     fn take_run<P: Poll<B>>(
         &mut self,
@@ -390,7 +395,8 @@ impl<B> PacketReceiver<B> {
         Ok(true)
     }
 
-    /// Receives a packet of another flow than the last, or one that is not in sequence.
+    /// Receives a packet that belongs to another flow than the packet before, or that is not in
+    /// sequence.
     #[inline(never)]
     fn take<P: Poll<B>>(
         &mut self,
@@ -420,7 +426,7 @@ impl<B> PacketReceiver<B> {
         if taken { Ok(()) } else { self.take_any(batch, now, poll) }
     }
 
-    /// Receives a packet with this [usual] layout; `false` if it has another.
+    /// Receives a packet if it has this [usual] layout; returns `false` if it has another.
     #[inline(always)]
     fn take_usual<const USUAL: u8, P: Poll<B>>(
         &mut self,
@@ -624,8 +630,8 @@ impl<B> PacketReceiver<B> {
         self.counters.bytes_in += length as u64;
     }
 
-    /// Makes a new flow known to the packets that follow. If no other packet may join it, as
-    /// `alone` says, it leaves at once.
+    /// Finishes the insertion of a new flow, so that later packets find it. If `alone` is set, no
+    /// other packet may join it and it leaves at once.
     #[inline(always)]
     fn finish_new<P: Poll<B>>(
         &mut self,
@@ -658,7 +664,8 @@ impl<B> PacketReceiver<B> {
             .map(|_| Reason::CannotSegment)
     }
 
-    /// Returns why a packet cannot merge, before its checksums are examined; `None` if it may.
+    /// Returns the reason why a packet cannot merge that is known before its checksums are
+    /// examined; `None` if there is none.
     #[inline(always)]
     fn refusal<const USUAL: u8, P: Poll<B>>(
         &self,
@@ -685,8 +692,9 @@ impl<B> PacketReceiver<B> {
         }
     }
 
-    /// Joins a packet to its flow, or ends the flow. `Err` holds the reason if it may do neither.
-    /// `SUPER`: it came as a super-packet.
+    /// Joins a packet to its flow, or finds that the flow must leave and the packet may begin a new
+    /// one. `Err` holds the reason if the packet may do neither. `SUPER`: whether the packet was
+    /// received as a super-packet.
     #[inline(never)]
     fn try_join<const SUPER: bool, P: Poll<B>>(
         &mut self,
@@ -734,7 +742,8 @@ impl<B> PacketReceiver<B> {
         Ok((attempt, facts))
     }
 
-    /// Finds room for a new flow. `Err` holds the reason if its first packet must pass.
+    /// Finds room in the table for a new flow. `Err` holds the reason if its first packet must be
+    /// delivered unchanged instead.
     #[inline(always)]
     fn room<const USUAL: u8, P: Poll<B>>(
         &mut self,
@@ -774,7 +783,7 @@ impl<B> PacketReceiver<B> {
     }
 
     /// Stores the buffers of a packet that joined a flow. If that completes the flow, it leaves.
-    /// `last` is the payload of its last segment in bytes.
+    /// `last` is the payload length of the packet's last segment in bytes.
     #[inline(always)]
     fn hold<P: Poll<B>>(
         &mut self,
@@ -806,8 +815,8 @@ impl<B> PacketReceiver<B> {
         self.limit_memory(poll)
     }
 
-    /// Drops a pure ACK whose acknowledgement was copied to its flow, and emits the flow if it is
-    /// complete.
+    /// Drops the buffers of a pure ACK that the held packet of its flow has absorbed, and emits the
+    /// flow if it is complete.
     fn absorb<P: Poll<B>>(
         &mut self,
         slot: u32,
@@ -1030,7 +1039,8 @@ impl<B> PacketReceiver<B> {
         Ok(())
     }
 
-    /// Ends a poll.
+    /// Ends a poll: emits all held flows or, with a hold time, those that have been held for at
+    /// least that time.
     pub(super) fn poll_end<P: Poll<B>>(&mut self, now: u64, poll: &mut P) -> Result<(), P::Error> {
         if self.in_force.hold_time == 0 {
             self.flush(Reason::PollEnd, poll)
@@ -1041,7 +1051,7 @@ impl<B> PacketReceiver<B> {
         }
     }
 
-    /// Ends the record of interleaved flows of this poll. The next poll uses it.
+    /// Ends the poll's record of whether flows were interleaved, which the next poll uses.
     #[inline(always)]
     fn end_interleaving(&mut self) {
         self.interleaved = core::mem::take(&mut self.interleaved_now);
@@ -1130,7 +1140,7 @@ impl<B> PacketReceiver<B> {
         }
     }
 
-    /// Returns a slot that holds one of these flows; `None` if none is held.
+    /// Returns a flow-table slot that holds one of the related flows; `None` if none is held.
     fn held_of(&mut self, related: Related) -> Option<u32> {
         let slot = match related {
             Related::Flow(flow) => self.table.find(flow, &mut self.counters.probes),
@@ -1140,7 +1150,8 @@ impl<B> PacketReceiver<B> {
         (slot != NONE).then_some(slot)
     }
 
-    /// Returns the address pair whose flows a packet without a known flow may belong to.
+    /// Returns the address pair of a packet whose flow cannot be determined; it may belong to any
+    /// flow between these addresses. `None` if the addresses are not known either.
     #[cold]
     fn pair(&self, scope: Scope, header: &[u8]) -> Option<u64> {
         match scope {
@@ -1195,7 +1206,7 @@ impl<B, P: Memory<B>> Poll<B> for RefusingPoll<'_, P> {
     }
 }
 
-/// A memory that yields no bytes, whatever the buffer.
+/// A [`Memory`] in which every buffer is empty.
 struct NoMemory;
 
 impl<B> Memory<B> for NoMemory {
@@ -1213,7 +1224,7 @@ fn recent(addresses_and_ports: u64) -> usize {
     (addresses_and_ports.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % RECENT
 }
 
-/// Marks checksums that no device has verified as verified.
+/// Sets the checksum state of packets that no device has verified to "verified".
 fn trust<B>(packets: &mut [RxPacket<B>]) {
     for packet in packets {
         if packet.checksum == RxChecksum::None {

@@ -62,8 +62,8 @@ impl Segments {
         payload - (self.count - 1) * self.size
     }
 
-    /// Returns why no packet may follow these segments in a merged packet of at most `most`
-    /// segments; `None` if one may.
+    /// Returns the reason why no packet may be appended to these segments in a merged packet of at
+    /// most `most` segments; `None` if one may.
     pub(super) fn ending(&self, payload: u32, most: u32) -> Option<Reason> {
         if self.count == 1 {
             // As any packet.
@@ -76,8 +76,8 @@ impl Segments {
     }
 }
 
-/// Returns whether a super-packet may merge with others. It may not if it would be segmented at
-/// other headers than these, or if its segments could not be restored.
+/// Returns whether a received super-packet may merge with other packets. It may not if its GSO kind
+/// contradicts its headers, or if its segments could not be restored after merging.
 pub(super) fn may_merge(gso: &Gso, header: &[u8], layout: &Layout, mode: Mode) -> bool {
     let kind_fits = matches!(
         (gso.kind, layout.version, layout.protocol),

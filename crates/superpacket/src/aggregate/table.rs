@@ -1,6 +1,7 @@
-//! The flow table: finds held flows, and keeps their order of age and the flows of each address
-//! pair. The work per packet is bounded whatever the traffic. A bucket has eight places; a full one
-//! borrows from its neighbour, and if that is full too, its oldest flow is evicted.
+//! The flow table: finds held flows by hash, and keeps lists of them by age and by address pair.
+//! The work per packet is bounded whatever the traffic. A hash bucket has room for eight flows;
+//! when it is full, its neighbour is used, and when both are full, the oldest flow of the bucket is
+//! evicted.
 
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
@@ -20,8 +21,8 @@ const WAYS: usize = 8;
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct FlowBucket {
-    /// 8 bits of each flow's hash, the first place in the lowest bits. Places that are not in use
-    /// keep old bits.
+    /// 8 bits of each flow's hash, those of the bucket's first place in the lowest bits. Places
+    /// that are not in use keep the bits of their last flow.
     tags: u64,
     /// For each place of the bucket, the index of the flow's slot in [`FlowTable::slots`]; [`NONE`]
     /// if the place is not in use.
@@ -37,12 +38,13 @@ struct FlowBucket {
 const EMPTY: FlowBucket =
     FlowBucket { tags: 0, slots: [NONE; WAYS], used: 0, count: 0, borrowed: 0 };
 
-/// A word of eight 8-bit lanes, one for each tag, in which the lowest bit of each is set.
+/// A 64-bit word of eight 8-bit lanes, one for each tag; the lowest bit of each lane is set.
 const LOWEST: u64 = u64::MAX / 0xff;
 
 impl FlowBucket {
-    /// Returns the places of the bucket whose tag may be `tag`, as a word of eight lanes in which
-    /// the highest bit of each such place's lane is set. Includes all that match, and a few others.
+    /// Returns the places of the bucket whose tag is `tag`, as a word of eight lanes in which the
+    /// highest bit of each such place's lane is set. May also include a few places with another
+    /// tag.
     #[inline(always)]
     fn tagged(&self, tag: u8) -> u64 {
         let differ = self.tags ^ (LOWEST * u64::from(tag));
@@ -122,7 +124,7 @@ pub(super) struct FlowTable<B> {
     inserted: u64,
 }
 
-/// Tells whether the table has room for a new flow.
+/// Whether the table has room for a new flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     /// The table has room.
@@ -131,9 +133,9 @@ pub(super) enum Room {
     Evict(u32),
 }
 
-/// Returns the number of places in all buckets of a table: twice the number of flows, so that a
-/// full bucket is rare and a full neighbour beside it is hardly ever seen. Eight flows or fewer
-/// share one bucket.
+/// Returns the number of flows for which the buckets of a table have room: twice the maximum number
+/// of flows, so that a full bucket is rare, and a full neighbour beside it very rare. For eight
+/// flows or fewer there is one bucket.
 fn places(max_flows: u32) -> usize {
     if max_flows as usize <= WAYS { WAYS } else { (max_flows as usize * 2).next_power_of_two() }
 }
@@ -176,8 +178,8 @@ impl<B> FlowTable<B> {
         (flow >> 32) as usize & (self.buckets.len() - 1)
     }
 
-    /// Returns the bucket that this one borrows from: the other of a pair, or itself if it is the
-    /// only one.
+    /// Returns the index of the bucket that takes this bucket's flows when it is full: the other of
+    /// a pair, or itself if it is the only one.
     #[inline(always)]
     fn neighbour_of(&self, bucket: usize) -> usize {
         (bucket ^ 1) & (self.buckets.len() - 1)

@@ -9,18 +9,18 @@ pub(super) struct Crc32c(u32);
 
 #[cfg(feature = "std")]
 impl Crc32c {
-    /// Adds the next bytes.
+    /// Adds the next bytes to the CRC.
     pub(super) fn update(self, bytes: &[u8]) -> Self {
         Crc32c(crc32c::crc32c_append(self.0, bytes))
     }
 
-    /// Returns the CRC of all bytes.
+    /// Returns the CRC of all bytes that were added.
     pub(super) const fn finish(self) -> u32 {
         self.0
     }
 }
 
-/// Tables that process 16 bytes at a time.
+/// CRC32c look-up tables that process 16 bytes at a time.
 #[cfg(not(feature = "std"))]
 static TABLES: crc::Crc<u32, crc::Table<16>> =
     crc::Crc::<u32, crc::Table<16>>::new(&crc::CRC_32_ISCSI);
@@ -39,13 +39,13 @@ impl Default for Crc32c {
 
 #[cfg(not(feature = "std"))]
 impl Crc32c {
-    /// Adds the next bytes.
+    /// Adds the next bytes to the CRC.
     pub(super) fn update(mut self, bytes: &[u8]) -> Self {
         self.0.update(bytes);
         self
     }
 
-    /// Returns the CRC of all bytes.
+    /// Returns the CRC of all bytes that were added.
     pub(super) fn finish(self) -> u32 {
         self.0.finalize()
     }

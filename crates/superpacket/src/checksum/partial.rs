@@ -5,7 +5,8 @@ use super::{Sum, pseudo_header};
 use crate::wire::{self, Layer, TransportLocation, be16, byte, dccp, protocol, sctp, tcp, udp};
 use superpacket_simd::Simd;
 
-/// Why a partial checksum cannot be completed. Offsets count in bytes from the start of the packet.
+/// The reason why a partial checksum cannot be completed. Offsets are in bytes from the start of
+/// the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompletionError {
@@ -43,7 +44,8 @@ pub enum CompletionError {
     /// A DCCP checksum covers more bytes than the packet has.
     #[error("the DCCP checksum covers the packet up to byte {needed}, which ends at {got}")]
     Coverage {
-        /// End of the bytes that the checksum covers, by the header's coverage field.
+        /// Offset of the end of the bytes that the checksum covers, according to the DCCP header's
+        /// coverage field.
         needed: usize,
         /// Offset of the end of the packet, in bytes.
         got: usize,
@@ -54,7 +56,7 @@ pub enum CompletionError {
         "no header that can be read starts at byte {start}: whether its checksum at byte 8 is a CRC32c cannot be told"
     )]
     Unknown {
-        /// Offset at which the checksum should start to sum.
+        /// Offset of the first byte that the checksum should cover.
         start: usize,
     },
     /// The field is 0, and the addresses of the pseudo-header are not known: a source route or
@@ -191,7 +193,8 @@ impl Completion {
             }
     }
 
-    /// Returns whether the checksum is a sum, so that known sums of its parts can be added.
+    /// Returns whether the checksum is a sum (not a CRC), so that known sums of byte ranges can be
+    /// added.
     pub(crate) const fn is_sum(&self) -> bool {
         matches!(self.kind, ChecksumKind::Internet { .. })
     }

@@ -7,8 +7,8 @@ use crate::aggregate::HashKey;
 use crate::packet::{Gathered, RxPacket};
 use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, be32, byte, parse_usual, tcp, usual, walk};
 
-/// Maximum number of flows that have a gap at a time. For a packet without a known flow, all of
-/// them are searched.
+/// Maximum number of flows that have a gap at the same time. All of them are searched for a packet
+/// whose flow cannot be determined.
 const MAX_GAPS: usize = 64;
 
 /// Number of table entries in which a flow may be stored.
@@ -33,8 +33,8 @@ pub struct GapLimits {
 }
 
 impl GapLimits {
-    /// Makes limits of 1,024 flows, 64 packets per flow behind a gap of at most 1 MiB, and 4 MiB of
-    /// frames in total.
+    /// Makes limits of 1,024 flows, 64 waiting packets per flow, gaps of at most 1 MiB, and 4 MiB
+    /// of waiting frames in total. Packets wait for at most `hold_time` nanoseconds.
     pub const fn new(hold_time: u64) -> Self {
         GapLimits {
             hold_time,
@@ -100,12 +100,13 @@ pub struct Gaps<B> {
     flows: Vec<StreamState<B>>,
     /// Indices of the flows that have a gap.
     open: Vec<u32>,
-    /// Time before which no packet must leave; may be earlier than the first deadline.
+    /// Time before which no waiting packet needs to be released; may be earlier than the actual
+    /// first deadline.
     earliest: u64,
-    /// Number of packets so far, which tells the flow that has been idle longest.
+    /// Number of packets so far; used as a clock to find the flow that has been idle longest.
     tick: u64,
     counters: GapCounters,
-    /// Packets that leave in a call; empty between calls.
+    /// Packets that are released during a call; empty between calls.
     left: Vec<RxPacket<B>>,
 }
 
@@ -155,8 +156,8 @@ enum Cause {
 }
 
 impl<B> Gaps<B> {
-    /// Makes a `Gaps` in which no packet waits. Limits are brought into range. `key` should be
-    /// random if the traffic may be hostile.
+    /// Makes a `Gaps` in which no packet waits. Limits that are out of range are replaced by the
+    /// nearest valid value. `key` should be random if the traffic may be hostile.
     pub fn new(limits: GapLimits, key: HashKey) -> Self {
         let max_flows = limits.max_flows.clamp(WAYS as u32, 1 << 20).next_power_of_two();
         let limits = GapLimits { max_flows, max_gap: limits.max_gap.min(1 << 30), ..limits };
@@ -224,7 +225,7 @@ impl<B> Gaps<B> {
     }
 
     /// Appends the waiting packets of a flow to `left`, in order of their sequence numbers, and
-    /// gives up the gap.
+    /// stops waiting for the packets that are missing.
     fn release(&mut self, slot: u32, cause: Cause, left: &mut Vec<RxPacket<B>>) {
         let flow = &mut self.flows[slot as usize];
         let Some(last) = flow.waiting.last() else { return };

@@ -13,7 +13,7 @@ use super::judge::{Judge, Members, places};
 use super::pool::PollUse;
 use super::{NumberedBuffer, packet};
 
-/// Time in nanoseconds for which an engine holds flows beyond the end of a poll.
+/// Time in nanoseconds for which an engine holds flows after the end of a poll.
 const HOLD: u64 = 1_000;
 
 /// An engine, together with the way in which the campaign uses it.

@@ -9,8 +9,8 @@ use superpacket_traffic::random::Random;
 use super::judge::Judge;
 use super::pool::{PollUse, PoolFrame, complete};
 
-/// The frames of a poll that a device with virtio headers accepts, each with the packet that the
-/// receiver of a header must get.
+/// The frames of a poll that a device with virtio headers accepts, each with the packet that a
+/// reader of the virtio header must reconstruct.
 pub struct Framed<'u> {
     used: &'u PollUse<'u>,
     framing: Framing,
@@ -95,7 +95,7 @@ impl<'u> Framed<'u> {
         }
     }
 
-    /// Tells the judge that frames which were not selected need not come back.
+    /// Tells the judge that the frames which were not selected are not given to the engine.
     fn skip_others(&self, judge: &mut Judge) {
         for place in 0..self.used.order.len() {
             if !self.frames.iter().any(|frame| frame.place == place) {
@@ -183,7 +183,7 @@ impl<'u> Framed<'u> {
 }
 
 impl FramedInput {
-    /// Returns the packet that a receiver of the frame must get.
+    /// Returns the packet that a reader of the virtio header must reconstruct from this frame.
     fn expected(&self) -> &[u8] {
         self.completed.as_ref().unwrap_or(&self.bytes)
     }
@@ -260,8 +260,8 @@ mod tests {
     use super::super::pool::PollPool;
     use super::*;
 
-    /// Returns the judge's verdict on a poll in which `change` is applied to each packet that
-    /// leaves.
+    /// Returns the problem that the judge finds in a poll in which `change` is applied to each
+    /// packet that leaves the engine; `None` if it finds none.
     fn judged(change: impl Fn(&mut Vec<u8>)) -> Option<String> {
         let mut pool = PollPool::new(3);
         let framing = Framing::TAP;

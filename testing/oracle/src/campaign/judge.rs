@@ -23,7 +23,7 @@ fn is_same(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && (std::ptr::eq(left, right) || left == right)
 }
 
-/// Returns the positions of the frames whose buffers a packet has, in the order of arrival.
+/// Returns the positions (in the order of arrival) of the frames whose buffers a packet contains.
 pub fn places(packet: &SuperPacket<'_, NumberedBuffer>) -> Vec<usize> {
     let buffers = packet.pieces().iter().filter_map(|piece| piece.buffer());
     let mut places: Vec<_> = buffers.map(|buffer| buffer.0).collect();
@@ -42,9 +42,9 @@ pub struct Judge {
     places: Vec<usize>,
     numbers: Vec<usize>,
     emitted: Vec<usize>,
-    /// Flows of which a frame left the engine behind a later one, by the flows as generated.
+    /// Numbers of the flows, as generated, of which a frame left the engine behind a later frame.
     overtaken: Vec<usize>,
-    /// Packets of this poll that LRO's packets represent, absorbed ACKs included.
+    /// Number of packets of this poll that the packets of LRO represent, absorbed ACKs included.
     pub accounted: u64,
     /// Segments whose IPv4 identifications count up although those of the frames stay the same.
     pub renumbered: u64,
@@ -142,7 +142,7 @@ impl Judge {
         self.record_return(used, place);
     }
 
-    /// Excludes a frame that the engine does not receive: it need not come back.
+    /// Excludes a frame that is not given to the engine, so that it need not come back.
     pub fn skip(&mut self, place: usize) {
         self.returned[place] = true;
     }
@@ -235,7 +235,8 @@ impl Judge {
         }
     }
 
-    /// Ends a poll of LRO. Absorbed ACKs leave in no buffer, so frames are only counted.
+    /// Checks at the end of a poll of LRO that all frames are accounted for. Absorbed ACKs leave in
+    /// no buffer, so frames are only counted.
     pub fn end_lro(&mut self, used: &PollUse<'_>) {
         let (accounted, frames) = (self.accounted, used.order.len() as u64);
         if accounted == frames {

@@ -163,13 +163,15 @@ mod tests {
 
     use super::*;
 
-    /// A sink type for which each aggregator is compiled anyway.
+    /// A sink as a trait object: the type for which the engine compiles each aggregator in any
+    /// case.
     type Look<'l> = dyn FnMut(SuperPacket<'_, NumberedBuffer>) -> Result<(), ()> + 'l;
 
     /// Frames with their positions in the order of arrival.
     type Frames = Vec<(usize, PoolFrame)>;
 
-    /// Returns the judge's verdict on a poll if the engine receives a copy changed by `change`.
+    /// Returns the problem that the judge finds if the engine receives frames changed by `change`;
+    /// `None` if it finds none.
     fn judged(change: &dyn Fn(&mut Frames)) -> Option<String> {
         let mut pool = PollPool::new(3);
         let used = pool.next_use();

@@ -109,8 +109,8 @@ impl PoolFrame {
     }
 
     /// Changes one word in the headers or just behind them. `right` tells whether the header
-    /// checksum or transport checksum that covers the word is corrected. The device then reports no
-    /// checksum state.
+    /// checksum or transport checksum that covers the word is corrected. Unless the checksum is
+    /// partial, the device then reports no checksum state.
     fn damage(&mut self, random: &mut Random, right: bool) {
         let (layout, partial) = (self.layout, self.is_partial());
         let bytes = writable(&mut self.bytes);

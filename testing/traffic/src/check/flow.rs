@@ -142,8 +142,8 @@ pub fn flow_key(bytes: &[u8], starts_at_ip: bool) -> Option<FlowKey> {
 }
 
 impl FlowKey {
-    /// Begins the next header level. If there was an IP header before, its fields move to a new
-    /// tunnel.
+    /// Begins the next level of headers. If an IP header has been parsed already, its fields move
+    /// to a new tunnel.
     fn enter(&mut self, identifier: &mut Option<u32>) -> Option<&mut TunnelKey> {
         if let (Some(source), Some(destination)) = (self.source.take(), self.destination.take()) {
             let (ports, identifier) = (self.ports.take(), identifier.take());
@@ -187,7 +187,7 @@ pub fn tcp_fields(bytes: &[u8], starts_at_ip: bool) -> Option<TcpFields> {
     })
 }
 
-/// Returns the bytes behind the last known header, up to the end of the IP packet.
+/// Returns the bytes behind the last header that can be parsed, up to the end of the IP packet.
 pub fn payload(bytes: &[u8], starts_at_ip: bool) -> Option<&[u8]> {
     let walk: Walk = walk(bytes, starts_at_ip, true);
     bytes.get(walk.payload()).filter(|_| !walk.layers.is_empty())

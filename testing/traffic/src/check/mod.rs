@@ -24,7 +24,7 @@ pub struct Expect {
     /// inverted, with or without the length. Outer checksums must then be valid for the packet with
     /// the completed checksum.
     pub partial: bool,
-    /// A packet of more than 65,535 bytes may have an IP length field of 0 (BIG TCP).
+    /// Whether a packet of more than 65,535 bytes may have an IP length field of 0 (BIG TCP).
     pub big: bool,
 }
 
@@ -97,7 +97,8 @@ pub enum Field {
     HeaderChecksum,
     /// Transport or GRE checksum.
     Checksum,
-    /// DCCP checksum coverage beyond the end of the packet (in bytes from the header).
+    /// The checksum coverage of DCCP exceeds the packet (expected and actual: bytes from the start
+    /// of the header).
     Coverage,
     /// Bytes behind the end of the packet, where they are not allowed (expected: 0, actual: their
     /// number).

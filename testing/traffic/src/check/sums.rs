@@ -13,7 +13,7 @@ pub(super) struct ChecksumResults {
     pub(super) partial: Option<usize>,
 }
 
-/// The addresses in the IP header that encloses a layer.
+/// The addresses that the pseudo-header of a layer's checksum contains.
 enum Around {
     V4([u8; 4], [u8; 4]),
     V6([u8; 16], [u8; 16]),
@@ -183,7 +183,8 @@ fn verify_layer(
     Err(wrong(Field::Checksum, expected.into(), actual.into()))
 }
 
-/// Returns the correct checksum of `contents`; the field at `offset` counts as zero.
+/// Returns the correct checksum of `contents` on top of the pseudo-header's sum. The two bytes of
+/// the checksum field, at `offset`, count as zero.
 fn plain(contents: &[u8], offset: usize, pseudo: u16) -> u16 {
     let field = u16::from_be_bytes([contents[offset], contents[offset + 1]]);
     let mut zeroed = contents.to_vec();

@@ -27,7 +27,7 @@ impl Walk {
     }
 }
 
-/// Maximum number of layers before a protocol is no longer entered. It exceeds the depth in all
+/// Maximum number of layers after which no further header is parsed. It exceeds the depth in all
 /// tests, and bounds the recursion.
 const MAX_LAYERS: usize = 48;
 
@@ -50,7 +50,7 @@ struct Walker<'a> {
     end: Option<usize>,
 }
 
-/// The error with which parsing ends. If a field is wrong, the list of problems has it.
+/// The error that stops parsing. If a field is wrong, it is in the list of problems.
 struct StopParsing;
 
 impl Walker<'_> {
@@ -93,8 +93,8 @@ impl Walker<'_> {
         u16::from_be_bytes([self.bytes[offset], self.bytes[offset + 1]])
     }
 
-    /// Limits the end that a length field names to the bytes present, and records a problem if it
-    /// exceeds them.
+    /// Limits the end of a packet according to its length field to the bytes that are present.
+    /// Records a problem if the end is beyond or before them.
     fn clamp(
         &mut self,
         kind: Kind,

@@ -142,8 +142,8 @@ impl Extension {
         }
     }
 
-    /// Returns a segment routing header (RFC 8754, section 2). `segments` are in travel order with
-    /// the final destination last, and `left` of them are left.
+    /// Returns a segment routing header (RFC 8754, section 2). `segments` are in the order of
+    /// travel with the final destination last. `left` is the value of the segments left field.
     pub fn segment_route(segments: &[[u8; 16]], left: u8) -> Self {
         let mut contents = vec![4, left, segments.len() as u8 - 1, 0, 0, 0];
         contents.extend(segments.iter().rev().flatten());
@@ -151,7 +151,7 @@ impl Extension {
     }
 
     /// Returns a routing header of type 0 (RFC 2460, section 4.4) or 2 (RFC 6275, section 6.4).
-    /// `addresses` end with the final destination, and `left` of them are left.
+    /// `addresses` end with the final destination. `left` is the value of the segments left field.
     pub fn source_route(kind: u8, addresses: &[[u8; 16]], left: u8) -> Self {
         let mut contents = vec![kind, left, 0, 0, 0, 0];
         contents.extend(addresses.iter().flatten());
@@ -200,7 +200,7 @@ impl Ip {
         }
     }
 
-    /// Returns the protocol number of this header in the header before it.
+    /// Returns the protocol number by which the header before this one refers to it.
     pub(super) fn number(&self) -> u8 {
         match self {
             Ip::V4(_) => 4,

@@ -7,7 +7,7 @@ pub struct Ethernet {
     pub destination: [u8; 6],
     /// Source MAC address.
     pub source: [u8; 6],
-    /// The last EtherType before the network layer; derived from the next layer if `None`.
+    /// The EtherType behind the last VLAN tag; derived from the next layer if `None`.
     pub ethertype: Option<u16>,
 }
 

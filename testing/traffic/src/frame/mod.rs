@@ -77,7 +77,8 @@ pub enum Checksum {
     Right,
     /// An invalid value: the correct one with some bits inverted, never 0.
     Wrong,
-    /// 0. In UDP, there is then no checksum; other protocols' checksums are usually invalid.
+    /// The value 0. In UDP, it means that there is no checksum; in other protocols, 0 is usually
+    /// invalid.
     Zero,
     /// 0xFFFF if the correct value is 0x0000 (valid, but not canonical), otherwise the correct one.
     /// [`Frame::with_zero_checksum`] makes it 0.

@@ -5,7 +5,7 @@
 use super::*;
 use crate::checksum;
 
-/// Returns `length` bytes of an endless stream, from byte `position` on.
+/// Returns `length` bytes of a fixed, endless pattern, starting at byte `position`.
 ///
 /// The bytes depend only on the position (modulo 2^32), so that lost, repeated and moved bytes are
 /// detected.
@@ -15,7 +15,7 @@ pub fn stream_bytes(position: u32, length: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Defines the functions that return a header, and those that edit it.
+/// Defines methods that return a header, and methods that apply a function to it.
 macro_rules! headers {
     ($($what:literal $get:ident $with:ident: $header:ty = $layer:ident, $pattern:pat => $found:ident;)*) => {
         impl Frame {$(
@@ -96,14 +96,14 @@ impl Frame {
         self
     }
 
-    /// Sets the form of the transport checksum.
+    /// Sets how the transport checksum is written.
     #[must_use]
     pub fn with_checksum(mut self, checksum: Checksum) -> Self {
         self.set_checksum(checksum);
         self
     }
 
-    /// Sets the form of the outer UDP checksum.
+    /// Sets how the outer UDP checksum is written.
     #[must_use]
     pub fn with_outer_checksum(self, checksum: Checksum) -> Self {
         self.with(|frame| frame.outer_udp_mut().checksum = checksum)
@@ -219,7 +219,8 @@ impl Frame {
         ]
     }
 
-    /// Puts the packet into this tunnel. A tunnel around the packet becomes the [nested] one.
+    /// Puts the packet into the tunnel of these headers. A tunnel that the packet already has
+    /// becomes the [nested] one.
     ///
     /// [nested]: Frame::nested
     #[must_use]
@@ -294,7 +295,7 @@ impl Frame {
         self.tunnel_mut().udp_mut()
     }
 
-    /// Sets the form of the transport checksum.
+    /// Sets how the transport checksum is written.
     pub fn set_checksum(&mut self, checksum: Checksum) {
         *self.checksum_mut().expect("a transport with a checksum") = checksum;
     }
@@ -304,8 +305,8 @@ impl Frame {
         self.pppoe.as_mut().expect("a frame in PPPoE")
     }
 
-    /// Returns, to be changed, how the transport checksum is written: correct, wrong, or left to a
-    /// device. `None` if the transport has no checksum.
+    /// Returns a mutable reference to the setting of how the transport checksum is written:
+    /// correct, wrong, or left to a device. `None` if the transport has no checksum.
     pub fn checksum_mut(&mut self) -> Option<&mut Checksum> {
         match &mut self.transport {
             Transport::Tcp(tcp) => Some(&mut tcp.checksum),

@@ -37,8 +37,8 @@ pub enum Transport {
     Sctp(Sctp),
     /// ICMP or ICMPv6, depending on the IP header.
     Icmp(Icmp),
-    /// No header: the payload is the whole upper-layer packet of this protocol number, such as the
-    /// contents of a fragment.
+    /// No header: the payload is the whole content of the IP packet, with this protocol number,
+    /// such as the content of a fragment.
     Raw(u8),
 }
 
@@ -239,8 +239,8 @@ impl Udp {
         out.extend([0; 4]);
     }
 
-    /// Writes the length and the checksum of the header at `start`. Returns a partial checksum that
-    /// must be written last.
+    /// Writes the length and the checksum into the header that starts at `start`. Returns a partial
+    /// checksum that must be written last, after the outer checksums.
     pub(super) fn finish(&self, out: &mut [u8], start: usize, ip: &Ip) -> Option<Deferred> {
         let whole = out.len() - start;
         let length = self.length.unwrap_or(u16::try_from(whole).unwrap_or(0));
@@ -265,7 +265,8 @@ impl Deferred {
 }
 
 impl Transport {
-    /// Returns the IP protocol number behind an IP header of `ip`'s version.
+    /// Returns the IP protocol number of this transport, which for ICMP depends on the version of
+    /// `ip`.
     pub(super) fn number(&self, ip: &Ip) -> u8 {
         match self {
             Transport::Tcp(_) => 6,

@@ -9,7 +9,7 @@ use crate::checksum;
 pub struct Tunnel {
     /// The outer IP header.
     pub ip: Ip,
-    /// The tunnel's header behind the outer IP header.
+    /// The tunnel's own header, if any, behind the outer IP header.
     pub carrier: Carrier,
     /// The inner Ethernet header; `None` if the inner packet starts at IP. VXLAN always has one.
     pub link: Option<Ethernet>,
@@ -17,7 +17,7 @@ pub struct Tunnel {
     pub vlans: Vec<Vlan>,
 }
 
-/// The tunnel's header behind the outer IP header.
+/// The tunnel's own header, if any, behind the outer IP header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Carrier {
     /// VXLAN over UDP (RFC 7348).
@@ -105,13 +105,13 @@ impl Default for Geneve {
 pub struct Gre {
     /// How the checksum (C) is written, if there is one. Both partial values mean a correct one.
     pub checksum: Option<Checksum>,
-    /// The 16 bits after the checksum, which exist only with it.
+    /// The 16 reserved bits after the checksum, which exist only if there is a checksum.
     pub reserved1: u16,
     /// The key; `None` clears the flag K.
     pub key: Option<u32>,
     /// The sequence number; `None` clears the flag S.
     pub sequence: Option<u32>,
-    /// Further bits of the first word, including the version.
+    /// Other bits of the first word of the header, including the version.
     pub flags: u16,
     /// Protocol type; derived from the inner packet if `None`.
     pub protocol: Option<u16>,
@@ -211,8 +211,9 @@ impl Carrier {
         }
     }
 
-    /// Writes the length and the checksum of the header at `start`. Its packet ends at the end of
-    /// `out`. Returns a checksum that must be written last.
+    /// Writes the length and the checksum into the tunnel's own header at `start`, whose packet
+    /// ends at the end of `out`. Returns a partial checksum that must be written last, after the
+    /// outer checksums.
     pub(super) fn finish(&self, out: &mut [u8], start: usize, ip: &Ip) -> Option<Deferred> {
         match self {
             Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }) => {

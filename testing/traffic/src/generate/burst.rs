@@ -73,7 +73,8 @@ fn handshake(flow: &mut GeneratedFlow, random: &mut Random, sent: &mut Vec<Burst
     sent.extend([(0, syn), (1, answer), (0, done)]);
 }
 
-/// Adds full packets to `sent`, often a shorter one at the end, and the acknowledgements for them.
+/// Appends full-sized packets to `sent`, often with a shorter one at the end, and the
+/// acknowledgements for them.
 fn bulk(
     flow: &mut GeneratedFlow,
     direction: usize,

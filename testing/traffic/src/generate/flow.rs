@@ -17,10 +17,10 @@ enum IdStep {
 pub(super) struct FlowDirection {
     /// The headers of the packets.
     pub(super) template: Frame,
-    /// The next byte of the stream (TCP), sequence number (DCCP), or byte of the payload pattern
-    /// (UDP).
+    /// The position of the next byte in the stream (TCP) or payload pattern (UDP), or the next
+    /// sequence number (DCCP).
     pub(super) next: u64,
-    /// The latest number of the other direction that was acknowledged.
+    /// The sequence number of the other direction up to which this direction has acknowledged.
     pub(super) acknowledged: u64,
     id: u16,
     outer_id: u16,
@@ -36,11 +36,11 @@ pub(super) struct GeneratedFlow {
     pub(super) knowledge: ReportedState,
     /// Payload bytes of a full packet.
     pub(super) mss: usize,
-    /// The clock of TCP timestamps; `None` without them.
+    /// The current value of the clock of TCP timestamps; `None` without timestamps.
     pub(super) clock: Option<u32>,
     /// Whether frames shorter than 60 bytes are padded.
     pub(super) padded: bool,
-    /// Flags of all data segments.
+    /// TCP flags that all data segments have.
     pub(super) flags: u16,
     /// Number of bursts that the flow still has to send.
     pub(super) left: usize,
@@ -331,8 +331,8 @@ fn in_udp_tunnel(frame: Frame, random: &mut Random) -> Frame {
     }
 }
 
-/// Adds VLAN tags, PPPoE or MPLS to a flow, or a combination, or removes its link header. Returns a
-/// tag for the device to strip.
+/// Adds VLAN tags, PPPoE or MPLS to a flow, or VLAN tags with one of the others, or removes its
+/// link header. Returns the VLAN tag that the device strips, if there is one.
 fn encapsulate(frame: &mut Frame, random: &mut Random) -> Option<(u16, u16)> {
     let tag = Vlan {
         pcp: random.below(8) as u8,
@@ -365,7 +365,7 @@ fn pppoe(random: &mut Random) -> Pppoe {
     Pppoe { session: random.bits() as u16, ..Pppoe::default() }
 }
 
-/// Returns a label stack; in a quarter of the flows, the frame is MPLS multicast.
+/// Returns an MPLS label stack, and in a quarter of the flows sets the EtherType of MPLS multicast.
 fn labels(frame: &mut Frame, random: &mut Random) -> Vec<Mpls> {
     if let Some(ethernet) = frame.link.as_mut().filter(|_| random.chance(0.25)) {
         ethernet.ethertype = Some(0x8848);

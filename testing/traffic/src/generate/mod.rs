@@ -149,8 +149,8 @@ pub struct Generated {
     /// The kind of flow that sent the packet. Impairments may have changed the packet's actual
     /// flow, see [`crate::check::flow_key`].
     pub combination: Combination,
-    /// The generator's number of the flow and direction: twice the flow's number, plus one if the
-    /// packet comes from the server.
+    /// Number that identifies flow and direction: twice the flow's number, plus one if the packet
+    /// comes from the server.
     ///
     /// Other packets between the same hosts (ICMP, ARP, ...) have the number of the flow in which
     /// they occur.
@@ -204,7 +204,8 @@ impl Impairments {
 }
 
 impl Impairments {
-    /// Impairs about a third of all packets, nearly half of these in a header field.
+    /// Returns probabilities by which about a third of all packets are impaired, nearly half of
+    /// these in a header field.
     pub fn traps() -> Self {
         Impairments {
             other_field: 0.15,
@@ -219,7 +220,7 @@ impl Impairments {
 }
 
 impl Default for Impairments {
-    /// Impairs about one packet in ten.
+    /// Returns probabilities by which about one packet in ten is impaired.
     fn default() -> Self {
         Impairments {
             reorder: 0.01,
@@ -303,8 +304,8 @@ enum ReportedState {
 }
 
 impl ReportedState {
-    /// Returns the state of this kind that is true for these bytes; [`Checksum::Unknown`] if there
-    /// is none.
+    /// Returns the checksum state of this kind that a device would report for these bytes;
+    /// [`Checksum::Unknown`] if it could not report one.
     fn true_for(self, bytes: &[u8], starts_at_ip: bool) -> Checksum {
         let expect = check::Expect {
             starts_at_ip,

@@ -184,7 +184,7 @@ fn serialize(pending: &Pending, bytes: Vec<u8>) -> Generated {
     Generated { bytes, starts_at_ip, stripped_vlan, checksum, time_ns: 0, combination, flow }
 }
 
-/// Gives one packet of a flow another checksum state.
+/// Makes the device report another checksum state for one packet than for the others of its flow.
 fn other_checksum_state(pending: &mut Pending, random: &mut Random) {
     let was = pending.knowledge;
     while pending.knowledge == was {
@@ -204,7 +204,8 @@ fn other_checksum_state(pending: &mut Pending, random: &mut Random) {
     }
 }
 
-/// Returns a packet that belongs to none of the flows, between the hosts of one.
+/// Returns a packet of another protocol that belongs to none of the flows, between the same hosts
+/// as `frame`.
 fn other_protocol(frame: &Frame, random: &mut Random) -> Vec<u8> {
     let mut frame = Frame { trailer: Vec::new(), ..frame.clone() };
     match random.below(5) {

@@ -12,7 +12,7 @@ pub(super) fn vary(frame: &mut Frame, random: &mut Random) {
     apply_one(VARIATIONS, frame, random);
 }
 
-/// Gives the headers of a flow one unusual, mostly valid, field.
+/// Changes one field in the headers of a flow to an unusual, mostly valid, value.
 pub(super) fn make_unusual(frame: &mut Frame, random: &mut Random) {
     apply_one(UNUSUAL_HEADERS, frame, random);
 }
@@ -106,7 +106,8 @@ fn segment_route(random: &mut Random) -> Extension {
     Extension::segment_route(&stops, random.between(0, stops.len()) as u8)
 }
 
-/// Returns a loose or strict source route, with any number of its addresses left.
+/// Returns an IPv4 loose or strict source route option, with a random number of its addresses still
+/// to be visited.
 fn source_route(random: &mut Random) -> Vec<u8> {
     let stops = random.between(1, 3);
     let pointer = 4 + 4 * random.between(0, stops);

@@ -55,7 +55,7 @@ pub fn all() -> Vec<Case> {
     rows.into_iter().flat_map(|row| row()).collect()
 }
 
-/// Returns the cases of a row, for each of these paths.
+/// Returns the cases of a row of the table, for each of these encapsulations.
 fn each<C: IntoIterator<Item = Case>>(paths: Vec<Path>, cases: impl Fn(&Path) -> C) -> Vec<Case> {
     paths.iter().flat_map(cases).collect()
 }
@@ -175,8 +175,8 @@ pub fn second_ecn_tos_or_ttl_differs() -> Vec<Case> {
     })
 }
 
-/// Returns cases of packets with other timestamps or layouts of options. TCP options must be equal
-/// byte for byte to merge.
+/// Returns cases in which the timestamps or the layouts of TCP options differ. TCP options must be
+/// equal byte for byte to merge.
 pub fn timestamps_and_layouts_of_options() -> Vec<Case> {
     each(Path::all(), |path| {
         let mut frames = path.send(&[100; 5]);
@@ -338,8 +338,8 @@ pub fn identifications_that_increment_do_as_well_as_fixed_ones() -> Vec<Case> {
     })
 }
 
-/// Returns two packets of 200 bytes for each flow, which differ in their source ports: first all
-/// first packets, then all second ones, which have PSH.
+/// Returns, for each encapsulation, two packets of 200 bytes per flow. Flows differ in their source
+/// ports. The first packets of all flows come before the second ones, which have PSH.
 ///
 /// The two packets of a flow merge, and the order of the flows stays. Each sequence has the name of
 /// its path.

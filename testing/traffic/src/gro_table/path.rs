@@ -20,12 +20,12 @@ pub struct Case {
 pub struct Burst {
     /// The frames.
     pub frames: Vec<Frame>,
-    /// Payload lengths in bytes of the packets that must arrive.
+    /// Payload lengths in bytes of the packets that GRO must deliver.
     pub arrives: Vec<usize>,
 }
 
 impl Burst {
-    /// Returns the frames of each packet that must arrive.
+    /// Returns the frames of which each packet that GRO must deliver consists.
     ///
     /// # Panics
     /// If the payloads of successive frames do not add up to the lengths that must arrive.
@@ -76,8 +76,8 @@ pub fn ip_in_ip() -> Vec<(&'static str, Frame)> {
 }
 
 impl Path {
-    /// Returns all paths. Plain IPv4 occurs twice, since a virtio header cannot express that all
-    /// segments have the same identification.
+    /// Returns all encapsulations. IPv4 without a tunnel occurs twice, since a virtio header cannot
+    /// express that all segments have the same identification.
     pub fn all() -> Vec<Path> {
         let mut paths = Vec::new();
         for (name, mut base) in ip_in_ip() {
@@ -110,7 +110,7 @@ impl Path {
         paths
     }
 
-    /// Returns the paths whose edited header is IPv4.
+    /// Returns the encapsulations in which cases edit an IPv4 header.
     pub fn ipv4() -> Vec<Path> {
         Path::all()
             .into_iter()
@@ -118,12 +118,12 @@ impl Path {
             .collect()
     }
 
-    /// Returns the paths whose edited header is IPv4 and whose identifications are all 0.
+    /// Returns the encapsulations in which cases edit an IPv4 header and identifications are all 0.
     pub fn ipv4_to_identify() -> Vec<Path> {
         Path::ipv4().into_iter().filter(|path| !path.increasing).collect()
     }
 
-    /// Returns the paths whose edited header is IPv6.
+    /// Returns the encapsulations in which cases edit an IPv6 header.
     pub fn ipv6() -> Vec<Path> {
         Path::all()
             .into_iter()
@@ -136,12 +136,12 @@ impl Path {
         &self.name
     }
 
-    /// Returns the path's first packet, with 100 payload bytes.
+    /// Returns the first packet of a case in this encapsulation, with 100 payload bytes.
     pub fn base(&self) -> &Frame {
         &self.base
     }
 
-    /// Returns consecutive packets of this path with these payload lengths.
+    /// Returns consecutive packets in this encapsulation with these payload lengths.
     pub fn send(&self, lengths: &[usize]) -> Vec<Frame> {
         let mut sequence = FIRST;
         let frame = |(index, &length): (usize, &usize)| {
@@ -157,7 +157,7 @@ impl Path {
         lengths.iter().enumerate().map(frame).collect()
     }
 
-    /// Returns the header that this path edits.
+    /// Returns the IP header of a frame that cases in this encapsulation edit.
     pub fn ip<'a>(&self, frame: &'a mut Frame) -> &'a mut Ip {
         header(frame, self.outer)
     }
@@ -176,12 +176,14 @@ impl Path {
         }
     }
 
-    /// Returns the case that these frames, sent in one burst, arrive with these payload lengths.
+    /// Returns a case of one burst: its frames must be delivered as packets with the payload
+    /// lengths `arrives`.
     pub fn case(&self, row: &str, frames: Vec<Frame>, arrives: &[usize]) -> Case {
         self.bursts(row, vec![(frames, arrives)])
     }
 
-    /// Returns a case with several bursts: frames, and payload lengths that must arrive.
+    /// Returns a case of several bursts, each with its frames and the payload lengths of the
+    /// packets that must be delivered.
     pub fn bursts(&self, row: &str, bursts: Vec<(Vec<Frame>, &[usize])>) -> Case {
         let bursts = bursts
             .into_iter()

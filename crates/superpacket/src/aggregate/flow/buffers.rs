@@ -9,9 +9,9 @@ use crate::packet::{Chain, RxPacket};
 use crate::super_packet::Piece;
 
 impl<B> Held<B> {
-    /// Stores the packet's buffers, or a copy of their bytes. `header` is the length of the bytes
-    /// before the payload. Returns the packet's chain of further buffers, if it had one; it is
-    /// empty now.
+    /// Stores the packet's buffers in the flow, or a copy of their bytes. `header` is the number of
+    /// bytes before the payload. If the packet had several buffers, returns the list that held
+    /// them, which is now empty and can be reused.
     #[inline(always)]
     pub(in crate::aggregate) fn attach(
         &mut self,
@@ -90,8 +90,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Copies the payload of a packet, which [`advance`](Self::advance) has already counted, behind
-    /// the payload in the first packet's buffer.
+    /// Appends a copy of a packet's payload to the payload in the first packet's buffer. The packet
+    /// must have been counted by [`advance`](Self::advance) before.
     #[inline(always)]
     pub(in crate::aggregate) fn join_in_place<P: Poll<B>>(
         &mut self,

@@ -1,4 +1,5 @@
-//! Joins a packet to its held flow, rule by rule, and tells the reason if it may not join.
+//! Joins a packet to its held flow if the rules of GRO or LRO allow it, and otherwise returns the
+//! reason.
 
 use super::super::Reason;
 use super::super::examine::{Facts, outer_checksums};
@@ -10,9 +11,9 @@ use crate::packet::RxPacket;
 use crate::wire::{IpVersion, Outer, Protocol, be16, be32, byte, ipv4, put16, put32, tcp};
 
 impl<B> Held<B> {
-    /// Joins a packet whose headers [match](Self::matches), if the rules allow it. The flow is
-    /// unchanged if they do not. `Err`: the packet may not begin a new flow either; the held flow
-    /// must leave, and the packet passes.
+    /// Joins a packet whose headers [match](Self::matches) to the flow, if the rules allow it;
+    /// otherwise the flow is unchanged. `Err` means that the held flow must leave and that the
+    /// packet may not begin a new one: it is delivered unchanged.
     #[inline(always)]
     pub(in crate::aggregate) fn attempt(
         &mut self,
@@ -51,7 +52,7 @@ impl<B> Held<B> {
     }
 
     /// Joins a packet whose headers [match](Self::matches), by the rules of GRO. `Err` holds the
-    /// reason why the flow must end before it.
+    /// reason why the packet may not join, so that the held flow must leave before it.
     #[inline(always)]
     fn join_gro(
         &mut self,
@@ -123,8 +124,8 @@ impl<B> Held<B> {
         Ok(Joined::Merged)
     }
 
-    /// Joins a packet whose headers match, by the rules of LRO. `Err` holds the reason why the flow
-    /// must end before it.
+    /// Joins a packet whose headers match, by the rules of LRO. `Err` holds the reason why the
+    /// packet may not join, so that the held flow must leave before it.
     #[inline]
     pub(super) fn join_lro(
         &mut self,
@@ -196,7 +197,8 @@ impl<B> Held<B> {
         put16(&mut self.header, transport + tcp::WINDOW, be16(header, transport + tcp::WINDOW));
     }
 
-    /// Returns whether this packet's buffers would exceed the limit of fragments.
+    /// Returns whether the merged packet would have more buffers than the policy allows if this
+    /// packet joined.
     #[inline(always)]
     fn too_many_fragments(&self, packet: &RxPacket<B>, policy: &Policy) -> bool {
         let more = match &packet.rest {
@@ -213,7 +215,7 @@ impl<B> Held<B> {
 pub(in crate::aggregate) enum Attempt {
     /// The packet joined the flow; its buffers are still to be stored.
     Joined(Joined),
-    /// The flow must leave, and the packet may begin a new one.
+    /// The packet did not join: the held flow must leave, and the packet may begin a new one.
     Ended(Reason),
 }
 

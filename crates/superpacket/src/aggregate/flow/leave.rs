@@ -29,7 +29,7 @@ pub(in crate::aggregate) struct Leaving {
 }
 
 impl<B> Held<B> {
-    /// Prepares a merged packet to leave: writes headers that fit the merged payload.
+    /// Prepares a merged packet to leave: rewrites its headers to match the merged payload.
     #[inline(always)]
     pub(in crate::aggregate) fn finish<M: Memory<B>>(
         &mut self,
@@ -170,8 +170,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Lets a merged packet of datagrams without a checksum get a partial one: no `virtio_net_hdr`
-    /// can express that there is none.
+    /// Marks UDP datagrams without a checksum that were merged to leave with a partial checksum,
+    /// because a `virtio_net_hdr` cannot express that a packet has none.
     #[inline(always)]
     pub(in crate::aggregate) fn use_checksum_field(&mut self) {
         if self.field == ChecksumField::Unused {
@@ -264,7 +264,7 @@ impl<B> Held<B> {
         }
     }
 
-    /// Returns how segmentation restores the packets.
+    /// Returns the metadata by which segmentation can restore the packets that were merged.
     #[inline(always)]
     fn gso(&self, layout: &Layout) -> Option<Gso> {
         let kind = match (layout.protocol, layout.version) {
@@ -367,8 +367,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Returns the sum of all payload, from the packets' sums if they are known and cover all of
-    /// it.
+    /// Returns the one's-complement sum of the payload that the checksum covers. Adds up the known
+    /// sums of the packets if it can; otherwise reads the payload.
     fn payload_sum(&self, simd: Simd, memory: &impl Memory<B>) -> u16 {
         let partly_covered = self.layout.protocol == Protocol::Dccp
             && byte(&self.header, usize::from(self.layout.transport) + crate::wire::dccp::COVERAGE)

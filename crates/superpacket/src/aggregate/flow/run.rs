@@ -1,4 +1,4 @@
-//! Runs: packets of one flow in sequence, joined without a parse.
+//! Runs: consecutive packets of one flow that join it without being parsed.
 
 use alloc::vec::Drain;
 use core::ops::Range;
@@ -21,12 +21,12 @@ use superpacket_simd::{Simd, prefetch_lines, prefetch_range};
 /// per packet.
 const AHEAD: usize = 10;
 
-/// Distance in packets at which payload is prefetched that will be read. Shorter than that of
-/// headers, since reading one payload takes as long as several headers.
+/// Distance in packets at which payload is prefetched that will be summed. Shorter than the
+/// distance for headers, since reading one payload takes as long as several headers.
 const READ_AHEAD: usize = 4;
 
-/// How many packets ahead payload is prefetched if it is copied behind the first packet's; the copy
-/// also uses the cache.
+/// Distance in packets at which payload is prefetched if it will be copied into the first packet's
+/// buffer. Shorter than [`READ_AHEAD`], since the copy needs room in the cache too.
 pub(in crate::aggregate) const JOIN_AHEAD: usize = 2;
 
 /// Number of cache lines of headers that are prefetched: link, IP, and TCP with timestamps.
@@ -40,7 +40,7 @@ pub(in crate::aggregate) fn prefetch_first<B>(batch: &[RxPacket<B>], memory: &im
     }
 }
 
-/// Prefetches the headers of a packet some way ahead of the first in `batch`.
+/// Prefetches the headers of the packet that lies `AHEAD` packets after the first in `batch`.
 #[inline(always)]
 pub(in crate::aggregate) fn prefetch_ahead<B>(batch: &[RxPacket<B>], memory: &impl Memory<B>) {
     if let Some(ahead) = batch.get(AHEAD) {
@@ -48,7 +48,7 @@ pub(in crate::aggregate) fn prefetch_ahead<B>(batch: &[RxPacket<B>], memory: &im
     }
 }
 
-/// Prefetches the packet at index `ahead` of `batch`, which will be joined soon.
+/// Prefetches all bytes of the packet at index `ahead` of `batch`, which will be joined soon.
 #[inline(always)]
 pub(in crate::aggregate) fn prefetch_payload<B>(
     batch: &[RxPacket<B>],
@@ -115,8 +115,9 @@ impl<B> Held<B> {
         }
     }
 
-    /// LRO: absorbs the pure ACKs of this flow as `attempt` does, each newer than the one before.
-    /// Stops at a packet that cannot be absorbed, for which `attempt` finds the reason.
+    /// LRO: absorbs consecutive pure ACKs of this flow, each newer than the one before, with the
+    /// same result as `attempt`. Stops at a packet that cannot be absorbed, for which `attempt`
+    /// finds the reason.
     ///
     /// `USUAL` is the number of its [usual] layout, or [`NONE`](usual::NONE) for any layout.
     #[inline(never)]
@@ -219,8 +220,8 @@ impl<B> Held<B> {
         JoinedRun { packets, complete }
     }
 
-    /// Calls the run that is compiled for the flow's layout, if the first packet, of `length`
-    /// bytes, is long enough for it; otherwise the one for any layout.
+    /// Calls the version of [`run`](Self::run) that is compiled for the flow's layout, if the first
+    /// packet, of `length` bytes, is long enough for it; otherwise the version for any layout.
     #[inline(always)]
     fn usual_run<const LRO: bool, const VERIFIED: bool, const SUMS: bool, P: Poll<B>>(
         &mut self,
@@ -259,11 +260,11 @@ impl<B> Held<B> {
         }
     }
 
-    /// Joins a run of packets of a flow with a [`USUAL`](usual) layout, or any. With a usual
-    /// layout, all headers lie in the first `HEADERS` bytes, the run ends at a shorter packet, and
-    /// storage is in fragments. `VERIFIED`: the device has verified the checksums of all packets,
-    /// otherwise of none. `SUMS`: payload sums are kept; otherwise the checksums are verified and
-    /// no sum is needed.
+    /// Joins a run of packets to the flow. `USUAL` is the number of the flow's [usual
+    /// layout](usual), or stands for any layout. With a usual layout, all headers lie in the first
+    /// `HEADERS` bytes, the run stops at a shorter packet, and payloads are not copied. `VERIFIED`:
+    /// whether the device has verified the checksums of all packets of the run, or of none. `SUMS`:
+    /// whether payload sums are kept; if not, checksums are verified and no sum is needed.
     #[inline(never)]
     fn run<
         const LRO: bool,
@@ -391,8 +392,9 @@ impl<B> Held<B> {
         JoinedRun { packets: joined, complete }
     }
 
-    /// Returns the reason why a packet with these flags, PSH or FIN, completes the flow, if it
-    /// does. `is_short`: it is shorter than the first. `packets` counts all packets so far.
+    /// Returns the reason why a packet with these flags completes the flow; `None` if it does not.
+    /// `flags` holds PSH and FIN, `is_short` says whether the packet is shorter than the first, and
+    /// `packets` counts all packets so far.
     #[inline(always)]
     fn completed_by<const LRO: bool>(
         &self,
@@ -409,8 +411,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Returns whether a packet has several buffers, is a super-packet, or differs from the held
-    /// packets in its VLAN tag or its layer.
+    /// Returns whether a packet cannot be part of a run, because it has several buffers, is a
+    /// super-packet, or differs from the held packets in its VLAN tag or its layer.
     #[inline(always)]
     fn arrived_otherwise(&self, packet: &RxPacket<B>) -> bool {
         packet.rest.is_some()
@@ -420,7 +422,8 @@ impl<B> Held<B> {
     }
 
     /// Returns whether headers of `length` bytes equal the held ones, except for the fields that
-    /// may differ. If `HEADERS` is not 0, as many bytes are compared.
+    /// may differ. If `HEADERS` is not 0, the first `HEADERS` bytes are compared instead, which is
+    /// faster.
     #[inline(always)]
     fn has_equal_headers<const HEADERS: usize>(&self, headers: &[u8], length: usize) -> bool {
         match headers.first_chunk::<HEADERS>() {
@@ -431,8 +434,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Returns the end of the IP packet by its length field, in bytes from the start of the frame.
-    /// `None` if the IPv4 checksum is wrong, or the IPv4 identification is not `id`. In LRO mode
+    /// Returns the offset in the frame at which the IP packet ends according to its length field.
+    /// `None` if the IPv4 checksum is wrong, or if the IPv4 identification is not `id`. In LRO mode
     /// any identification is accepted and stored in `id`.
     #[inline(always)]
     fn ip_end<const LRO: bool>(
@@ -465,9 +468,10 @@ impl<B> Held<B> {
         }
     }
 
-    /// Verifies the payload of `packet`, the first of `batch`, which lies at `range` of its buffer,
-    /// unless the device has done so, and returns its sum. In place, also copies the payload to
-    /// offset `joined` of the flow's first buffer. `None` if the checksum is wrong.
+    /// Verifies the checksum of `packet`, whose payload lies at `range` of its buffer, unless the
+    /// device has done so, and returns the payload's sum. When merging in place, also copies the
+    /// payload to offset `joined` of the flow's first buffer. `batch` starts with `packet` and is
+    /// used to prefetch. `None` if the checksum is wrong.
     #[inline(always)]
     fn join_payload<const VERIFIED: bool, const SUMS: bool, P: Poll<B>>(
         &self,
@@ -548,8 +552,8 @@ fn first_bytes<const HEADERS: usize>(frame: &[u8]) -> Option<&[u8]> {
     Some(if HEADERS > 0 { first } else { frame })
 }
 
-/// Returns the flags that only the last segment of a TCP packet carries, PSH and FIN; 0 for other
-/// protocols.
+/// Returns the flags PSH and FIN of a TCP header, which only the last segment of a merged packet
+/// may carry; 0 for other protocols.
 #[inline(always)]
 fn last_flags(transport_header: &[u8], protocol: Protocol) -> u8 {
     match protocol {
@@ -558,8 +562,8 @@ fn last_flags(transport_header: &[u8], protocol: Protocol) -> u8 {
     }
 }
 
-/// Returns whether a TCP checksum is in canonical form, or a UDP checksum is present and the UDP
-/// length is `length`. `false` for DCCP, which no run takes.
+/// Returns whether a TCP checksum is one that a sender computes, not 0xFFFF; for UDP, whether there
+/// is a checksum and the UDP length is `length`. `false` for DCCP, which never joins in a run.
 #[inline(always)]
 fn is_canonical(transport_header: &[u8], protocol: Protocol, length: usize) -> bool {
     match protocol {
@@ -573,7 +577,7 @@ fn is_canonical(transport_header: &[u8], protocol: Protocol, length: usize) -> b
     }
 }
 
-/// Returns the bytes of a buffer from `start` on; none without a buffer.
+/// Returns the bytes of a buffer from offset `start` on; an empty slice if there is no buffer.
 #[inline(always)]
 fn bytes_from<'a, B>(start: usize, buffer: Option<&'a B>, memory: &'a impl Memory<B>) -> &'a [u8] {
     buffer.and_then(|buffer| memory.bytes(buffer).get(start..)).unwrap_or(&[])

@@ -1,4 +1,4 @@
-//! Flows that contain a packet that came as a super-packet: it counts as all of its segments.
+//! Flows with a packet that was received as a super-packet, which counts as all of its segments.
 
 use super::super::AggregateCounters;
 use super::super::examine::Constants;
@@ -79,7 +79,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Counts a super-packet's segments but the first, which was counted when the packet arrived.
+    /// Counts the segments of a super-packet after its first one, which was counted when the packet
+    /// arrived.
     #[cold]
     pub(super) fn count_further(&mut self, segments: &Segments) {
         let further = segments.count - 1;

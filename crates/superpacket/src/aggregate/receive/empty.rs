@@ -11,8 +11,8 @@ use crate::packet::RxPacket;
 use crate::wire::{Layout, parse_usual, usual};
 
 impl<B> PacketReceiver<B> {
-    /// Returns whether packets without payload pass, whatever their flow: they never merge, and
-    /// while no packet is held they overtake none.
+    /// Returns whether packets without payload can be delivered at once, without finding their
+    /// flow: GRO never merges them, and they cannot overtake a packet if none is held.
     #[inline(always)]
     pub(super) fn passes_empty(&self) -> bool {
         self.counters.held == 0 && matches!(self.in_force.mode, Mode::Gro { .. })
@@ -53,8 +53,8 @@ impl<B> PacketReceiver<B> {
         Ok(())
     }
 
-    /// Returns the layout of the first packet, the reason why it passes, and its length; `None` if
-    /// it has payload.
+    /// Returns the layout of the first packet, the reason why it is not merged, and its length;
+    /// `None` if it has payload or another layout.
     #[inline(always)]
     fn empty<const USUAL: u8, P: Poll<B>>(
         &self,

@@ -1,4 +1,4 @@
-//! Received super-packets: one joins its flow as its segments would, begins a flow, or passes
+//! Receives super-packets: one joins its flow as its segments would, begins a flow, or is delivered
 //! unchanged.
 
 use super::super::Reason;
@@ -13,15 +13,16 @@ use crate::wire::{Layout, tcp};
 
 /// The result of receiving a super-packet.
 pub(super) enum SuperPacketOutcome {
-    /// The packet joined its flow; its buffers are still to be stored. Also holds the payload of
-    /// its last segment in bytes.
+    /// The packet joined its flow; its buffers are still to be stored. The number is the payload
+    /// length of its last segment in bytes.
     Joined(Facts, u32),
-    /// The packet may not merge: it passes, after the held packets of its flow have left.
+    /// The packet may not merge: it is delivered unchanged, after the held packets of its flow have
+    /// left.
     Refused(Reason),
     /// The packet may begin a flow; the held packets of its flow have left.
     Begins(Facts),
-    /// The packet passes, because no packet may follow it in a merged packet. The held packets of
-    /// its flow have left.
+    /// The packet is delivered unchanged, because no packet could be appended to it. The held
+    /// packets of its flow have left.
     Ended(Reason),
 }
 
