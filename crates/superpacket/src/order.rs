@@ -1,6 +1,6 @@
-//! Puts packets in order: by a counter that their caller knows, such as a tunnel's or a queue's
-//! sequence number ([`Order`]), or by TCP's own sequence numbers, where packets may wait for a
-//! short time ([`Gaps`]).
+//! Puts packets in order: by a counter that the caller supplies, such as the sequence number of a
+//! tunnel or a queue ([`Order`]), or by TCP's sequence numbers, where packets may wait for a short
+//! time ([`Gaps`]).
 //!
 //! Packets of a flow that were reordered on their way do not merge, because the engine keeps the
 //! order in which they came. A program that decrypts packets on several threads, or receives them
@@ -141,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// A packet of a test: its index before ordering, and its key.
+    /// A packet in a test: its index before ordering, and its order key.
     type Came = (usize, Option<OrderKey>);
 
     fn restored(keys: &[Option<OrderKey>]) -> (Vec<Came>, usize) {

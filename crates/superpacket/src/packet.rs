@@ -91,8 +91,8 @@ pub struct RxPacket<B> {
     pub(crate) rest: Option<Chain<B>>,
 }
 
-/// Alignment, and maximum total size, in bytes, of the packet fields that steering reads. It
-/// divides the size of a cache line, so that the fields lie in one.
+/// Alignment and maximum size in bytes of the group of packet fields that steering reads. It
+/// divides the size of a cache line, so that all of them lie in one line.
 pub(crate) const STEERING_UNIT: usize = 16;
 
 const _: () = {
@@ -146,7 +146,7 @@ impl<B> RxPacket<B> {
         self
     }
 
-    /// Returns the packet as a super-packet that is to be segmented as `gso` says.
+    /// Returns the packet marked as a super-packet that is to be segmented as `gso` says.
     #[inline]
     #[must_use]
     pub fn with_gso(mut self, gso: Gso) -> Self {
@@ -294,8 +294,8 @@ impl Gathered {
         self.bytes.get(..self.filled).unwrap_or(&self.bytes)
     }
 
-    /// Returns the copy with the 16-bit field at offset `place` set to `value`, and cut off behind
-    /// it.
+    /// Returns the copy, truncated after the 16-bit field at offset `place`, with that field set to
+    /// `value`.
     #[cfg(feature = "std")]
     pub(crate) fn ending_with(mut self, place: usize, value: u16) -> Self {
         put16(&mut self.bytes, place, value);

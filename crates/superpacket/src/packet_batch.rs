@@ -30,8 +30,8 @@ pub struct PacketBatch<B> {
     /// Payload pieces of all packets in order; `None` for those of packets that
     /// [`next_packet`](Self::next_packet) has returned.
     pieces: Vec<Option<Piece<B>>>,
-    /// Bytes of all packets in order: the rewritten header of each, then its linear storage (the
-    /// packet in one piece, if the policy has it copied).
+    /// Bytes of all packets in order: for each packet its rewritten header, then its linear storage
+    /// (all bytes of the packet, if the policy has them copied).
     bytes: Vec<u8>,
     /// Payload pieces of the packet that the caller borrows at present.
     lent: Vec<Piece<B>>,
@@ -42,8 +42,8 @@ pub struct PacketBatch<B> {
     next_byte: usize,
 }
 
-/// How many packets ahead memory is prefetched. With fewer, another core has not released the cache
-/// line yet.
+/// Number of packets ahead of the current one whose memory is prefetched. With a smaller number,
+/// the cache line has not yet arrived from the other core.
 const PREFETCH_AHEAD: usize = 8;
 
 #[derive(Debug)]

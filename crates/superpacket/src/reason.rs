@@ -91,8 +91,8 @@ reasons! {
     DccpType = "dccp_type",
     /// The DCCP checksum covers more bytes than the packet has.
     DccpCoverage = "dccp_coverage",
-    /// An IPv6 routing header or home address option does not tell the addresses that the checksum
-    /// covers: it contradicts itself, or its type is not known.
+    /// The final addresses, which the checksum covers, cannot be read from an IPv6 routing header
+    /// or home address option: it contradicts itself or has an unknown type.
     FinalDestination = "final_destination",
     /// LRO: the packet has TCP options other than an aligned timestamp with an echo.
     TcpOptions = "tcp_options",
@@ -111,8 +111,8 @@ reasons! {
 
     // Reasons of packets that were held, merged or still single: the event that ended their
     // aggregation.
-    /// A segment with PSH or FIN ended the aggregation; a single packet with either is not held at
-    /// all.
+    /// A segment with PSH or FIN completed the merged packet. A packet with either flag is not held
+    /// if it would be the first of a merged packet.
     Push = "push",
     /// A segment shorter than the others ended the aggregation; a super-packet whose last segment
     /// is shorter is not held at all.

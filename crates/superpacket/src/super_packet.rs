@@ -1,4 +1,5 @@
-//! Packets between the aggregator and the segmenter: a header, and payload in ranges of buffers.
+//! Single and merged packets as the aggregator delivers them and the segmenter takes them: a
+//! header, and payload in ranges of buffers.
 
 use alloc::vec::Vec;
 use core::mem::{self, offset_of};
@@ -150,7 +151,7 @@ pub struct SuperPacket<'a, B, M = InBuffers> {
 }
 
 impl<'a, B, M> SuperPacket<'a, B, M> {
-    /// Returns the rewritten headers of a merged packet; empty for an unchanged packet.
+    /// Returns the rewritten headers of a merged packet; an empty slice for an unchanged packet.
     #[inline]
     pub fn header(&self) -> &[u8] {
         self.header

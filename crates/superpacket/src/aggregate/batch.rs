@@ -259,7 +259,7 @@ impl BatchAggregator {
     }
 
     /// Aggregates as [`poll_without_sums`](Self::poll_without_sums) does, but never copies payload,
-    /// whatever the policy's [`Storage`] is. A merged packet refers to at most `most` buffers.
+    /// whatever the policy's storage is. A merged packet refers to at most `most` buffers.
     #[cfg(feature = "std")]
     #[inline]
     pub(super) fn poll_pieces<P: BorrowPacket, O: Outcome>(

@@ -150,7 +150,7 @@ impl ByFlow {
 }
 
 /// Returns the number of the group into which a packet's flow is hashed. `None` unless the packet
-/// is plain TCP or UDP over IP, without tunnel, IPv4 options or IPv6 extension headers, and its
+/// is TCP or UDP over IP without VLAN tags, tunnel, IPv4 options or IPv6 extension headers, and its
 /// headers are complete and consistent.
 ///
 /// All packets of a flow have the same group.

@@ -233,8 +233,8 @@ impl<B> Held<B> {
     }
 
     /// Returns whether this packet has the same addresses and ports as the flow's first packet and
-    /// one of the [usual](usual) layouts, so that the checksum of the first packet, which is not
-    /// verified yet, must be verified now.
+    /// the flow's [usual](usual) layout, so that receiving it would verify the checksum of the
+    /// first packet, which is not verified yet.
     #[inline(always)]
     pub(super) fn would_verify(&self, next: &RxPacket<B>, memory: &impl Memory<B>) -> bool {
         match self.usual {
@@ -632,8 +632,9 @@ const NO_LAYOUT: Layout = Layout {
     refusal: None,
 };
 
-/// Returns a nonzero number that is the same for all layouts with the same comparison mask. Returns
-/// 0 if the mask also depends on header bytes, as it does for DCCP and tunnels.
+/// Returns a number for the parts of a layout that determine its comparison mask: layouts with the
+/// same nonzero number have the same mask. 0 if the mask also depends on header bytes, as for DCCP
+/// and tunnels.
 #[inline(always)]
 fn shape(layout: &Layout) -> u64 {
     const { assert!(MAX_HEADER <= 1 << 9) };

@@ -47,9 +47,9 @@ use crate::super_packet::SuperPacket;
 use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, parse_usual, tcp, usual, walk};
 use superpacket_simd::Simd;
 
-/// Maximum number of [`Piece`]s for which a flow-table slot keeps its allocation after the flow has
-/// left: enough for 64 KB in segments of 256 bytes. Without this limit, flows of tiny segments
-/// would leave every slot with memory for thousands of pieces.
+/// Maximum number of pieces (buffer ranges) for which a flow-table slot keeps its allocation after
+/// the flow has left: enough for 64 KB in segments of 256 bytes. Without this limit, flows of tiny
+/// segments would leave every slot with memory for thousands of pieces.
 const KEPT_PIECES: usize = 256;
 
 /// Maximum size in bytes of the buffer for copied payload that a flow-table slot keeps after its

@@ -243,7 +243,7 @@ impl<B> Gaps<B> {
         self.close(slot);
     }
 
-    /// Removes a flow without waiting packets from the open ones.
+    /// Removes a flow, none of whose packets wait any more, from the list of flows with a gap.
     fn close(&mut self, slot: u32) {
         let place = self.flows[slot as usize].place as usize;
         self.open.swap_remove(place);
@@ -279,15 +279,15 @@ impl<B> Gaps<B> {
 }
 
 impl<B: AsRef<[u8]>> Gaps<B> {
-    /// Receives the packets of a poll: removes from `packets` those that came before earlier ones
-    /// of their flow, and inserts those that need not wait any more. `now` is in nanoseconds and
-    /// never decreases.
+    /// Receives the packets of a poll: removes from `packets` those that arrived before earlier
+    /// ones of their flow and must wait, and inserts those whose wait is over. `now` is in
+    /// nanoseconds and never decreases.
     pub fn receive(&mut self, packets: &mut Vec<RxPacket<B>>, now: u64) {
         self.receive_keeping(packets, now, |packet| packet);
     }
 
-    /// Receives as [`receive`](Self::receive) does. `keep` converts each packet that must wait: a
-    /// device that wants its buffers back needs a copy, with all metadata.
+    /// Receives as [`receive`](Self::receive) does. `keep` converts each packet that must wait. A
+    /// caller whose device needs its buffers back returns a copy from `keep`, with all metadata.
     pub fn receive_keeping(
         &mut self,
         packets: &mut Vec<RxPacket<B>>,
@@ -311,8 +311,8 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         self.left = left;
     }
 
-    /// Returns whether a packet passes and no waiting packet leaves because of it; its flow is
-    /// updated then. If it returns `false`, no flow has changed.
+    /// Returns whether a packet can be delivered at once without releasing any waiting packet; if
+    /// so, updates its flow. If it returns `false`, no flow has changed.
     fn passes(&mut self, packet: &RxPacket<B>) -> bool {
         match self.role(packet) {
             PacketRole::Other => true,
@@ -452,7 +452,7 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         None
     }
 
-    /// Appends the waiting packets that have no gap before them any more.
+    /// Appends to `left` the waiting packets of a flow that have no gap before them any more.
     fn fill(&mut self, slot: u32, left: &mut Vec<RxPacket<B>>) {
         let max_gap = self.limits.max_gap;
         let flow = &mut self.flows[slot as usize];
@@ -561,7 +561,7 @@ impl<B> StreamState<B> {
         sequence.wrapping_sub(self.next) > max_gap && self.next.wrapping_sub(sequence) > max_gap
     }
 
-    /// Advances the expected number past data from `sequence` to `end`, which leaves.
+    /// Advances the expected sequence number when data from `sequence` to `end` is delivered.
     fn advance(&mut self, sequence: u32, end: u32, max_gap: u32) {
         if self.is_far(sequence, max_gap) || is_later(end, self.next) {
             self.next = end;

@@ -16,7 +16,8 @@ pub(super) struct CheckedHeaders {
     pub(super) layout: Layout,
     /// End of the payload, in bytes from the start of the frame: what follows is padding.
     pub(super) end: usize,
-    /// Whether the transport checksum is partial: segments get one then, whatever its field holds.
+    /// Whether the transport checksum is partial. If so, segments get a checksum even if the field
+    /// holds 0, which in UDP would mean "no checksum".
     pub(super) partial: bool,
     /// The sum of the pseudo-header without its length; 0 for UDP without a checksum.
     pub(super) pseudo: Sum,
@@ -114,8 +115,8 @@ fn pseudo_sum(header: &[u8], layout: &Layout, end: usize, checksum: RxChecksum) 
     }
 }
 
-/// Returns the end of a tunnel's packet by the length field of its outer IP header, as [`ip_end`]
-/// does. A `nested` tunnel must end at the limit.
+/// Returns the offset at which a tunnel's packet ends by the length field of its outer IP header,
+/// and whether that field is set, as [`ip_end`] does. A `nested` tunnel must end at `limit`.
 fn outer_end(
     header: &[u8],
     outer: Outer,
@@ -145,8 +146,8 @@ fn outer_end(
     Ok((end, stated))
 }
 
-/// Returns the end of an IP packet by its length field, and `true`; or `limit`, and `false`, if the
-/// field is 0 (left to the device, or BIG TCP over IPv4).
+/// Returns the offset at which an IP packet ends by its length field, and `true`. If the field is 0
+/// (left to the device, or BIG TCP over IPv4), returns `limit` and `false`.
 fn ip_end(
     header: &[u8],
     network: usize,
@@ -174,8 +175,8 @@ fn ip_end(
     }
 }
 
-/// Fails unless the datagram ends, by its UDP length, where the IP packet ends. The UDP length may
-/// be 0 if the IP length is 0 too.
+/// Returns an error unless the datagram ends, by its UDP length, where the IP packet ends. The UDP
+/// length may be 0 if the IP length is 0 too.
 fn check_udp_length(
     header: &[u8],
     transport: usize,

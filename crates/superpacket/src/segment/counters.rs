@@ -20,14 +20,17 @@ pub struct SegmentCounters {
     pub packets: u64,
     /// Packets that were segmented or fragmented, including those that gave a single segment.
     pub cut: u64,
-    /// Packets that passed whole, because they were not super-packets or fitted the MTU.
+    /// Number of packets that were delivered unchanged, because they were not super-packets or
+    /// fitted the MTU.
     pub passed: u64,
-    /// Segments, fragments and passed packets that left, those of a partly written packet included.
+    /// Number of segments, fragments and unchanged packets that were delivered, including those of
+    /// a packet that was only partly written.
     pub segments: u64,
-    /// Bytes behind the headers of the packets that were cut or passed (for fragments, behind the
-    /// IP header), and of the written part of a refused one.
+    /// Number of payload bytes of the packets that were segmented or delivered unchanged, and of
+    /// the written part of refused ones. The payload is what follows all headers; for fragments,
+    /// what follows the IP header.
     pub payload_in: u64,
-    /// Bytes behind the headers of the segments that came out, added up segment by segment.
+    /// Number of payload bytes in the delivered segments, added up segment by segment.
     pub payload_out: u64,
     /// Number of packets refused, by [`SegmentError::number`].
     pub errors: [u64; SegmentError::COUNT],

@@ -8,7 +8,7 @@ use crate::wire::{IpVersion, Protocol, Refusal};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
-    /// The headers could not be read to the payload.
+    /// The headers could not be parsed up to the payload.
     #[error("the headers cannot be read: {0}")]
     Headers(Refusal),
     /// The protocol or IP version in the headers does not match the requested kind of segments.
@@ -88,8 +88,8 @@ pub enum SegmentError {
     /// A partial checksum cannot be completed.
     #[error("a partial checksum cannot be completed: {0}")]
     PartialChecksum(CompletionError),
-    /// The packet's own header is longer than the headers that were parsed, so that payload lies in
-    /// it.
+    /// The separate header of the packet ([`Segmentable::header`](super::Segmentable::header)) is
+    /// longer than the headers that were parsed, so it contains payload.
     #[error("the header has {got} bytes, {needed} were parsed")]
     HeaderLength {
         /// Length of the headers that were parsed, in bytes.

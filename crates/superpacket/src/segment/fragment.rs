@@ -155,7 +155,7 @@ pub(super) fn insert_fragment_header(
     split + ipv6::FRAGMENT_HEADER_LENGTH
 }
 
-/// The outermost IP header of a packet, whatever the packet contains.
+/// The outermost IP header of a packet, found without parsing the headers after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outermost {
     pub(super) network: usize,
@@ -190,16 +190,16 @@ pub(super) fn outermost(header: &[u8], layer: Layer) -> Result<Outermost, Segmen
     }
 }
 
-/// The parts of an IP packet to be fragmented.
+/// The layout of an IP packet that is to be fragmented, and of its fragments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts {
     /// End of the headers that each fragment carries, in bytes from the start of the frame.
     pub(super) base: usize,
-    /// Bytes of the headers in each fragment that the IP length field counts, without a fragment
-    /// header.
+    /// Number of header bytes in each fragment that the IP length field counts, not including a
+    /// fragment header that is inserted.
     pub(super) counted: usize,
-    /// Offset of the first fragment's payload in units of 8 bytes: not 0 if the packet is a later
-    /// fragment itself.
+    /// Fragment offset of the first fragment, in units of 8 bytes; not 0 if the packet is itself a
+    /// later fragment.
     pub(super) first: u16,
     /// Whether the packet is itself a fragment with the "more fragments" flag, so that it is not
     /// the last.
@@ -208,7 +208,7 @@ pub(super) struct Parts {
     pub(super) insert: Option<(HeaderBoundary, u32)>,
 }
 
-/// Finds the parts of a packet that ends at `end`. Fragments over IPv6 get the identification
+/// Finds how to fragment a packet that ends at offset `end`. IPv6 fragments get the identification
 /// `ipv6_id`.
 pub(super) fn parts(
     header: &[u8],
@@ -224,7 +224,7 @@ pub(super) fn parts(
     }
 }
 
-/// Finds the parts of the IPv4 packet at `network`, which ends at `end`.
+/// Finds how to fragment the IPv4 packet at offset `network`, which ends at offset `end`.
 fn ipv4_parts(header: &[u8], network: usize, end: usize) -> Result<Parts, SegmentError> {
     let fragment = be16(header, network + ipv4::FRAGMENT);
     if fragment & ipv4::DONT_FRAGMENT != 0 {
@@ -241,8 +241,8 @@ fn ipv4_parts(header: &[u8], network: usize, end: usize) -> Result<Parts, Segmen
     Ok(Parts { base, counted: base - network, first, more, insert: None })
 }
 
-/// Finds the parts of the IPv6 packet at `network`, which ends at `end`. Its fragments get the
-/// identification `id`, unless it is a fragment itself.
+/// Finds how to fragment the IPv6 packet at offset `network`, which ends at offset `end`. Its
+/// fragments get the identification `id`, unless the packet is a fragment itself.
 fn ipv6_parts(header: &[u8], network: usize, end: usize, id: u32) -> Result<Parts, SegmentError> {
     let options = byte(header, network + ipv6::NEXT_HEADER) == ipv6::HOP_BY_HOP;
     if options && be16(header, network + ipv6::PAYLOAD_LENGTH) == 0 {

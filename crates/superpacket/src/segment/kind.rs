@@ -99,7 +99,7 @@ impl SegmentSize {
 pub struct MaxSegments(NonZeroU32);
 
 impl MaxSegments {
-    /// The most that a packet of the engine can need: 524,280 bytes of BIG TCP in segments of 1
+    /// A limit that no packet of the engine can exceed: 524,280 bytes of BIG TCP in segments of 1
     /// byte.
     pub const ANY: MaxSegments = MaxSegments(NonZeroU32::new(524_280).expect("not zero"));
     /// The maximum of Linux for one `UDP_SEGMENT` send (`UDP_MAX_SEGMENTS`).

@@ -11,8 +11,8 @@ pub enum ChecksumOutput {
     /// The sum of the pseudo-header with the segment's length, not inverted; a device computes the
     /// rest. IP fragments, which no device completes, have complete checksums.
     Partial,
-    /// The form of the merged packets' checksums ([`Gso::checksum`]). A packet that passes whole
-    /// keeps its own.
+    /// The form that the checksums had in the packets that were merged ([`Gso::checksum`]). A
+    /// packet that is delivered unchanged keeps its own form.
     AsMerged,
 }
 
@@ -20,7 +20,8 @@ pub enum ChecksumOutput {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentOptions {
-    /// How to segment the packet, in place of its own metadata; `None` to segment it as they say.
+    /// How to segment the packet, instead of as its own metadata says; `None` to follow its
+    /// metadata.
     pub gso: Option<Gso>,
     /// Form of the segments' checksums.
     pub checksum: ChecksumOutput,
@@ -45,7 +46,8 @@ impl Default for SegmentOptions {
 }
 
 impl SegmentOptions {
-    /// Returns the options with this way of cutting in place of the packet's own metadata.
+    /// Returns the options with segmentation as `gso` says, instead of as the packet's own metadata
+    /// says.
     #[inline]
     #[must_use]
     pub const fn with_gso(self, gso: Gso) -> Self {

@@ -1,4 +1,5 @@
-//! Segments as header bytes and payload ranges, or written into the caller's buffers.
+//! The output of segmentation: segments as header bytes and payload ranges, or written into the
+//! caller's buffers.
 
 use alloc::vec::Vec;
 
@@ -30,7 +31,7 @@ impl SegmentPlan {
     }
 }
 
-/// The segments of a packet that one call has written, if the buffers do not hold all of them.
+/// The segments that one call has written of a packet whose segments may not all fit the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Portion {
@@ -41,7 +42,7 @@ pub struct Portion {
 }
 
 impl SegmentPlan {
-    /// Returns the plan of `count` segments alone, at least one, from the segment with number
+    /// Returns a plan of only `count` segments (at least one) of this plan, from segment number
     /// `first` on.
     pub(super) const fn portion(&self, first: u32, count: u32) -> SegmentPlan {
         let last_length =
@@ -50,8 +51,8 @@ impl SegmentPlan {
         SegmentPlan { segments: count, segment_length, last_length }
     }
 
-    /// Returns how many of the segments fit the buffers, from the error with which the buffers
-    /// refused all of them.
+    /// Returns how many of the segments fit the buffers, given the error with which
+    /// [`SegmentBuffers::prepare`] refused all of them.
     pub(super) fn that_fit(&self, refusal: &SegmentError) -> u32 {
         let limit = match *refusal {
             SegmentError::TooManySegments { limit, .. } => limit,
@@ -232,8 +233,8 @@ impl SegmentBuffers for BackToBack<'_> {
     }
 }
 
-/// One buffer per segment, written from the same offset on: for tunnel packets that are encrypted
-/// in place.
+/// A separate buffer for each segment, which starts at the same offset in each; for tunnel packets
+/// that are encrypted in place.
 #[derive(Debug)]
 pub struct EachBuffer<'a, B> {
     buffers: &'a mut [B],

@@ -1,4 +1,4 @@
-//! Payload in a packet's ranges: positions, sums and copies.
+//! Access to a packet's payload, which lies in several byte ranges: positions, sums and copies.
 
 use super::template::{PayloadSums, WantedSums};
 use super::{SegmentError, Segmentable};
@@ -13,7 +13,7 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// Returns the position `bytes` later, or the end of the packet.
+    /// Returns the position that lies `bytes` further, or the end of the packet if it is nearer.
     #[inline(always)]
     pub(super) fn advance<P: Segmentable + ?Sized>(self, packet: &P, mut bytes: usize) -> Position {
         let mut at = self;
@@ -30,8 +30,8 @@ impl Position {
     }
 }
 
-/// Steps to the end of a range, but at most `length` bytes. Returns the number of bytes and the new
-/// position. Reads no bytes.
+/// Advances to the end of the current range, but by at most `length` bytes. Returns the number of
+/// bytes and the new position, without reading any byte.
 #[inline(always)]
 pub(super) fn step<P: Segmentable + ?Sized>(
     packet: &P,
@@ -49,7 +49,7 @@ pub(super) fn step<P: Segmentable + ?Sized>(
     }
 }
 
-/// Returns `length` bytes of a range from a position on; none if the range has fewer.
+/// Returns `length` bytes of a range from a position on; an empty slice if the range has fewer.
 #[inline(always)]
 pub(super) fn bytes<P: Segmentable + ?Sized>(packet: &P, at: Position, length: usize) -> &[u8] {
     packet.range(at.range).get(at.offset..at.offset.saturating_add(length)).unwrap_or(&[])
@@ -69,8 +69,9 @@ pub(super) fn slices<P: Segmentable + ?Sized>(
     })
 }
 
-/// Returns the known sum of the received payload that starts here, its length, and the position
-/// after it, if all of it lies in the next `length` bytes.
+/// Returns the known sum of the received payload that starts at this position, its length, and the
+/// position after it. `None` if no payload starts here, its sum is not known, or it is longer than
+/// `length` bytes.
 #[inline(always)]
 pub(super) fn known_sum<P: Segmentable + ?Sized>(
     packet: &P,
@@ -125,8 +126,8 @@ pub(super) fn position_of<P: Segmentable + ?Sized>(
     }
 }
 
-/// Returns the sums of `length` bytes of payload from a position on that the segment's header
-/// needs.
+/// Returns the sums that a segment's header needs of its payload: `length` bytes from a position
+/// on.
 #[inline(always)]
 pub(super) fn payload_sums<P: Segmentable + ?Sized>(
     packet: &P,

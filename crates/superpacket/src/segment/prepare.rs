@@ -1,4 +1,4 @@
-//! Prepares a packet before its first segment: checks it, and builds the template.
+//! Prepares a packet for segmentation: checks it, and builds the template of its segments.
 
 use super::checked::{CheckedHeaders, check_headers};
 use super::fragment::{
@@ -32,12 +32,12 @@ pub(super) struct Job {
     pub(super) start: Position,
     /// State of the segments' checksums.
     pub(super) checksum: RxChecksum,
-    /// Whether the packet passes whole.
+    /// Whether the packet is delivered unchanged, as its only segment.
     pub(super) passes: bool,
 }
 
-/// The state of preparing a packet. It also holds the headers of its segments, which are written
-/// while it is segmented.
+/// The memory for preparing a packet. It also holds the headers of its segments while it is
+/// segmented.
 #[derive(Clone, Debug)]
 pub(super) struct Preparation {
     pub(super) simd: Simd,
@@ -50,7 +50,8 @@ impl Preparation {
         Preparation { simd, scratch: [0; SCRATCH], fragment_ids: FragmentIds::new() }
     }
 
-    /// Checks a packet, whose layout may be `known`, and builds its template in the scratch.
+    /// Checks a packet and builds the template of its segments in the scratch memory. `known` is
+    /// the layout of its headers, if the caller has parsed them.
     #[inline(always)]
     pub(super) fn prepare<P: Segmentable + ?Sized>(
         &mut self,
@@ -385,7 +386,7 @@ impl Job {
         Ok(Job { template, plan, size, body, start, checksum, passes: false })
     }
 
-    /// Returns the part of the packet that the segment with this number takes.
+    /// Returns which part of the packet the segment with this number contains.
     #[inline(always)]
     pub(super) fn cut(&self, index: u32) -> SegmentCut {
         let offset = index as usize * self.size;

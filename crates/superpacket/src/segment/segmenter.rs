@@ -1,4 +1,4 @@
-//! The segmenter: one loop over a template for all kinds of segments.
+//! The segmenter: one loop that patches a header template serves all kinds of segments.
 
 use super::fragment::SCRATCH;
 use super::output::{Portion, Segment, SegmentBuffers, SegmentPlan, WrittenSegment};
@@ -165,7 +165,8 @@ impl Segmenter {
         self.segment_known(packet, options, None, buffers)
     }
 
-    /// Segments as [`segment_linear`](Self::segment_linear) does; the layout may be `known`.
+    /// Segments as [`segment_linear`](Self::segment_linear) does. `known` is the layout of the
+    /// packet's headers, if the caller has parsed them.
     #[inline]
     pub(crate) fn segment_known<P: Segmentable + ?Sized>(
         &mut self,
@@ -224,7 +225,8 @@ impl Segmenter {
         self.portion_known(packet, options, None, first, buffers)
     }
 
-    /// Segments as [`segment_portion`](Self::segment_portion) does; the layout may be `known`.
+    /// Segments as [`segment_portion`](Self::segment_portion) does. `known` is the layout of the
+    /// packet's headers, if the caller has parsed them.
     #[inline]
     pub(crate) fn portion_known<P: Segmentable + ?Sized>(
         &mut self,
@@ -318,7 +320,8 @@ impl Segmenter {
         self.counters.payload_in += (job.body - job.template.extra) as u64;
     }
 
-    /// Counts a refused packet, of which `segments` were written before the buffers ended.
+    /// Counts the part that was written of a refused packet: `segments` segments, until the buffers
+    /// were too small.
     #[cold]
     fn count_incomplete(&mut self, job: &Job, cut: SegmentCut, segments: u32) {
         let taken = job.payload_before(cut) as u64;
@@ -411,8 +414,8 @@ impl Segmenter {
         Ok(Portion { plan: whole.portion(first, done - first), left: whole.segments - done })
     }
 
-    /// Counts a portion of a packet that ends because the buffers do: its segments, and their
-    /// payload in bytes.
+    /// Counts the segments of a portion, and their payload in bytes, when the buffers are full
+    /// before the packet is complete.
     #[cold]
     fn count_portion(&mut self, segments: u32, payload: usize) {
         self.counters.segments += u64::from(segments);
@@ -430,9 +433,9 @@ impl Segmenter {
         job.start.advance(packet, job.payload_up_to(first))
     }
 
-    /// Writes the segments of a job from number `first` on, and returns how many of the packet's
-    /// segments are written so far. Only in a `PORTION` may `first` be more than 0, and may the
-    /// buffers hold fewer segments.
+    /// Writes the segments of a packet from number `first` on, and returns how many of its segments
+    /// are written so far. Only if `PORTION` is set may `first` be more than 0, and may the buffers
+    /// be too few for all segments.
     #[inline(always)]
     fn write_segments_as<const USUAL: bool, const PORTION: bool, P: Segmentable + ?Sized>(
         &mut self,

@@ -1,12 +1,12 @@
-//! Packets for the segmenter, in one buffer or several. [`RxPacket`](crate::packet::RxPacket) and
+//! The trait of packets that can be segmented, and its implementation for packets in buffers of the
+//! caller. [`RxPacket`](crate::packet::RxPacket) and
 //! [`SuperPacket`](crate::super_packet::SuperPacket) implement the trait in their own modules.
 
 use super::Gso;
 use crate::checksum::RxChecksum;
 use crate::wire::Layer;
 
-/// A packet that can be segmented: an optional header of its own, and ranges of bytes that follow
-/// it.
+/// A packet that can be segmented: optional separate header bytes, followed by ranges of bytes.
 ///
 /// Lengths that contradict the bytes give wrong segments or errors, but no panic.
 pub trait Segmentable {

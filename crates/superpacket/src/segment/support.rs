@@ -230,7 +230,7 @@ pub enum Unsupported {
     Cwr,
     /// The receiver cannot be told that all segments have the same IPv4 identification.
     FixedIds,
-    /// The segments are smaller than the receiver makes them.
+    /// The segments are smaller than the smallest that the receiver makes.
     SegmentSize,
     /// The super-packet has more segments than the receiver accepts.
     Segments,

@@ -39,8 +39,8 @@ pub(super) struct PayloadSums {
 pub(super) struct WantedSums {
     /// Whether the sum of all payload is needed.
     pub(super) whole: bool,
-    /// Number of first payload bytes that the checksum covers, if it does not cover all (DCCP's
-    /// checksum coverage): their sum is needed too.
+    /// Number of leading payload bytes whose sum is needed too, because the checksum covers only
+    /// these (DCCP's checksum coverage); `None` if it covers all payload.
     pub(super) covered: Option<usize>,
 }
 
@@ -49,12 +49,13 @@ impl WantedSums {
     pub(super) const WHOLE: Self = WantedSums { whole: true, covered: None };
 }
 
-/// The values for patching the prepared header bytes.
+/// A template: the values with which the prepared header bytes are patched for each segment.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
-    /// Header bytes in each segment.
+    /// Number of header bytes in each segment.
     pub(super) base: usize,
-    /// Bytes of the body after the header in the scratch, for the first segment only.
+    /// Number of bytes of the body that follow the header in the scratch memory and belong to the
+    /// first segment only.
     pub(super) extra: usize,
     /// Offsets of the PPPoE header and of the IP header after it.
     pub(super) pppoe: Option<(usize, usize)>,
@@ -95,8 +96,9 @@ pub(super) struct Outer {
     checksum: Option<usize>,
     /// Sum of the outer pseudo-header without the length.
     pseudo: Sum,
-    /// Offset of the inner transport header, if the sum from there on is known from its checksum:
-    /// the complement of the inner pseudo-header's sum.
+    /// Offset of the inner transport header, if the sum of all bytes from there on is known without
+    /// reading them: with a correct inner checksum it is the complement of the inner
+    /// pseudo-header's sum.
     known_from: Option<usize>,
 }
 
@@ -219,8 +221,8 @@ impl Template {
         }
     }
 
-    /// Makes a template of link and network headers, without the transport. `lco`: the sum of the
-    /// bytes that the inner checksum covers follows from that checksum (local checksum offload).
+    /// Makes a template of link and network headers, without a transport header. `lco`: whether the
+    /// inner checksum tells the sum of the bytes that it covers (local checksum offload).
     fn headers(
         bytes: &[u8; SCRATCH],
         layout: &Layout,
@@ -317,8 +319,8 @@ impl Template {
         template
     }
 
-    /// Makes the template of a datagram's IP fragments: headers up to `base` in each, and `extra`
-    /// bytes more in the first.
+    /// Makes the template of a UDP datagram's IP fragments. Each has the first `base` header bytes,
+    /// and the first has `extra` bytes more.
     pub(super) fn fragments(
         bytes: &[u8; SCRATCH],
         layout: &Layout,
@@ -454,8 +456,9 @@ impl Template {
         full && self.outer.is_none() && self.wanted == WantedSums::WHOLE && self.extra == 0
     }
 
-    /// Writes the numbers and checksums of a segment to its header: a copy of the prepared bytes,
-    /// or these themselves. `USUAL` is [`is_usual`](Self::is_usual).
+    /// Writes the fields that differ in each segment, such as numbers and checksums, to a segment's
+    /// header: a copy of the prepared bytes, or these themselves. `USUAL` must be the result of
+    /// [`is_usual`](Self::is_usual).
     #[inline(always)]
     pub(super) fn patch<const USUAL: bool>(
         &self,
@@ -537,8 +540,9 @@ impl Template {
 }
 
 impl TransportHeader {
-    /// Sums the words that segments ending at `end` share, `words` included. Also writes a partial
-    /// checksum, which needs no more than these.
+    /// Computes the sum of the words that are the same in all segments that end at offset `end`,
+    /// including `words`. If the checksum is partial, also writes it, since it depends only on
+    /// these.
     fn set_common(&mut self, bytes: &mut [u8], end: usize, words: u16, protocol: Protocol) {
         let length = (end - self.offset) as u16;
         self.common = self.fixed.add(length).add(words);
@@ -585,7 +589,7 @@ impl Outer {
         }
     }
 
-    /// Returns the offset from which the sum of a segment is known, and that sum.
+    /// Returns an offset and the sum of all bytes of the segment from that offset on.
     #[inline(always)]
     fn known(
         &self,

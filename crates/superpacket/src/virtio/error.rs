@@ -1,4 +1,4 @@
-//! Errors of a `virtio_net_hdr`, one per field.
+//! Errors of a `virtio_net_hdr`, mostly one per field.
 
 use crate::segment::{GsoKind, Unsupported};
 use crate::wire::Refusal;
@@ -13,7 +13,7 @@ pub enum VirtioError {
     Short {
         /// Length of the format in bytes.
         needed: usize,
-        /// Bytes there are.
+        /// Number of bytes that were given.
         got: usize,
     },
     /// The bits of `flags` exclude each other.
@@ -92,7 +92,8 @@ pub enum VirtioError {
     /// The header's format has no fields for the offsets of a tunnel.
     #[error("gso_type: a tunnel needs a header of 24 bytes")]
     Format,
-    /// Virtio has no type for these segments: DCCP, or a tunnel that is not over UDP.
+    /// Virtio has no `gso_type` for segments of this kind: DCCP, or in a tunnel that is not over
+    /// UDP.
     #[error("gso_type: there is none for {0:?} in these headers")]
     Unnamed(GsoKind),
     /// Virtio has no type for TCP segments that all have CWR: the receiver leaves it on the first

@@ -1,5 +1,5 @@
-//! Packets of a device with a `virtio_net_hdr` before each: one call to segment them, one to make a
-//! header.
+//! The packets of a device that puts a `virtio_net_hdr` before each: methods that segment a
+//! received packet, and that make the header of a packet to send.
 
 #[cfg(feature = "std")]
 use super::flags;
@@ -148,7 +148,7 @@ impl Framing {
     }
 
     /// Writes the header for a packet of `length` bytes, of which `first` holds the headers, to the
-    /// start of `place`; zeros if no header can describe the packet.
+    /// start of the slice `place`. Writes zeros if no header can describe the packet.
     #[inline(always)]
     pub(crate) fn write(
         &self,
@@ -216,7 +216,7 @@ impl core::ops::Deref for HeaderBytes {
     }
 }
 
-/// The reason why a packet read from a device was not split.
+/// The reason why a packet that was read from a device was not split into segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SplitError {

@@ -48,7 +48,8 @@ const fn hash_report(layout: &Layout) -> u16 {
     }
 }
 
-/// Returns the number of bytes that segments divide: the payload and, in UFO, the UDP header too.
+/// Returns the number of bytes that are divided among the segments: the payload and, in UFO, also
+/// the UDP header.
 fn divided_length(kind: GsoKind, layout: &Layout, length: usize) -> usize {
     // Padding after the IP packet is excluded.
     let end = (layout.end as usize).min(length);
@@ -300,8 +301,8 @@ impl Header {
         (found == tunnel_field(headers, found, rest, Some(Sum::new(sum)))).then_some((place, sum))
     }
 
-    /// Fills in the header that [describes](Self::describe) a packet, whose layout may be `known`,
-    /// for a receiver with this `support`.
+    /// Fills in the header that [describes](Self::describe) a packet, for a receiver with this
+    /// `support`. `known` is the packet's layout, if the caller has parsed it.
     ///
     /// Written in place and field by field: a returned header would be copied in words, which stall
     /// on the single fields.

@@ -38,8 +38,8 @@ pub fn checksum_addresses(network: &[u8], version: IpVersion) -> Option<(IpAddr,
     }
 }
 
-/// Returns whether an IP header may hold other addresses than its two: whether it has options or
-/// extension headers that have them.
+/// Returns whether a packet's final source or destination may differ from the two addresses in its
+/// IP header, because it has IPv4 options or IPv6 extension headers that can hold others.
 #[inline(always)]
 pub(crate) fn may_have_other_addresses(network: &[u8], version: IpVersion) -> bool {
     match version {
@@ -88,8 +88,8 @@ fn of_ipv4(network: &[u8]) -> Option<([u8; 4], [u8; 4])> {
     Some((source, destination))
 }
 
-/// Returns the final destination by a source route option; `header` is the destination in the IP
-/// header.
+/// Returns the final destination according to an IPv4 source route option; `header` is the
+/// destination in the IP header. `None` if the option is invalid.
 fn last_of_route(option: &[u8], header: [u8; 4]) -> Option<[u8; 4]> {
     // Type, length, and a pointer that counts from 1 to the next address.
     let (pointer, addresses) = (usize::from(*option.get(2)?), option.get(3..)?);
@@ -139,8 +139,8 @@ fn options(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// Returns the final destination by a routing header; `current` is the destination in the IP
-/// header.
+/// Returns the final destination according to an IPv6 routing header; `current` is the destination
+/// in the IP header.
 fn last_segment(header: &[u8], current: [u8; 16]) -> Option<[u8; 16]> {
     let (kind, left) = (*header.get(2)?, usize::from(*header.get(3)?));
     let data = header.get(8..)?;

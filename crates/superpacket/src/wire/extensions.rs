@@ -55,7 +55,7 @@ pub(crate) struct Extension {
 }
 
 impl<'a> Extensions<'a> {
-    /// Starts after the IPv6 header at `network`.
+    /// Starts the iteration after the IPv6 header at offset `network`.
     #[inline]
     pub(crate) fn new(header: &'a [u8], network: usize, limit: usize) -> Self {
         Extensions {
@@ -106,7 +106,7 @@ impl Iterator for Extensions<'_> {
 }
 
 impl Extension {
-    /// Reads the length in a jumbo payload option, if that is the first option of this hop-by-hop
+    /// Returns the length in a jumbo payload option, if that is the first option of this hop-by-hop
     /// header (RFC 2675, section 2).
     #[inline]
     pub(crate) fn jumbo_length(&self, header: &[u8]) -> Option<u32> {

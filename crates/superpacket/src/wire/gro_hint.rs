@@ -10,8 +10,8 @@ use super::{IpVersion, Layout, Outer, ethernet, udp};
 /// The fields of a GRO hint. Offsets count from the end of the Geneve header and its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GroHint {
-    /// Linux's code for the content of the inner one of the two tunnels: 0 for Ethernet, 1 for
-    /// IPv6, 2 for IPv4.
+    /// Linux's code for the type of packet inside the inner one of the two tunnels: 0 for Ethernet,
+    /// 1 for IPv6, 2 for IPv4.
     inner_protocol: u8,
     /// Version of the second tunnel's IP header.
     version: IpVersion,
@@ -61,8 +61,8 @@ impl GroHint {
         }
     }
 
-    /// Returns whether the hint of a Geneve header agrees with the layout that the walk found after
-    /// it, from `start` on.
+    /// Returns whether this hint agrees with the layout that was found by parsing the packet after
+    /// the Geneve header. That packet starts at offset `start`.
     pub(super) fn agrees(self, header: &[u8], layout: &Layout, start: usize) -> bool {
         let Some(nested) = layout.nested else { return false };
         let (inner, inner_protocol) = inner_packet(header, nested);
@@ -77,8 +77,8 @@ impl GroHint {
     }
 }
 
-/// Returns the start of the packet in a tunnel, in bytes from the start of the frame, and the
-/// hint's number for its type.
+/// Returns the offset in the frame at which the packet inside a tunnel starts, and the hint's code
+/// for its type.
 fn inner_packet(header: &[u8], outer: Outer) -> (usize, u8) {
     let start = usize::from(outer.transport) + udp::HEADER_LENGTH;
     let tunnel = header.get(start..).unwrap_or(&[]);

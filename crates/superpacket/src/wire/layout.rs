@@ -12,8 +12,8 @@ pub enum Layer {
     Ip,
 }
 
-/// The headers between an Ethernet header and an IP header, by the abilities that a receiver needs
-/// to segment the packet.
+/// The kind of headers between an Ethernet header and an IP header. Some receivers can segment
+/// packets with certain kinds only.
 ///
 /// If a frame has several kinds, also inside a tunnel, the layout has the last in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,7 +99,8 @@ impl Protocol {
 pub struct Layout {
     /// The outermost headers, if the packet is in a tunnel.
     pub outer: Option<Outer>,
-    /// The headers of the second tunnel, if one over UDP is inside another. `None` if `outer` is.
+    /// The headers of the second tunnel, if the packet is in a UDP tunnel inside another one.
+    /// `None` if `outer` is `None`.
     pub nested: Option<Outer>,
     /// The headers between Ethernet and IP headers.
     pub link: LinkHeader,
@@ -143,8 +144,8 @@ const _: () = assert!(size_of::<Layout>() == 28);
 
 impl Layout {
     /// Makes one of the [most frequent layouts](usual), without options, extension headers and
-    /// tunnel: `kind` is its number there, `payload` and `end` are the offsets of the payload and
-    /// of its end. All other fields are constants.
+    /// tunnel. `kind` is its number in that module, `payload` the offset of the payload, and `end`
+    /// that of the payload's end. All other fields are constants.
     #[inline(always)]
     pub(crate) const fn usual(kind: u8, payload: u16, end: u32) -> Layout {
         let network = if matches!(usual::layer(kind), Layer::Ethernet) {

@@ -9,7 +9,7 @@ pub(crate) enum Tag {
     Vlan(u16),
     /// A PPPoE session header and the PPP protocol.
     Pppoe,
-    /// A label stack entry.
+    /// An MPLS label stack entry.
     Mpls,
 }
 
@@ -23,8 +23,8 @@ impl Tag {
         }
     }
 
-    /// Returns the kind of link header that a frame has because of this tag. `number` counts the
-    /// frame's tags up to this one, from 1.
+    /// Returns the kind of link header of a frame that has this tag. `number` counts the frame's
+    /// tags up to this one, from 1.
     #[inline]
     pub(crate) const fn link_header(self, number: u32) -> LinkHeader {
         match self {
@@ -42,7 +42,7 @@ pub(crate) enum Next {
     Tag(Tag),
     Ipv4,
     Ipv6,
-    /// IP; its first byte tells the version.
+    /// IPv4 or IPv6, which only the first byte of the IP header tells.
     Ip,
     Other,
 }
@@ -60,8 +60,8 @@ impl Next {
     }
 }
 
-/// A walk over a link header. Bytes beyond the end read as 0; callers compare lengths before each
-/// step.
+/// Walks over the headers between Ethernet and IP. Bytes beyond the end read as 0, so callers must
+/// compare lengths before each step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkWalk<'a> {
     header: &'a [u8],

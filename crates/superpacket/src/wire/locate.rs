@@ -32,7 +32,7 @@ pub fn ip_headers(header: &[u8], length: usize, layer: Layer) -> [Option<(u16, I
     }
 }
 
-/// An IP header and the place of the transport header behind it.
+/// An IP header, and the offset and protocol of the transport header after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransportLocation {
     /// Offset of the IP header, in bytes from the start of the frame.

@@ -10,7 +10,7 @@ use super::{
 };
 use super::{dccp, ethernet, ipv4, ipv6, pppoe, protocol, tcp, udp};
 
-/// The held flows that a packet without a known flow may belong to.
+/// The flows that a packet may belong to if its own flow cannot be determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// No flow: the packet is not IP, or its protocol is never aggregated.
@@ -25,7 +25,7 @@ pub enum Scope {
     },
 }
 
-/// A packet whose flow is not known, so it passes unchanged.
+/// The error for a packet whose flow cannot be determined, so that it is delivered unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unparsed {
@@ -90,8 +90,8 @@ fn walk_datagram(header: &[u8], length: usize, layer: Layer) -> Result<Layout, U
     })
 }
 
-/// Parses as [`parse_datagram`] does, but stops at the UDP header that starts at `transport`, in
-/// bytes from the start of the frame, if there is one.
+/// Parses as [`parse_datagram`] does, but treats the UDP header at offset `transport` of the frame,
+/// if there is one, as the last header, even if its port is a tunnel's.
 ///
 /// It is for UDP super-packets. A super-packet of tunnel datagrams (`UDP_SEGMENT` of VXLAN) has the
 /// same headers as one sent through a tunnel device. Only the offset of the partial checksum tells
@@ -117,8 +117,8 @@ pub(crate) fn parse_datagram_at(
     }
 }
 
-/// Parses as [`parse`] does, but stops at the first transport header: tunnels over UDP are plain
-/// UDP.
+/// Parses as [`parse`] does, but stops at the first transport header: datagrams of tunnels over UDP
+/// are treated as plain UDP.
 ///
 /// # Errors
 /// As [`parse`]. Other tunnels are refused as an unknown
@@ -220,7 +220,8 @@ pub(crate) fn walk(header: &[u8], length: usize, layer: Layer) -> Result<Layout,
     HeaderCursor::new(header, length).packet(layer)
 }
 
-/// Refuses a packet in PPPoE unless its IP packet ends where the PPPoE payload does, at `end`.
+/// Marks a PPPoE packet as refused, unless its IP packet ends at `end`, where the PPPoE payload
+/// ends.
 #[cold]
 fn with_pppoe_end(layout: Layout, end: usize) -> Layout {
     let refusal = match end.cmp(&(layout.end as usize)) {
@@ -238,7 +239,8 @@ pub(super) struct HeaderCursor<'a> {
     length: usize,
     pub(super) outer: Option<Outer>,
     pub(super) nested: Option<Outer>,
-    /// The addresses of the IP header that was read last.
+    /// The addresses of the IP header that was read last: the flows that the packet may belong to
+    /// if the walk fails.
     pub(super) scope: Scope,
     refusal: Option<Refusal>,
     /// The headers between Ethernet and IP headers.
@@ -246,9 +248,10 @@ pub(super) struct HeaderCursor<'a> {
     pppoe: u8,
     /// End of the outermost IP packet, once known.
     pub(super) outer_end: Option<usize>,
-    /// Whether a datagram to a tunnel's port may be plain UDP.
+    /// Whether a datagram to a tunnel's port may be parsed as plain UDP, if it contains no packet.
     tunnel_ports_may_be_udp: bool,
-    /// Offset from which on transport headers are not parsed as tunnels.
+    /// Offset in the frame from which on transport headers are treated as the last header, not as
+    /// the start of a tunnel.
     tunnels_before: usize,
 }
 
@@ -285,8 +288,8 @@ impl<'a> HeaderCursor<'a> {
         }
     }
 
-    /// Fails unless `bytes` bytes at `offset` lie before `limit` and in the part of the frame that
-    /// may be read.
+    /// Returns an error unless `bytes` bytes at `offset` lie before `limit` and in the first bytes
+    /// of the frame, which may be read.
     #[inline(always)]
     fn require(&self, offset: usize, bytes: usize, limit: usize) -> Result<(), Unparsed> {
         if offset + bytes > limit {
@@ -298,7 +301,8 @@ impl<'a> HeaderCursor<'a> {
         Ok(())
     }
 
-    /// Ends the walk; the packet may belong to any flow between the addresses read last.
+    /// Returns the error that ends the walk. The packet may belong to any flow between the
+    /// addresses read last.
     #[cold]
     fn unparsed(&self, reason: Refusal) -> Unparsed {
         Unparsed { reason, scope: self.scope }
@@ -451,7 +455,9 @@ impl<'a> HeaderCursor<'a> {
         )
     }
 
-    /// Returns the end of an IP packet at `offset` that has `whole` bytes by its length field.
+    /// Returns the offset at which an IP packet ends that starts at `offset` and whose length field
+    /// holds `whole`. Refuses the packet if the field is 0 or reaches beyond `limit`; its end is
+    /// `limit` then.
     #[inline(always)]
     fn ip_end(&mut self, offset: usize, whole: usize, limit: usize) -> usize {
         let end = if whole == 0 {
@@ -578,7 +584,8 @@ impl<'a> HeaderCursor<'a> {
         Ok(())
     }
 
-    /// Returns whether no IP packet starts at the end of this tunnel's header.
+    /// Returns whether a datagram to a tunnel's port is plain UDP, because no IP packet follows the
+    /// tunnel header.
     #[cold]
     fn is_plain_udp(&self, tunnel: Tunnel, offset: usize, end: usize) -> bool {
         let start = offset + udp::HEADER_LENGTH;
@@ -619,8 +626,8 @@ impl<'a> HeaderCursor<'a> {
         }
     }
 
-    /// Enters a tunnel, if its header can be written, and parses the inner packet. `number` is the
-    /// protocol number in the outer IP header.
+    /// Enters a tunnel, if the engine can rewrite its header, and parses the inner packet. `number`
+    /// is the protocol number in the outer IP header.
     #[cold]
     fn tunnel(&mut self, outer: Outer, number: u8, end: usize) -> Result<Layout, Unparsed> {
         self.enter_tunnel(outer)?;
@@ -666,7 +673,7 @@ impl<'a> HeaderCursor<'a> {
 mod tests {
     use super::*;
 
-    /// Frames of usual layouts, without padding or payload.
+    /// Test frames of the usual layouts, without padding or payload.
     const IPV4: [u8; 54] = {
         let mut frame = [0; 54];
         (frame[12], frame[14], frame[17], frame[23], frame[46]) =

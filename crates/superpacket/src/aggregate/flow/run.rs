@@ -26,7 +26,7 @@ const AHEAD: usize = 10;
 const READ_AHEAD: usize = 4;
 
 /// Distance in packets at which payload is prefetched if it will be copied into the first packet's
-/// buffer. Shorter than [`READ_AHEAD`], since the copy needs room in the cache too.
+/// buffer. Shorter than `READ_AHEAD`, since the copy needs room in the cache too.
 pub(in crate::aggregate) const JOIN_AHEAD: usize = 2;
 
 /// Number of cache lines of headers that are prefetched: link, IP, and TCP with timestamps.
