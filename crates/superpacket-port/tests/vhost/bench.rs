@@ -1,11 +1,12 @@
 //! A port with its socket, for tests.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::Gso;
-use superpacket_front_end::{Guest, GuestSettings};
+use superpacket_front_end::{FrontEnd, Guest, GuestSettings};
 use superpacket_port::{
     Buffer, LinkState, Outgoing, POLL_LIMIT, Port, Progress, Receive, Transmit, TxBatch, open,
 };
@@ -122,7 +123,18 @@ pub fn bytes(packet: &RxPacket<Buffer>) -> Vec<u8> {
     packet.buffers().flat_map(|buffer| buffer.bytes().to_vec()).collect()
 }
 
-/// Returns the number of descriptors that this process has open.
-pub fn open_descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("it exists").count()
+/// Returns the bytes of 32-bit numbers, as messages have them.
+pub fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// Connects a guest that has agreed on features, but has set nothing up.
+pub fn prepared(bench: &Bench) -> Guest {
+    let front_end = FrontEnd::connect(&bench.path).expect("it listens");
+    Guest::prepare(front_end, GuestSettings::default()).expect("the features are agreed")
+}
+
+/// Returns the read ends of new pipes.
+pub fn pipes(count: usize) -> Vec<OwnedFd> {
+    (0..count).map(|_| rustix::pipe::pipe().expect("a pipe").0).collect()
 }

@@ -11,8 +11,7 @@ use superpacket_port::features::Feature;
 use superpacket_port::{LinkState, StopReason, open};
 use superpacket_traffic::frame::{Checksum, Frame};
 
-use crate::bench::{Bench, bytes, frame, open_descriptors};
-use crate::without_memory::is_run_in_a_child;
+use crate::bench::{Bench, bytes, frame};
 
 fn without(features: &[u32]) -> u64 {
     features.iter().fold(u64::MAX, |all, feature| all & !(1 << feature))
@@ -446,27 +445,6 @@ fn frames_wait_in_the_ring_while_the_port_has_no_memory() {
     packets.extend(bench.receive(0, sent - 64));
     all.extend(packets.iter().map(|packet| packet.length()));
     assert_eq!(all, (0..sent).map(|number| 4000 + number).collect::<Vec<_>>());
-}
-
-#[test]
-fn descriptors_of_guests_that_left_are_closed() {
-    // Counts the descriptors of the process.
-    if is_run_in_a_child("guests::descriptors_of_guests_that_left_are_closed") {
-        return;
-    }
-    let mut bench = Bench::new("queues=2");
-    bench.serves_the_next();
-    assert!(bench.is_left());
-    let before = open_descriptors();
-    for _ in 0..10 {
-        bench.serves_the_next();
-    }
-    assert!(bench.is_left());
-    let after = (0..100).map(|_| {
-        std::thread::sleep(Duration::from_millis(10));
-        open_descriptors()
-    });
-    assert!(after.into_iter().any(|after| after <= before));
 }
 
 /// QEMU enables rings before it accepts features, and does not repeat that.

@@ -1,21 +1,11 @@
 //! Front ends that send wrong messages.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use superpacket_front_end::{FrontEnd, Guest, GuestSettings, MemoryRegion, USER, request};
 
-use crate::bench::{Bench, bytes, frame, open_descriptors};
-use crate::without_memory::is_run_in_a_child;
-
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
-}
-
-fn prepared(bench: &Bench) -> Guest {
-    let front_end = FrontEnd::connect(&bench.path).expect("it listens");
-    Guest::prepare(front_end, GuestSettings::default()).expect("the features are agreed")
-}
+use crate::bench::{Bench, bytes, frame, pipes, prepared, words};
 
 /// Lets a front end that has agreed on features do something, then checks that the connection is
 /// ended and the port serves the next one.
@@ -30,60 +20,6 @@ fn is_refused_by(options: &str, what: &str, attack: impl FnOnce(&mut Guest)) {
     assert!(guest.front_end.is_closed(), "{what}: the connection is ended");
     bench.serves_the_next();
     assert_eq!(bench.port.counters().rx_errors, 1, "{what}");
-}
-
-fn pipes(count: usize) -> Vec<OwnedFd> {
-    (0..count).map(|_| rustix::pipe::pipe().expect("a pipe").0).collect()
-}
-
-/// Waits until no more descriptors are open than before.
-fn are_closed(before: usize) -> bool {
-    (0..200).any(|_| {
-        std::thread::sleep(Duration::from_millis(10));
-        open_descriptors() <= before
-    })
-}
-
-/// CVE-2019-14818: requests that are repeated, and descriptors with those that need none.
-#[test]
-fn attack_2_repeated_sizes_and_superfluous_descriptors() {
-    // Counts the descriptors of the process.
-    if is_run_in_a_child("hostile_front_ends::attack_2_repeated_sizes_and_superfluous_descriptors")
-    {
-        return;
-    }
-    let mut bench = Bench::new("");
-    bench.serves_the_next();
-    assert!(bench.is_left());
-    let before = open_descriptors();
-    for count in [1, 2, 31, 32] {
-        let files = pipes(count);
-        let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-        for request in [
-            request::GET_FEATURES,
-            request::SET_OWNER,
-            request::SET_VRING_NUM,
-            request::SET_VRING_BASE,
-            request::SET_VRING_ENABLE,
-            request::SET_VRING_CALL,
-            request::SET_VRING_KICK,
-            request::SET_MEM_TABLE,
-            request::ADD_MEM_REG,
-            request::SET_INFLIGHT_FD,
-        ] {
-            let guest = prepared(&bench);
-            let _ = guest.front_end.send(request, &words(&[0, 8]), &files);
-            drop(guest);
-        }
-    }
-    for _ in 0..3 {
-        let guest = prepared(&bench);
-        for _ in 0..1000 {
-            guest.front_end.demand(request::SET_VRING_NUM, &words(&[0, 256]), &[]).expect("same");
-        }
-    }
-    assert!(are_closed(before), "{} descriptors, and {before} before", open_descriptors());
-    bench.serves_the_next();
 }
 
 /// CVE-2020-10722: the log of changed pages is not offered, so that nothing can overflow in it.
@@ -150,56 +86,6 @@ fn attack_4_a_ring_that_does_not_exist() {
             });
         }
     }
-}
-
-/// CVE-2020-10726 and CVE-2022-0669.
-#[test]
-fn attack_6_descriptors_of_inflight_messages_are_closed() {
-    // Counts the descriptors of the process.
-    if is_run_in_a_child("hostile_front_ends::attack_6_descriptors_of_inflight_messages_are_closed")
-    {
-        return;
-    }
-    let mut bench = Bench::new("");
-    bench.serves_the_next();
-    assert!(bench.is_left());
-    let before = open_descriptors();
-    let area = |queues: u16, size: u16, bytes: u64| {
-        let mut body: Vec<u8> = [bytes, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
-        body.extend([queues, size, 0, 0].iter().flat_map(|word| word.to_ne_bytes()));
-        body
-    };
-    let guest = prepared(&bench);
-    for _ in 0..100 {
-        let reply = guest.front_end.ask(request::GET_INFLIGHT_FD, &area(2, 256, 0), &[]);
-        let reply = reply.expect("an answer");
-        assert_eq!(reply.files.len(), 1);
-        assert!(reply.number() >= 2 * (16 + 16 * 256), "{} bytes", reply.number());
-        let body = area(2, 256, reply.number());
-        guest
-            .front_end
-            .demand(request::SET_INFLIGHT_FD, &body, &[reply.files[0].as_fd()])
-            .expect("it was given out");
-    }
-    drop(guest);
-    for (request, body, files) in [
-        (request::SET_INFLIGHT_FD, area(2, 256, 100), 1),
-        (request::SET_INFLIGHT_FD, area(2, 256, 1 << 20), 0),
-        (request::SET_INFLIGHT_FD, area(2, 256, 1 << 20), 2),
-        (request::SET_INFLIGHT_FD, area(3, 256, 1 << 20), 1),
-        (request::GET_INFLIGHT_FD, area(3, 256, 0), 0),
-        (request::GET_INFLIGHT_FD, area(2, 0x8001, 0), 0),
-        (request::GET_INFLIGHT_FD, area(0, 0, 0), 0),
-        (request::GET_INFLIGHT_FD, area(2, 256, 0), 1),
-    ] {
-        let guest = prepared(&bench);
-        let files = pipes(files);
-        let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-        let _ = guest.front_end.send(request, &body, &files);
-        assert!(guest.front_end.is_closed(), "{request} {body:?}");
-    }
-    assert!(are_closed(before), "{} descriptors, and {before} before", open_descriptors());
-    bench.serves_the_next();
 }
 
 /// CVE-2026-5747 and CVE-2026-50626.

@@ -5,6 +5,3 @@ mod bench;
 mod guests;
 mod hostile;
 mod hostile_front_ends;
-#[path = "../../src/without_memory.rs"]
-#[expect(dead_code, reason = "only a part is needed here")]
-mod without_memory;
