@@ -59,8 +59,8 @@ pub enum Request {
         /// The port string, optionally after a name: `left=packet:eth1`.
         port: String,
     },
-    /// Changes options of a port's string and settings of the port: all of them, or none if one is
-    /// refused.
+    /// Changes settings of a port, and options in its port string (`tap:NAME?option=value`): all of
+    /// them, or none if one is refused.
     SetPort {
         /// The port's name.
         port: String,

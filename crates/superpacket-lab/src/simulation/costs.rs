@@ -3,11 +3,11 @@
 /// CPU time of each step, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// Taking an interrupt of the device, and starting to poll.
+    /// Time to take an interrupt of the device and start to poll, in nanoseconds.
     pub interrupt: u64,
     /// The driver's work per packet, in nanoseconds.
     pub driver: u64,
-    /// Choosing the CPU for a packet and adding it to that CPU's backlog.
+    /// Time to choose the CPU for a packet and add it to that CPU's backlog, in nanoseconds.
     pub dispatch: u64,
     /// Time to send an inter-processor interrupt, in nanoseconds.
     pub ipi: u64,

@@ -26,7 +26,7 @@ pub(super) struct Job {
     pub(super) plan: SegmentPlan,
     /// Bytes of the [body](SegmentCut) in each segment but the last.
     size: usize,
-    /// Bytes of the body.
+    /// Length in bytes of the [body](SegmentCut), which the segments divide.
     pub(super) body: usize,
     /// Start of the payload.
     pub(super) start: Position,
