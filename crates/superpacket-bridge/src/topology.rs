@@ -103,7 +103,7 @@ pub enum TopologyError {
         path: PathBuf,
         /// The contents of the file, shortened if long.
         found: String,
-        /// What is wrong with the contents, as the end of a sentence, such as `no number`.
+        /// How the contents of the file are wrong: ends the message, such as `no number`.
         expected: &'static str,
     },
 }

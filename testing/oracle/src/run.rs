@@ -56,7 +56,8 @@ pub struct RunReport {
     pub faults: Vec<RunFault>,
 }
 
-/// A batch or super-packet with a difference that no kind explains.
+/// A batch or super-packet for which kernel and engine differ in a way that none of the known
+/// kinds of differences explains.
 #[derive(Clone, Debug)]
 pub struct RunFault {
     /// A text that describes the difference.

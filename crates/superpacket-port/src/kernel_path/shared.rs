@@ -16,7 +16,9 @@ pub(super) struct StationState {
     /// The index of the station's port plus 1; 0 if the kernel may not forward the station's
     /// frames.
     pub(super) port: AtomicU32,
-    /// The port's epoch when the socket last received a frame of the station.
+    /// The port's epoch when the socket last received a frame of the station. The kernel may
+    /// forward the station's frames once this epoch has ended: when the bridge has sent all frames
+    /// that the socket had received.
     pub(super) epoch: AtomicU32,
     /// When the kernel last forwarded a frame from the station (`CLOCK_MONOTONIC_COARSE`, in
     /// nanoseconds); 0 for never.

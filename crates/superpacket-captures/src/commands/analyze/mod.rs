@@ -202,7 +202,8 @@ impl Effects {
 /// The results for one capture, or for all captures together.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Findings {
-    /// The result of the policy `gro_udp`, the default of `coalesce`.
+    /// Totals of merging the packets with the policy `gro_udp`, the default of the command
+    /// `coalesce`.
     #[serde(flatten)]
     pub totals: Totals,
     /// The packets of the capture, by kind.
