@@ -42,7 +42,10 @@ impl SharedCounters {
     #[cold]
     pub(crate) fn log_header(&self, port: &str, error: &VirtioError) {
         if !self.header_logged.swap(true, Ordering::Relaxed) {
-            tracing::warn!(port, %error, "a packet with an unusable header was left out; more are counted as rx_errors only");
+            tracing::warn!(
+                port, %error,
+                "a packet with an unusable header was left out; more are counted as rx_errors only"
+            );
         }
     }
 

@@ -3,8 +3,9 @@
 #![cfg(target_os = "linux")]
 
 #[path = "../vhost/bench.rs"]
-#[allow(dead_code, reason = "only a part is needed here")]
 mod bench;
+#[path = "../support/frames.rs"]
+mod frames;
 
 use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,10 +15,15 @@ use superpacket_front_end::request;
 
 use bench::{Bench, pipes, prepared, words};
 
-/// Waits until no other test runs.
-fn alone() -> MutexGuard<'static, ()> {
+/// Waits until no other test runs, and opens a port with these options, which has served a guest.
+/// Returns the port, the number of open descriptors, and what keeps other tests waiting.
+fn opened(options: &str) -> (Bench, usize, MutexGuard<'static, ()>) {
     static RUNNING: Mutex<()> = Mutex::new(());
-    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+    let alone = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut bench = Bench::new(options);
+    bench.serves_the_next();
+    assert!(bench.is_left());
+    (bench, open_descriptors(), alone)
 }
 
 /// Returns the number of descriptors that this process has open.
@@ -35,11 +41,7 @@ fn are_closed(before: usize) -> bool {
 
 #[test]
 fn descriptors_of_guests_that_left_are_closed() {
-    let _alone = alone();
-    let mut bench = Bench::new("queues=2");
-    bench.serves_the_next();
-    assert!(bench.is_left());
-    let before = open_descriptors();
+    let (mut bench, before, _alone) = opened("queues=2");
     for _ in 0..10 {
         bench.serves_the_next();
     }
@@ -54,11 +56,7 @@ fn descriptors_of_guests_that_left_are_closed() {
 /// CVE-2019-14818: requests that are repeated, and descriptors with those that need none.
 #[test]
 fn attack_2_repeated_sizes_and_superfluous_descriptors() {
-    let _alone = alone();
-    let mut bench = Bench::new("");
-    bench.serves_the_next();
-    assert!(bench.is_left());
-    let before = open_descriptors();
+    let (mut bench, before, _alone) = opened("");
     for count in [1, 2, 31, 32] {
         let files = pipes(count);
         let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
@@ -92,11 +90,7 @@ fn attack_2_repeated_sizes_and_superfluous_descriptors() {
 /// CVE-2020-10726 and CVE-2022-0669.
 #[test]
 fn attack_6_descriptors_of_inflight_messages_are_closed() {
-    let _alone = alone();
-    let mut bench = Bench::new("");
-    bench.serves_the_next();
-    assert!(bench.is_left());
-    let before = open_descriptors();
+    let (mut bench, before, _alone) = opened("");
     let area = |queues: u16, size: u16, bytes: u64| {
         let mut body: Vec<u8> = [bytes, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
         body.extend([queues, size, 0, 0].iter().flat_map(|word| word.to_ne_bytes()));

@@ -3,6 +3,8 @@
 
 #[path = "../support/cable.rs"]
 mod cable;
+#[path = "../support/frames.rs"]
+mod frames;
 mod packet;
 mod replay;
 #[path = "../support/mod.rs"]

@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use crate::cable::{End, Passed, bytes, join, merge, receive, wait};
+use crate::cable::{End, Passed, join, merge, receive, wait};
+use crate::frames::{bytes, frame};
 use crate::support::{
     Host, PacketSocket, has_link_type, in_namespace, interface_exists, ip, not_built_in, quiet,
 };
@@ -60,15 +61,6 @@ fn port(text: &str) -> Box<dyn Port> {
 
 fn try_port(text: &str) -> Result<Box<dyn Port>, PortError> {
     open(&text.parse().expect("well formed"))
-}
-
-/// Returns a frame of `length` bytes that no protocol understands.
-fn frame(length: usize) -> Vec<u8> {
-    let head = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
-    head.into_iter()
-        .chain((0..).map(|index: usize| (index * 7 + length) as u8))
-        .take(length)
-        .collect()
 }
 
 /// Sends one frame.

@@ -111,11 +111,6 @@ pub fn receive(receiver: &mut dyn Receive, count: usize) -> Vec<RxPacket<Buffer>
     packets
 }
 
-/// Returns a packet's bytes, concatenated.
-pub fn bytes(packet: &RxPacket<Buffer>) -> Vec<u8> {
-    packet.buffers().flat_map(|buffer| buffer.bytes()).copied().collect()
-}
-
 /// Puts packets through an aggregator into a batch.
 pub fn merge(
     aggregator: &mut Aggregator<Buffer>,

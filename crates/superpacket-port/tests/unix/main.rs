@@ -6,6 +6,8 @@
 
 mod datagram;
 mod forms;
+#[path = "../support/frames.rs"]
+mod frames;
 mod hostile;
 mod life;
 
@@ -20,6 +22,8 @@ use superpacket_port::{
     Buffer, LinkState, Outgoing, Port, PortError, Progress, Receive, Transmit, TxBatch, open,
 };
 use tempfile::TempDir;
+
+use frames::{bytes, frame};
 
 /// How long a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -144,17 +148,4 @@ impl Peer {
 /// Returns bytes after their length, as a stream carries them.
 fn stream_frame(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_be_bytes()[..], bytes].concat()
-}
-
-/// Returns a frame of `length` bytes that no protocol understands.
-fn frame(length: usize) -> Vec<u8> {
-    let head = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
-    head.into_iter()
-        .chain((0..).map(|index: usize| (index * 7 + length) as u8))
-        .take(length)
-        .collect()
-}
-
-fn bytes(packet: &RxPacket<Buffer>) -> Vec<u8> {
-    packet.buffers().flat_map(Buffer::bytes).copied().collect()
 }

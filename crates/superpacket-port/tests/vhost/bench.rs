@@ -12,6 +12,8 @@ use superpacket_port::{
 };
 use tempfile::TempDir;
 
+use crate::frames::{bytes, frame};
+
 pub struct Bench {
     pub port: Box<dyn Port>,
     pub receivers: Vec<Box<dyn Receive>>,
@@ -107,20 +109,6 @@ impl Bench {
             assert_eq!(received.bytes, frame(length));
         }
     }
-}
-
-/// Returns a frame of `length` bytes that no protocol understands.
-pub fn frame(length: usize) -> Vec<u8> {
-    let head = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
-    head.into_iter()
-        .chain((0..).map(|index: usize| (index * 7 + length) as u8))
-        .take(length)
-        .collect()
-}
-
-/// Returns the bytes of a packet.
-pub fn bytes(packet: &RxPacket<Buffer>) -> Vec<u8> {
-    packet.buffers().flat_map(|buffer| buffer.bytes().to_vec()).collect()
 }
 
 /// Returns the bytes of 32-bit numbers, as messages have them.

@@ -11,7 +11,8 @@ use superpacket_port::features::Feature;
 use superpacket_port::{LinkState, StopReason, open};
 use superpacket_traffic::frame::{Checksum, Frame};
 
-use crate::bench::{Bench, bytes, frame};
+use crate::bench::Bench;
+use crate::frames::{bytes, frame};
 
 fn without(features: &[u32]) -> u64 {
     features.iter().fold(u64::MAX, |all, feature| all & !(1 << feature))

@@ -6,7 +6,8 @@ use superpacket::virtio::{ByteOrder, Format, Header, flags, gso_type};
 use superpacket_front_end::{Descriptor, Guest, GuestSettings, descriptor_flag};
 use superpacket_traffic::frame::Frame;
 
-use crate::bench::{Bench, bytes, frame};
+use crate::bench::Bench;
+use crate::frames::{bytes, frame};
 
 /// Descriptors of `length` bytes in the sending queue's buffers.
 fn descriptor(guest: &Guest, length: u32, flags: u16, next: u16) -> Descriptor {

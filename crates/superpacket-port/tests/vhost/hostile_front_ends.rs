@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use superpacket_front_end::{FrontEnd, Guest, GuestSettings, MemoryRegion, USER, request};
 
-use crate::bench::{Bench, bytes, frame, pipes, prepared, words};
+use crate::bench::{Bench, pipes, prepared, words};
+use crate::frames::{bytes, frame};
 
 /// Lets a front end that has agreed on features do something, then checks that the connection is
 /// ended and the port serves the next one.

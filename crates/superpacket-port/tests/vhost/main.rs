@@ -2,6 +2,8 @@
 #![cfg(target_os = "linux")]
 
 mod bench;
+#[path = "../support/frames.rs"]
+mod frames;
 mod guests;
 mod hostile;
 mod hostile_front_ends;

@@ -11,7 +11,8 @@ use superpacket_port::{
     Buffer, Outgoing, POLL_LIMIT, Port, Progress, Receive, Transmit, TxBatch, open,
 };
 
-use crate::cable::{self, merge};
+use crate::cable::merge;
+use crate::frames;
 
 pub struct OpenPort {
     pub port: Box<dyn Port>,
@@ -82,7 +83,7 @@ pub fn wait(receiver: &dyn Receive, milliseconds: i64) -> bool {
 
 /// Returns the bytes of each packet.
 pub fn bytes(packets: &[RxPacket<Buffer>]) -> Vec<Vec<u8>> {
-    packets.iter().map(cable::bytes).collect()
+    packets.iter().map(frames::bytes).collect()
 }
 
 /// Passes packets through an aggregator, so that they can be pushed to a batch.

@@ -10,7 +10,8 @@ use superpacket_port::{Buffer, Outgoing, Port, StopReason, TxBatch};
 use super::{
     Passage, frame, has_program, link, open, receiver, refused, send, send_all, with_links,
 };
-use crate::cable::{bytes, receive};
+use crate::cable::receive;
+use crate::frames::bytes;
 use crate::support::{PacketSocket, ip};
 
 #[test]

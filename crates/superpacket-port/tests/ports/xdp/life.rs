@@ -16,7 +16,8 @@ use super::{
     PATIENCE, Passage, frame, has_program, link, open, receiver, refused, send, until_error,
     with_links, without,
 };
-use crate::cable::{bytes, receive};
+use crate::cable::receive;
+use crate::frames::bytes;
 use crate::support::{PacketSocket, ip};
 
 #[test]

@@ -12,7 +12,8 @@ use superpacket_port::xdp::XdpPort;
 use superpacket_port::{Port, PortError};
 
 use super::{datagram, frame, has_program, open, receiver, refused, with_links};
-use crate::cable::{bytes, receive};
+use crate::cable::receive;
+use crate::frames::bytes;
 use crate::support::{PacketSocket, ip, not_built_in};
 
 /// The XDP program asks the driver for the hash, and stores it before each frame.

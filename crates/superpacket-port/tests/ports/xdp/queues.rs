@@ -11,7 +11,8 @@ use superpacket_port::{POLL_LIMIT, Port};
 use super::{
     PATIENCE, Passage, datagram, frame, link, open, receiver, refused, send, with_links, without,
 };
-use crate::cable::{bytes, receive};
+use crate::cable::receive;
+use crate::frames::bytes;
 use crate::support::{PacketSocket, ip};
 
 fn in_namespace_with_queues(test: impl FnOnce()) {

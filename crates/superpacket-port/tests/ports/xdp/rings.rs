@@ -6,7 +6,8 @@ use superpacket::packet::RxPacket;
 use superpacket_port::{Buffer, POLL_LIMIT, Port};
 
 use super::{PATIENCE, Passage, frame, open, receiver, refused, send, with_links};
-use crate::cable::{bytes, receive, wait};
+use crate::cable::{receive, wait};
+use crate::frames::bytes;
 use crate::support::PacketSocket;
 
 #[test]
